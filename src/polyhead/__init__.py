@@ -1,0 +1,52 @@
+"""Polyhead: one shared encoder, every text task.
+
+    from polyhead import Session, read_project, train_project
+    train_project(read_project("polyhead.toml"), folder=Path("."))
+    Session("bundle").predict(["where is my parcel?"])
+
+The names below are the public ones; they are loaded when first used, so that importing this package is cheap and
+needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Bundle": "polyhead.bundle.read",
+    "Codec": "polyhead.plan",
+    "Path": "polyhead.plan",
+    "Plan": "polyhead.plan",
+    "PolyheadError": "polyhead.errors",
+    "Project": "polyhead.project",
+    "Result": "polyhead.engine.session",
+    "Session": "polyhead.engine.session",
+    "Task": "polyhead.tasks.task",
+    "cost_of": "polyhead.cost",
+    "load_trunk": "polyhead.nn.load",
+    "merge": "polyhead.plan",
+    "read_project": "polyhead.project",
+    "train_project": "polyhead.train.run",
+}
+
+__all__ = sorted(_HOMES)
+
+if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
+    from polyhead.cost import cost_of
+    from polyhead.engine.session import Result, Session
+    from polyhead.errors import PolyheadError
+    from polyhead.nn.load import load_trunk
+    from polyhead.plan import Codec, Path, Plan, merge
+    from polyhead.project import Project, read_project
+    from polyhead.tasks.task import Task
+    from polyhead.train.run import train_project
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"polyhead has no public name '{name}'; it has {', '.join(__all__)}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,81 @@
+"""The shape of a trunk, and the names and shapes of the arrays of a layer: all that counting and building need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from polyhead.config import Value
+from polyhead.errors import TrunkError
+
+Family = Literal["bert", "roberta", "electra", "distilbert"]
+ArrayShape = tuple[str, tuple[int, ...]]
+
+
+class Architecture(Value):
+    """Shape of a post-norm encoder: layer `a = LN(h + MH(h)); h' = LN(a + W2 gelu(W1 a))` (papers.md 0.2)."""
+
+    family: Family = "bert"
+    layers: int
+    width: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    positions: int = 512  # rows of the position table
+    segments: int = 2  # rows of the segment table; 0: the family has none
+    first_position: int = 0  # RoBERTa counts positions from padding index + 1 = 2
+    embedding_width: int | None = None  # ELECTRA-small embeds narrower and projects; None: the width
+    norm_epsilon: float = 1e-12
+    activation: Literal["gelu"] = "gelu"
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "feed_forward", "vocabulary", "positions"):
+            if getattr(self, name) < 1:
+                raise TrunkError(f"a trunk's {name} must be positive", got=getattr(self, name))
+        if self.width % self.heads:
+            raise TrunkError("a trunk's width must be a multiple of its heads", got=f"{self.width} and {self.heads}")
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest input, special tokens included."""
+        return self.positions - self.first_position
+
+
+def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
+    """Names and shapes of the embedding block."""
+    narrow = shape.embedding_width or shape.width
+    yield "embeddings.word.weight", (shape.vocabulary, narrow)
+    yield "embeddings.position.weight", (shape.positions, narrow)
+    if shape.segments:
+        yield "embeddings.segment.weight", (shape.segments, narrow)
+    yield "embeddings.norm.weight", (narrow,)
+    yield "embeddings.norm.bias", (narrow,)
+    if narrow != shape.width:
+        yield from linear("embeddings.project", narrow, shape.width)
+
+
+def layer_arrays(prefix: str, width: int, feed_forward: int) -> Iterator[ArrayShape]:
+    """Names and shapes of one layer; `feed_forward` 0 leaves out that half."""
+    for name in ("query", "key", "value", "output"):
+        yield from linear(f"{prefix}.attention.{name}", width, width)
+    yield f"{prefix}.attention.norm.weight", (width,)
+    yield f"{prefix}.attention.norm.bias", (width,)
+    if feed_forward:
+        yield from linear(f"{prefix}.feed_forward.inner", width, feed_forward)
+        yield from linear(f"{prefix}.feed_forward.outer", feed_forward, width)
+        yield f"{prefix}.feed_forward.norm.weight", (width,)
+        yield f"{prefix}.feed_forward.norm.bias", (width,)
+
+
+def trunk_arrays(shape: Architecture) -> Iterator[ArrayShape]:
+    """Names and shapes of a whole trunk, without a pooler."""
+    yield from embedding_arrays(shape)
+    for index in range(shape.layers):
+        yield from layer_arrays(f"layers.{index}", shape.width, shape.feed_forward)
+
+
+def linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Iterator[ArrayShape]:
+    """A dense map `y = W x + b`: W has shape (outputs, inputs)."""
+    yield f"{name}.weight", (outputs, inputs)
+    if bias:
+        yield f"{name}.bias", (outputs,)

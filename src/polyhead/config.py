@@ -1,0 +1,123 @@
+"""Strict frozen structs, TOML in and out. A wrong key is named with its path and the nearest right one."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from polyhead.errors import ConfigError
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every value that crosses a module border: frozen, keyword-only, unknown keys refused."""
+
+
+ValueT = TypeVar("ValueT", bound=msgspec.Struct)
+
+
+def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
+    """The file as a `kind`; raises ConfigError with the file's name and the path to what is wrong."""
+    path = Path(path)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"no configuration file at {path}", do="write one with `polyhead init`, or give its path"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML", got=error, do="fix that line") from None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None
+    return to_value(data, kind, source=str(path))
+
+
+def to_value(data: object, kind: type[ValueT], *, source: str) -> ValueT:
+    """Plain data as a checked `kind`; `source` names where the data came from in errors."""
+    try:
+        return msgspec.convert(data, kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise _config_error(str(error), data, kind, source) from None
+
+
+def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
+    """JSON bytes as a checked `kind`."""
+    try:
+        return to_value(msgspec.json.decode(raw), kind, source=source)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
+
+
+def to_json(value: object, *, indent: int = 2) -> bytes:
+    """Canonical, readable JSON: keys in field order, one trailing newline."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=indent) + b"\n"
+
+
+def to_toml(value: object) -> str:
+    """The value as TOML; fields that hold None are left out."""
+    import tomli_w
+
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(value)))
+
+
+def _without_none(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _without_none(item) for key, item in data.items() if item is not None}
+    if isinstance(data, (list, tuple)):
+        return [_without_none(item) for item in data]
+    return data
+
+
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
+
+
+def _config_error(message: str, data: object, kind: type, source: str) -> ConfigError:
+    found = _UNKNOWN.match(message)
+    if not found:
+        return ConfigError(f"{source}: {message}", do="fix that value")
+    key, path = found["key"], found["path"] or "$"
+    names = _field_names(kind, path, data)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+    do = f"did you mean '{near[0]}'?" if near else "remove the key"
+    where = path.removeprefix("$").removeprefix(".") or "the top level"
+    return ConfigError(
+        f"{source}: unknown key '{key}' in {where}", allowed=sorted(names), do=do, key=key, path=path
+    )
+
+
+def _field_names(kind: Any, path: str, data: object) -> list[str]:
+    """Names allowed at a msgspec error path such as `$.tasks[0].strategy`."""
+    for step in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
+        name, index = step
+        kinds = _structs(kind)
+        if name:
+            hints = [typing.get_type_hints(k).get(name) for k in kinds if name in k.__struct_fields__]
+            if hints:
+                kind = hints[0]
+            elif typing.get_origin(kind) is dict:
+                kind = typing.get_args(kind)[1]
+            data = data.get(name) if isinstance(data, dict) else None
+        elif index:
+            kind = typing.get_args(kind)[0] if typing.get_args(kind) else kind
+            data = data[int(index)] if isinstance(data, list) and index.isdigit() else None
+    return [name for struct in _chosen(_structs(kind), data) for name in struct.__struct_encode_fields__]
+
+
+def _structs(kind: Any) -> list[Any]:
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return [struct for option in typing.get_args(kind) for struct in _structs(option)]
+    return [kind] if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else []
+
+
+def _chosen(structs: list[Any], data: object) -> list[Any]:
+    """Of a tagged union, the struct whose tag the data names."""
+    if len(structs) < 2 or not isinstance(data, dict):
+        return structs
+    tagged = [s for s in structs if data.get(s.__struct_config__.tag_field) == s.__struct_config__.tag]
+    return tagged or structs

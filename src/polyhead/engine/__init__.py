@@ -1,0 +1,1 @@
+"""Runs plans: a session answers all tasks of a bundle with one pass of its trunk a text."""

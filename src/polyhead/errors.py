@@ -1,0 +1,147 @@
+"""Every error a user can meet. Each one says what failed, what was given, what is allowed and what to do.
+
+PolyheadError
+├── ConfigError        a TOML file or an option is wrong
+├── DataError          rows that cannot be used
+│   ├── EmptyData      nothing to read, or nothing left after skipping
+│   ├── MissingColumn  a column that the task names is not in the file
+│   └── BadValue       one row's text or label cannot be used (row number in `row`)
+│       └── UnknownLabel
+├── TrunkError         the encoder cannot be found, read or trusted
+│   ├── TrunkNotFound
+│   └── WeightsMismatch    arrays missing, extra or of another shape; a tokenizer that does not fit
+├── PlanError          a path or plan that means nothing
+├── BundleError        a bundle cannot be read or changed
+│   ├── UnknownFormat      written by a newer or foreign version
+│   ├── CorruptFile        truncated, changed or hostile
+│   ├── WrongTrunk         a part trained on another trunk
+│   ├── UnknownTask
+│   └── BadName            a task name that is not allowed, or taken
+├── StoreError         kept encoder outputs cannot be read or written
+├── TrainError         training cannot go on
+├── BackendError       a backend cannot run a plan
+└── MissingExtra       a package that is not installed, with the line that installs it
+"""
+
+from __future__ import annotations
+
+
+class PolyheadError(Exception):
+    """What failed, what was given, what is allowed, what to do; the facts are attributes too."""
+
+    def __init__(
+        self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
+    ) -> None:
+        self.what, self.got, self.allowed, self.do, self.facts = what, got, allowed, do, facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+        super().__init__(_sentence(what, got, allowed, do))
+
+
+def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
+    parts = [what.rstrip(".") + "."]
+    if got is not None:
+        parts.append(f"Got: {_shown(got)}.")
+    if allowed is not None:
+        parts.append(f"Allowed: {_shown(allowed)}.")
+    if do is not None:
+        parts.append(f"Do: {do.rstrip('.')}.")
+    return " ".join(parts)
+
+
+def _shown(value: object, limit: int = 300) -> str:
+    """A short, printable form: long values cut, control characters and lone surrogates escaped."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        text = ", ".join(str(item) for item in value)
+    else:
+        text = str(value)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+class ConfigError(PolyheadError):
+    """A configuration file or an option is wrong."""
+
+
+class DataError(PolyheadError):
+    """Rows that cannot be used."""
+
+
+class EmptyData(DataError):
+    """Nothing to read, or nothing left after skipping."""
+
+
+class MissingColumn(DataError):
+    """A column that the task names is not in the file."""
+
+
+class BadValue(DataError):
+    """One row's text or label cannot be used."""
+
+
+class UnknownLabel(BadValue):
+    """A label that the task does not declare."""
+
+
+class TrunkError(PolyheadError):
+    """The encoder cannot be found, read or trusted."""
+
+
+class TrunkNotFound(TrunkError):
+    """No encoder under this name, in this folder or under this hub id."""
+
+
+class WeightsMismatch(TrunkError):
+    """Arrays missing, extra or of another shape, or a tokenizer that does not fit the weights."""
+
+
+class PlanError(PolyheadError):
+    """A path or plan that means nothing."""
+
+
+class BundleError(PolyheadError):
+    """A bundle cannot be read or changed."""
+
+
+class UnknownFormat(BundleError):
+    """A bundle written by a newer or foreign version."""
+
+
+class CorruptFile(BundleError):
+    """A file that is truncated, changed since it was written, or hostile."""
+
+
+class WrongTrunk(BundleError):
+    """A part trained on another trunk; both digests are named."""
+
+
+class UnknownTask(BundleError):
+    """A task that the bundle does not hold."""
+
+
+class BadName(BundleError):
+    """A task name that is not allowed, or taken already."""
+
+
+class StoreError(PolyheadError):
+    """Kept encoder outputs cannot be read or written."""
+
+
+class TrainError(PolyheadError):
+    """Training cannot go on."""
+
+
+class BackendError(PolyheadError):
+    """A backend cannot run this plan."""
+
+
+class MissingExtra(PolyheadError):
+    """A package that is not installed; the message holds the line that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package '{package}', which is not installed",
+            do=f"pip install 'polyhead[{extra}]'",
+            package=package,
+            extra=extra,
+        )

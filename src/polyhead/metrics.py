@@ -1,0 +1,163 @@
+"""Scores of whole splits, higher is better. Equal to scikit-learn, scipy and seqeval where those define a
+value.
+
+Where they do not: an empty split raises EmptyData; a correlation with a constant is 0 (scipy: nan); an F1,
+recall or Matthews correlation whose denominator is zero is 0 (scikit-learn's `zero_division=0`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.errors import DataError, EmptyData
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+"""(targets, predictions) of a whole split to one number."""
+
+
+def accuracy(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """Share of rows that are right: labels (rows,), or whole label sets (rows, labels)."""
+    targets, predictions = _checked(targets, predictions)
+    same = targets == predictions
+    return float(same.reshape(len(same), -1).all(axis=1).mean())
+
+
+def macro_f1(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean F1 of the labels: those that occur on either side of (rows,), or all of (rows, labels)."""
+    right, given, true = _counts(targets, predictions)
+    return float(np.mean(_ratio(2 * right, given + true)))
+
+
+def micro_f1(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """F1 over all decisions together; for (rows,) of labels it equals accuracy."""
+    right, given, true = _counts(targets, predictions)
+    return float(_ratio(2 * right.sum(), given.sum() + true.sum()))
+
+
+def macro_recall(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """Mean recall of the labels in targets or predictions, as TweetEval scores sentiment."""
+    right, _, true = _counts(targets, predictions)
+    return float(np.mean(_ratio(right, true)))
+
+
+def f1_of(label: int) -> Metric:
+    """The F1 of one label index: 2 right / (given + true)."""
+
+    def f1(targets: np.ndarray, predictions: np.ndarray) -> float:
+        targets, predictions = _checked(targets, predictions)
+        right = np.sum((targets == label) & (predictions == label))
+        return float(_ratio(2 * right, np.sum(targets == label) + np.sum(predictions == label)))
+
+    return f1
+
+
+def matthews(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """Matthews correlation of any number of labels (Gorodkin 2004): cov(t, p) / sqrt(cov(t, t) cov(p, p))."""
+    right, given, true = (np.asarray(counts, np.float64) for counts in _counts(targets, predictions))
+    rows = true.sum()
+    covariance = right.sum() * rows - given @ true
+    spread = (rows**2 - given @ given) * (rows**2 - true @ true)
+    return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+def pearson(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """Linear correlation, in float64; 0 when either side is constant."""
+    targets, predictions = _checked(targets, predictions)
+    first, second = _centred(targets), _centred(predictions)
+    if not first.any() or not second.any():
+        return 0.0
+    return float(np.clip(first / np.linalg.norm(first) @ (second / np.linalg.norm(second)), -1.0, 1.0))
+
+
+def spearman(targets: np.ndarray, predictions: np.ndarray) -> float:
+    """Correlation of ranks; equal values share their mean rank."""
+    targets, predictions = _checked(targets, predictions)
+    return pearson(_ranks(targets), _ranks(predictions))
+
+
+class Span(Value):
+    """Words [start, stop) that carry one label."""
+
+    label: str
+    start: int
+    stop: int
+
+
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """Spans of a BIO sequence as conlleval reads it: an I-x after anything but B-x or I-x begins a span."""
+    spans: list[Span] = []
+    label, start = None, 0
+    for index, tag in enumerate([*tags, "O"]):
+        head, _, name = tag.partition("-")
+        if label is not None and (head != "I" or name != label):
+            spans.append(Span(label=label, start=start, stop=index))
+            label = None
+        if head in ("B", "I") and label is None:
+            label, start = name, index
+    return spans
+
+
+def span_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> float:
+    """Micro F1 of exact spans over all sequences, as `seqeval.metrics.f1_score` (Ramshaw and Marcus 1995
+    tags).
+
+    0 when neither side has a span. Sequences must have equal lengths, pair by pair.
+    """
+    if not len(targets):
+        raise EmptyData("a split without rows has no score")
+    right = given = true = 0
+    for target, predicted in zip(targets, predictions, strict=True):
+        if len(target) != len(predicted):
+            raise DataError(
+                "a row's predictions and targets differ in length", got=f"{len(predicted)}, {len(target)}"
+            )
+        wanted, found = spans_of(target), spans_of(predicted)
+        right += len(set(wanted) & set(found))
+        given, true = given + len(found), true + len(wanted)
+    return 2 * right / (given + true) if given + true else 0.0
+
+
+def _checked(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    targets, predictions = np.asarray(targets), np.asarray(predictions)
+    if targets.shape != predictions.shape:
+        raise DataError(
+            "predictions and targets differ in shape", got=predictions.shape, allowed=targets.shape
+        )
+    if not len(targets):
+        raise EmptyData("a split without rows has no score")
+    return targets, predictions
+
+
+def _counts(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Per label: rows that are right, rows predicted, rows true."""
+    targets, predictions = _checked(targets, predictions)
+    if targets.ndim == 1:
+        _, codes = np.unique(np.concatenate([targets, predictions]), return_inverse=True)
+        targets, predictions = codes[: len(targets)], codes[len(targets) :]
+        size = int(codes.max()) + 1
+        right = np.bincount(targets[targets == predictions], minlength=size)
+        return right, np.bincount(predictions, minlength=size), np.bincount(targets, minlength=size)
+    targets, predictions = targets.astype(bool), predictions.astype(bool)
+    return (targets & predictions).sum(axis=0), predictions.sum(axis=0), targets.sum(axis=0)
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """above / below, 0 where below is 0."""
+    above, below = np.asarray(above, np.float64), np.asarray(below, np.float64)
+    return np.asarray(np.divide(above, below, out=np.zeros_like(above), where=below != 0))
+
+
+def _centred(values: np.ndarray) -> np.ndarray:
+    values = np.asarray(values, np.float64)
+    if np.all(values == values[0]):  # the mean of equal numbers can differ from them by rounding
+        return np.zeros_like(values)
+    return np.asarray(values - values.mean())
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[codes], np.float64)

@@ -1,0 +1,189 @@
+"""One strict TOML file declares trunk, tasks and strategies; this is its shape, and the defaults with their source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from polyhead.config import Value, read_toml
+from polyhead.errors import BadName, ConfigError
+from polyhead.plan import CodecName
+from polyhead.tasks.read import Source
+from polyhead.tasks.task import KindName, Task
+
+
+class TrunkChoice(Value):
+    """Which encoder: `minilm`, a Hugging Face folder, or a hub id."""
+
+    name: str = "minilm"
+    max_tokens: int | None = None  # special tokens included; None: the trunk's own limit
+
+
+class Pooled(Value, tag="pooled", tag_field="kind"):
+    """Strategy `pooled` (paper 000, stage 2): frozen features, a pooler and a head of the task's own.
+
+    Defaults: attention over the mean of the last four layers, the best of the frozen poolers that were measured on
+    two tweet tasks (results/first_light_quality.json).
+    """
+
+    layers: Literal["last", "mean", "learned"] = "mean"
+    of: int = 4  # last layers that `mean` averages; cut to the trunk's depth
+    positions: Literal["first", "mean", "attention", "auto"] = "attention"  # auto: the best on validation
+    heads: int | None = None  # of attention; None: one per 64 dimensions
+    hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
+    codec: CodecName = "float16"
+    codec_per: Literal["tensor", "dimension"] = "tensor"  # constants of uint8
+    codec_before_mean: bool = False
+
+
+Strategy = Pooled  # the other strategies join this union
+
+
+class Training(Value):
+    """How parts are trained on frozen features: AdamW, linear warm-up and decay, early stopping on validation."""
+
+    seed: int = 1
+    epochs: int = 30
+    patience: int = 6  # epochs without a better validation score before stopping
+    batch: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    warmup: float = 0.06  # share of all steps
+    dropout: float = 0.1  # on the pooled vector and before the output layer; 0.1/0.1 as in papers.md 1.a.5
+    class_weights: bool = False  # balanced: n / (labels * n of the label)
+    clip: float = 1.0  # global norm of the gradients
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the frozen trunk; auto: bfloat16 where native
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 1 or self.patience < 1 or not self.learning_rate > 0:
+            raise ConfigError(
+                "training cannot run with these numbers",
+                got=f"epochs {self.epochs}, batch {self.batch}, patience {self.patience}, "
+                f"learning_rate {self.learning_rate}",
+                allowed="positive numbers",
+            )
+        if not 0 <= self.dropout < 1 or not 0 <= self.warmup <= 1:
+            raise ConfigError(
+                "dropout and warmup are shares", got=f"{self.dropout} and {self.warmup}", allowed="0 to below 1"
+            )
+
+
+class DataFile(Value):
+    """A file, and which of its rows: those whose columns equal `where`, at most `limit` of them."""
+
+    path: str
+    where: dict[str, str | int | bool] | None = None
+    limit: int | None = None
+
+
+class TaskEntry(Value):
+    """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
+
+    name: str
+    kind: KindName
+    train: str | DataFile
+    validation: str | float | DataFile = 0.1  # a file, or the share of train to hold out
+    test: str | DataFile | None = None  # the reported split; None: only validation is reported
+    labels: tuple[str, ...] = ()
+    metric: str | None = None
+    positive: str | None = None
+    range: tuple[float, float] | None = None
+    threshold: float = 0.5
+    pair: Literal["none", "joined", "separate"] = "none"
+    long_texts: Literal["cut", "windows"] = "cut"
+    text: str = "text"
+    text_b: str | None = None
+    label: str = "label"
+    tokens: str | None = None
+    tags: str | None = None
+    spans: str | None = None
+    separator: str | None = None
+    owner: str | None = None
+    strategy: Strategy | None = None
+    training: Training | None = None
+
+    def task(self) -> Task:
+        """The task that the entry declares."""
+        return Task(
+            name=self.name,
+            kind=self.kind,
+            labels=self.labels,
+            pair=self.pair,
+            metric=self.metric,
+            threshold=self.threshold,
+            range=self.range,
+            positive=self.positive,
+            long_texts=self.long_texts,
+        )
+
+    def source(self, file: str | DataFile, folder: Path) -> Source:
+        """Where a split's rows are; paths are relative to the project file's folder."""
+        chosen = DataFile(path=file) if isinstance(file, str) else file
+        is_id = chosen.path.startswith("datasets:")
+        return Source(
+            path=chosen.path if is_id else str((folder / chosen.path).resolve()),
+            text=self.text,
+            text_b=self.text_b,
+            label=self.label,
+            tokens=self.tokens,
+            tags=self.tags,
+            spans=self.spans,
+            separator=self.separator,
+            where=chosen.where,
+            limit=chosen.limit,
+        )
+
+
+class Project(Value):
+    """The whole file. `strategy` and `training` hold for every task that has none of its own."""
+
+    tasks: tuple[TaskEntry, ...]
+    bundle: str = "bundle"
+    trunk: TrunkChoice = TrunkChoice()
+    strategy: Strategy = Pooled()
+    training: Training = Training()
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.tasks]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise BadName("two tasks have one name", got=twice, do="give each task a name of its own")
+        if not names:
+            raise ConfigError("the project declares no task", do="add a [[tasks]] table")
+        for entry in self.tasks:
+            if isinstance(entry.validation, float) and not 0 < entry.validation < 1:
+                raise ConfigError(
+                    f"task '{entry.name}': validation is a share of train or a file",
+                    got=entry.validation,
+                    allowed="a share between 0 and 1, or a path",
+                )
+
+
+def read_project(path: Path | str) -> Project:
+    """The file as a checked project; every declared task is checked too."""
+    project = read_toml(path, Project)
+    for entry in project.tasks:
+        entry.task()
+    return project
+
+
+def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
+    """The entry's strategy, or the project's."""
+    return entry.strategy or project.strategy
+
+
+def training_of(project: Project, entry: TaskEntry) -> Training:
+    """The entry's training numbers, or the project's."""
+    return entry.training or project.training
+
+
+def with_seed(project: Project, seed: int) -> Project:
+    """The same project under another seed."""
+    entries = tuple(
+        msgspec.structs.replace(e, training=e.training and msgspec.structs.replace(e.training, seed=seed))
+        for e in project.tasks
+    )
+    training = msgspec.structs.replace(project.training, seed=seed)
+    return msgspec.structs.replace(project, tasks=entries, training=training)

@@ -1,0 +1,1 @@
+"""Numbers for people, from files and plain values: never from live objects."""

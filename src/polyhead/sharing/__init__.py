@@ -1,0 +1,1 @@
+"""The strategies: each gives a task its path and its trainable part."""

@@ -1,0 +1,100 @@
+"""Strategy `pooled` (Du et al. 2020, stage 2): frozen features, a pooler and a head of the task's own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from polyhead.architecture import Architecture
+from polyhead.errors import ConfigError
+from polyhead.nn.heads import Head as HeadModule
+from polyhead.nn.poolers import Attention, Learned
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.project import Pooled
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+
+
+def owner_of(task: Task) -> str:
+    """The owner of the task's own arrays."""
+    return f"task:{task.name}"
+
+
+def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture, codec: Codec) -> Path:
+    """`Embed, Layers(0, N, trunk), Pool, Head`; `trunk` is the trunk's digest.
+
+    `codec` must carry its constants (uint8) already; a tagging task always reads the first sub-token of each word.
+    """
+    owner, kind = owner_of(task), kind_of(task)
+    positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
+    if not kind.per_word:
+        if strategy.positions == "auto":
+            raise ConfigError(f"task '{task.name}': 'auto' must be decided on validation before a path is made")
+        positions = strategy.positions
+    learned = strategy.layers == "learned" or positions == "attention"
+    pool = Pool(
+        layers=strategy.layers,
+        of=min(strategy.of, shape.layers) if strategy.layers == "mean" else 1,
+        positions=positions,
+        heads=(strategy.heads or max(1, shape.width // 64)) if positions == "attention" else 0,
+        part=owner if learned else None,
+        codec=codec,
+    )
+    head = Head(
+        kind=task.kind,
+        width=kind.width(task),
+        part=owner,
+        hidden=shape.width if strategy.hidden is None else strategy.hidden,
+        separate=task.pair == "separate",
+    )
+    return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
+
+
+class PooledPart(nn.Module):
+    """What a pooled task owns: a learned layer mix and an attention pooler where its path asks for them, and a head.
+
+    Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens).
+    """
+
+    def __init__(self, path: Path, width: int, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        node, head = path.pool, path.head
+        depth = path.layers[-1].stop
+        self.positions, self.separate = node.positions, head.separate
+        self.mix = Learned(depth) if node.layers == "learned" else None
+        self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
+        self.dropout = nn.Dropout(dropout)
+        inputs = 4 * width if head.separate else width
+        self.head = HeadModule(
+            inputs, head.width, hidden=head.hidden, bias=head.bias, dropout=dropout, generator=generator
+        )
+
+    def features(self, stored: Tensor, mask: Tensor) -> Tensor:
+        """(rows, width), or (rows, words, width) for a path that reads words."""
+        mixed = self.mix(stored) if self.mix is not None else stored.mean(dim=2)
+        if self.positions == "tokens":
+            return mixed
+        return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
+
+    def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
+        features = self.features(stored, mask)
+        if self.separate:
+            assert second is not None
+            features = compared(features, self.features(*second))
+        outputs: Tensor = self.head(self.dropout(features))
+        return outputs
+
+
+def compared(first: Tensor, second: Tensor) -> Tensor:
+    """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features."""
+    return torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
+
+
+def with_codec(path: Path, codec: Codec) -> Path:
+    """The same path with another codec."""
+    nodes = [msgspec.structs.replace(n, codec=codec) if isinstance(n, Pool) else n for n in path.nodes]
+    return Path(nodes=tuple(nodes))

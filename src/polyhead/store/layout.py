@@ -1,0 +1,279 @@
+"""The store on disk: a manifest, and segments that appear whole or not at all.
+
+    <root>/<digest>/manifest.json                what is kept: digest, layers, width, codec
+    <root>/<digest>/lock                         held by the one writer
+    <root>/<digest>/segments/00000000/           keys.bin (16 bytes each), offsets.npy, data.bin, segment.json
+
+A segment is written under a name that starts with a point, flushed, and renamed. What a killed writer left
+behind is never read, and the next writer removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value, ValueT, from_json, to_json
+from polyhead.errors import ConfigError, StoreError
+from polyhead.plan import Codec
+from polyhead.store.codec import row_bytes
+
+FORMAT = 1
+KEY_BYTES = 16
+LARGEST_JSON = 2**24
+FILES = ("keys.bin", "offsets.npy", "data.bin")
+
+
+class Manifest(Value, frozen=True, kw_only=True):
+    """What a store keeps; two stores of one digest agree in all of it."""
+
+    format: int
+    digest: str
+    layers: int  # stored layers of a token
+    width: int
+    codec: Codec
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token: all its stored layers."""
+        return self.layers * row_bytes(self.codec, self.width)
+
+
+class SegmentManifest(Value, frozen=True, kw_only=True):
+    """The sizes of a segment, and the SHA-256 of each of its files."""
+
+    rows: int
+    tokens: int
+    files: dict[str, str]
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """One open segment."""
+
+    folder: Path
+    keys: np.ndarray  # (rows, 16) uint8
+    offsets: np.ndarray  # (rows + 1), in tokens
+    data: np.ndarray  # (tokens, token_bytes) uint8, memory-mapped
+
+
+def open_manifest(folder: Path, wanted: Manifest) -> None:
+    """Creates the folder's manifest, or raises StoreError where the one that is there says something else."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        with writing(folder, f"the store {folder}"):
+            (folder / "segments").mkdir(exist_ok=True)
+            _replace(path, to_json(wanted))
+    found = _read_json(path, Manifest)
+    if found.format != FORMAT:
+        raise StoreError(
+            f"{path} was written by another version", got=f"format {found.format}", allowed=f"format {FORMAT}"
+        )
+    for name in ("digest", "layers", "width", "codec"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise StoreError(
+                f"{folder} keeps other features: its {name} differs",
+                got=f"{name} {getattr(found, name)}",
+                allowed=getattr(wanted, name),
+                do="use another folder, or delete this one",
+            )
+
+
+def segment_folders(folder: Path) -> list[Path]:
+    """Complete segments, oldest first; leftovers of killed writers are not among them."""
+    names = sorted(
+        entry.name for entry in os.scandir(folder / "segments") if re.fullmatch(r"\d{8,}", entry.name)
+    )
+    return [folder / "segments" / name for name in sorted(names, key=int)]
+
+
+def open_segment(folder: Path, manifest: Manifest) -> Segment:
+    """The segment, memory-mapped; raises StoreError that names a file of a wrong size."""
+    facts = _read_json(folder / "segment.json", SegmentManifest)
+    _check_size(folder / "keys.bin", facts.rows * KEY_BYTES)
+    _check_size(folder / "data.bin", facts.tokens * manifest.token_bytes)
+    keys = np.frombuffer((folder / "keys.bin").read_bytes(), np.uint8).reshape(facts.rows, KEY_BYTES)
+    offsets = _read_offsets(folder / "offsets.npy", facts)
+    shape = (facts.tokens, manifest.token_bytes)
+    # An empty file cannot be mapped.
+    data = (
+        np.memmap(folder / "data.bin", np.uint8, "r", shape=shape)
+        if facts.tokens
+        else np.empty(shape, np.uint8)
+    )
+    return Segment(folder=folder, keys=keys, offsets=offsets, data=np.asarray(data))
+
+
+def verify_segment(folder: Path) -> None:
+    """Reads every byte; raises StoreError that names a file changed since it was written."""
+    facts = _read_json(folder / "segment.json", SegmentManifest)
+    for name in FILES:
+        with open(folder / name, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != facts.files.get(name):
+            raise StoreError(
+                f"{folder / name} was changed since it was written",
+                got=f"SHA-256 {found}",
+                allowed=facts.files.get(name),
+                do=f"delete {folder}; the texts are encoded again when they are next needed",
+            )
+
+
+def write_segment(
+    folder: Path, *, keys: list[bytes], lengths: list[int], blocks: Iterable[np.ndarray], needed: int
+) -> None:
+    """Adds one segment, whole or not at all, under the lock (`writing`); `needed` is its bytes of data."""
+    segments = folder / "segments"
+    for leftover in segments.glob(".*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    taken = segment_folders(folder)
+    number = int(taken[-1].name) + 1 if taken else 0
+    temporary = segments / f".{number:08d}"
+    try:
+        _write_files(temporary, keys, lengths, blocks)
+        os.rename(temporary, segments / f"{number:08d}")
+        _sync(segments)
+    except (OSError, StoreError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(
+            f"{len(keys)} rows cannot be written to {folder}, {needed} bytes were needed",
+            got=error.strerror,
+            do="make room, or keep fewer layers or a smaller codec",
+            needed=needed,
+        ) from error
+
+
+@contextmanager
+def writing(folder: Path, what: str, *, patience: float = 60.0) -> Iterator[None]:
+    """Holds the folder's lock; raises StoreError when another writer keeps it for `patience` seconds."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StoreError(
+            f"{what} cannot be written", got=error.strerror, do="give a folder that can be written"
+        ) from error
+    try:
+        _lock(handle, what, patience)
+        yield
+    finally:
+        os.close(handle)  # gives the lock back
+
+
+def _lock(handle: int, what: str, patience: float) -> None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise StoreError(
+                    f"another process has been writing to {what} for {patience:.0f} seconds",
+                    do="wait for it, or end it",
+                ) from None
+            time.sleep(0.02)
+
+
+def _write_files(
+    temporary: Path, keys: list[bytes], lengths: list[int], blocks: Iterable[np.ndarray]
+) -> None:
+    temporary.mkdir()
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
+    files = {
+        "keys.bin": _write(temporary / "keys.bin", keys),
+        "data.bin": _write(temporary / "data.bin", (block.reshape(-1).data for block in blocks)),
+        "offsets.npy": _write(temporary / "offsets.npy", [_npy(offsets)]),
+    }
+    facts = SegmentManifest(rows=len(keys), tokens=int(offsets[-1]), files=files)
+    _write(temporary / "segment.json", [to_json(facts)])
+    _sync(temporary)
+
+
+def _write(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
+    """Writes and flushes the file; its SHA-256."""
+    total = hashlib.sha256()
+    with open(path, "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            total.update(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return total.hexdigest()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f".{path.name}")
+    try:
+        _write(temporary, [content])
+        os.replace(temporary, path)
+        _sync(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(
+            f"{path} cannot be written, {len(content)} bytes were needed",
+            got=error.strerror,
+            do="make room on the disk",
+        ) from error
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    buffer = BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _read_offsets(path: Path, facts: SegmentManifest) -> np.ndarray:
+    try:
+        # Mapped first, since a header may claim any size; the map is refused when the file is shorter.
+        offsets = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise StoreError(f"{path} is damaged", got=error, do=f"delete {path.parent}") from None
+    good = offsets.dtype == np.int64 and offsets.shape == (facts.rows + 1,)
+    if not good or offsets[0] != 0 or offsets[-1] != facts.tokens or (np.diff(offsets) < 0).any():
+        raise StoreError(f"{path} does not fit its segment", do=f"delete {path.parent}")
+    return offsets
+
+
+def _check_size(path: Path, expected: int) -> None:
+    found = path.stat().st_size if path.is_file() else None
+    if found != expected:
+        raise StoreError(
+            f"{path} is " + ("missing" if found is None else "truncated" if found < expected else "too long"),
+            got=None if found is None else f"{found} bytes",
+            allowed=f"{expected} bytes",
+            do=f"delete {path.parent}; the texts are encoded again when they are next needed",
+        )
+
+
+def _read_json(path: Path, kind: type[ValueT]) -> ValueT:
+    try:
+        if path.stat().st_size > LARGEST_JSON:
+            raise StoreError(
+                f"{path} is too large", allowed=f"{LARGEST_JSON} bytes", do=f"delete {path.parent}"
+            )
+        return from_json(path.read_bytes(), kind, source=str(path))
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read", got=error.strerror, do=f"delete {path.parent}") from None
+    except (ConfigError, RecursionError) as error:
+        raise StoreError(f"{path} is damaged", got=error, do=f"delete {path.parent}") from None

@@ -1,0 +1,1 @@
+"""Tasks, their kinds, and their rows."""

@@ -1,0 +1,108 @@
+"""Kind `multi_label`: any number of the task's labels, none included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.errors import ConfigError
+from polyhead.tasks.kinds import base
+from polyhead.tasks.task import Task
+
+
+class MultiLabel(base.Kind):
+    """A sigmoid for each label; the answer holds those that reach the task's threshold."""
+
+    name = "multi_label"
+    loss = "binary_cross_entropy"
+
+    def check(self, task: Task) -> None:
+        """At least one label; a threshold between 0 and 1."""
+        base.check_labels(task, least=1)
+        base.check_unused(task, "range", "positive")
+        base.check_metric(task, self.metrics(task))
+        if not 0 < task.threshold < 1:
+            raise ConfigError(
+                f"task '{task.name}': 'threshold' is a probability",
+                got=task.threshold,
+                allowed="between 0 and 1, both excluded",
+                task=task.name,
+            )
+
+    def width(self, task: Task) -> int:
+        """One output a label."""
+        return len(task.labels)
+
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """`accuracy` counts rows whose whole set of labels is right."""
+        return ("micro_f1", "macro_f1", "accuracy")
+
+    def parse(self, cell: str, separator: str | None) -> object:
+        """A JSON list, so that `[]` can say that no label fits, or labels between separators."""
+        if cell.lstrip().startswith("["):
+            try:
+                return json.loads(cell)
+            except ValueError:
+                return cell
+        return [part.strip() for part in cell.split(separator)] if separator else cell
+
+    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+        """Float32 (labels,) of 0 and 1."""
+        if not isinstance(label, list):
+            raise base.bad_value(
+                task,
+                "a list of labels is needed",
+                got=label,
+                allowed=task.labels,
+                do="write a list, or declare the separator of the column",
+                row=row,
+                source=source,
+            )
+        target = np.zeros(len(task.labels), np.float32)
+        for one in label:
+            target[base.label_index(task, one, row=row, source=source)] = 1.0
+        return target
+
+    def decode(
+        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+    ) -> base.Answer:
+        """`{"labels", "scores": {label: probability}}`, labels in the task's order."""
+        scores = dict(zip(task.labels, sigmoid(outputs).tolist(), strict=True))
+        return {
+            "labels": [name for name, score in scores.items() if score >= task.threshold],
+            "scores": scores,
+        }
+
+    def evaluate(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    ) -> dict[str, float]:
+        """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
+        base.check_split(task, outputs, targets)
+        wanted = np.stack(targets).astype(np.int64)
+        found = (sigmoid(np.stack(outputs)) >= task.threshold).astype(np.int64)
+        return {
+            "micro_f1": metrics.micro_f1(wanted, found),
+            "macro_f1": metrics.macro_f1(wanted, found),
+            "accuracy": metrics.accuracy(wanted, found),
+        }
+
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced
+        weights.
+
+        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as
+        positive weight; 1 for a label that every row or no row has.
+        """
+        rows = np.asarray(targets, np.float64).reshape(-1, len(task.labels))
+        positive = rows.sum(axis=0)
+        negative = len(rows) - positive
+        usable = (positive > 0) & (negative > 0)
+        return np.where(usable, negative / np.maximum(positive, 1), 1.0).astype(np.float32)
+
+
+def sigmoid(outputs: np.ndarray) -> np.ndarray:
+    """Probabilities 1 / (1 + exp(-x)), in float64, without overflow."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * np.asarray(outputs, np.float64))))

@@ -1,0 +1,97 @@
+"""Kind `regression`: a number in the task's range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.errors import ConfigError
+from polyhead.tasks.kinds import base
+from polyhead.tasks.task import Task
+
+
+class Regression(base.Kind):
+    """One linear output, trained on values scaled to [0, 1] by the task's range."""
+
+    name = "regression"
+    loss = "squared_error"
+
+    def check(self, task: Task) -> None:
+        """A finite range, the lower end first."""
+        base.check_unused(task, "labels", "positive", "threshold")
+        base.check_metric(task, self.metrics(task))
+        if task.range is None or not all(map(math.isfinite, task.range)) or not task.range[0] < task.range[1]:
+            raise ConfigError(
+                f"task '{task.name}': kind 'regression' needs 'range', the lowest and the highest value",
+                got=task.range,
+                allowed="two finite numbers, the lower first",
+                task=task.name,
+            )
+
+    def width(self, task: Task) -> int:
+        """One output."""
+        return 1
+
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """Correlations, on the values that the task answers (clipped to the range)."""
+        return ("pearson", "spearman")
+
+    def parse(self, cell: str, separator: str | None) -> object:
+        """The cell as a number, or as it stands for `encode` to refuse."""
+        try:
+            return float(cell)
+        except ValueError:
+            return cell
+
+    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+        """`(value - low) / (high - low)`, float32 ()."""
+        low, high = _range(task)
+        value = math.nan if isinstance(label, bool) or not isinstance(label, (int, float)) else _float(label)
+        if not low <= value <= high:
+            raise base.bad_value(
+                task,
+                "the label is not a number in the task's range",
+                got=label if isinstance(label, (int, float)) else repr(label),
+                allowed=f"{low:g} to {high:g}",
+                do="fix the row or the range",
+                row=row,
+                source=source,
+            )
+        return np.asarray((value - low) / (high - low), np.float32)
+
+    def decode(
+        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+    ) -> base.Answer:
+        """`{"value"}`, in the task's range."""
+        return {"value": float(_values(task, outputs).reshape(()))}
+
+    def evaluate(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    ) -> dict[str, float]:
+        """`pearson`, `spearman`."""
+        base.check_split(task, outputs, targets)
+        wanted, found = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
+        return {"pearson": metrics.pearson(wanted, found), "spearman": metrics.spearman(wanted, found)}
+
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
+        """None: there are no classes."""
+
+
+def _range(task: Task) -> tuple[float, float]:
+    assert task.range is not None  # Task.__post_init__ checks it
+    return task.range
+
+
+def _values(task: Task, outputs: np.ndarray) -> np.ndarray:
+    low, high = _range(task)
+    return np.asarray(np.clip(low + np.asarray(outputs, np.float64) * (high - low), low, high))
+
+
+def _float(number: int | float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of more than 308 digits
+        return math.inf

@@ -1,0 +1,71 @@
+"""Kind `single_label`: exactly one of the task's labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.errors import ConfigError
+from polyhead.tasks.kinds import base
+from polyhead.tasks.task import Task
+
+
+class SingleLabel(base.Kind):
+    """Softmax over the labels; the answer is the most probable one, the first of equals."""
+
+    name = "single_label"
+    loss = "cross_entropy"
+
+    def check(self, task: Task) -> None:
+        """At least two labels; `positive` one of them."""
+        base.check_labels(task, least=2)
+        base.check_unused(task, "range", "threshold")
+        if task.positive is not None and task.positive not in task.labels:
+            raise ConfigError(
+                f"task '{task.name}': 'positive' is none of its labels",
+                got=task.positive,
+                allowed=task.labels,
+                task=task.name,
+            )
+        base.check_metric(task, self.metrics(task))
+
+    def width(self, task: Task) -> int:
+        """One output a label."""
+        return len(task.labels)
+
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """`f1` is that of the positive label, where one is declared; it is then the default."""
+        return (*(("f1",) if task.positive else ()), "accuracy", "macro_f1", "macro_recall", "matthews")
+
+    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+        """The label's index, int64 ()."""
+        return np.asarray(base.label_index(task, label, row=row, source=source), np.int64)
+
+    def decode(
+        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+    ) -> base.Answer:
+        """`{"label", "scores": {label: probability}}`."""
+        scores = dict(zip(task.labels, base.softmax(outputs).tolist(), strict=True))
+        return {"label": task.labels[int(np.argmax(outputs))], "scores": scores}
+
+    def evaluate(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    ) -> dict[str, float]:
+        """`f1` (with `positive`), `accuracy`, `macro_f1`, `macro_recall`, `matthews`."""
+        base.check_split(task, outputs, targets)
+        wanted, found = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
+        table: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+            "accuracy": metrics.accuracy,
+            "macro_f1": metrics.macro_f1,
+            "macro_recall": metrics.macro_recall,
+            "matthews": metrics.matthews,
+        }
+        if task.positive is not None:
+            table["f1"] = metrics.f1_of(task.labels.index(task.positive))
+        return {name: table[name](wanted, found) for name in self.metrics(task)}
+
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """`n / (k n_c)`, scikit-learn's 'balanced' (King and Zeng 2001)."""
+        return base.balanced(np.array(targets, np.int64), len(task.labels))

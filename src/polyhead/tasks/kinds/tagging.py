@@ -1,0 +1,202 @@
+"""Kind `tagging`: one label for each word; BIO labels are read as spans.
+
+A word that the trunk did not read (cut away, or without a token) has an output row of NaN: it counts as `O`
+for BIO labels, and as a wrong answer for plain ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.config import Value
+from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.kinds import base
+from polyhead.tasks.task import Task
+from polyhead.text.words import words_of
+
+UNREAD = -1  # the label index of a word that was not read
+
+
+class Tagging(base.Kind):
+    """Softmax over the labels at the first sub-token of each word; the first of equals."""
+
+    name = "tagging"
+    loss = "word_cross_entropy"
+    per_word = True
+
+    def check(self, task: Task) -> None:
+        """At least two labels over one text; BIO labels need `O`, and a `B-x` for every `I-x`."""
+        base.check_labels(task, least=2)
+        base.check_unused(task, "range", "positive", "threshold", "pair")
+        if is_bio(task):
+            _check_bio(task)
+        base.check_metric(task, self.metrics(task))
+
+    def width(self, task: Task) -> int:
+        """One output a label, of each word."""
+        return len(task.labels)
+
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """`span_f1` for BIO labels; `accuracy` and `macro_f1` are over words."""
+        return ("span_f1", "accuracy") if is_bio(task) else ("accuracy", "macro_f1")
+
+    def parse(self, cell: str, separator: str | None) -> object:
+        """A JSON list, or labels between separators."""
+        if cell.lstrip().startswith("["):
+            try:
+                return json.loads(cell)
+            except ValueError:
+                return cell
+        return cell.split(separator) if separator else cell
+
+    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+        """The labels' indices, int64 (words,)."""
+        if not isinstance(label, list):
+            raise base.bad_value(
+                task,
+                "a list of labels is needed, one a word",
+                got=label,
+                allowed=task.labels,
+                row=row,
+                source=source,
+            )
+        return np.array([base.label_index(task, one, row=row, source=source) for one in label], np.int64)
+
+    def decode(
+        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+    ) -> base.Answer:
+        """`{"spans": [{"start", "end", "label", "text", "score"}]}` for BIO labels, score the mean of its
+        words'; `{"words": [{"start", "end", "label", "score"}]}` for plain ones, without the words that were
+        not read.
+
+        `words` are character offsets int (words, 2) into `text`; None: those of `words_of(text)`.
+        """
+        places = words_of(text) if words is None else np.asarray(words)
+        outputs = np.asarray(outputs).reshape(-1, len(task.labels))
+        if len(places) != len(outputs):
+            raise DataError(
+                f"task '{task.name}': one output a word is needed",
+                got=f"{len(outputs)} outputs",
+                allowed=f"{len(places)} words",
+            )
+        found = best(outputs)
+        scores = base.softmax(outputs).max(axis=-1, initial=0.0)
+        if is_bio(task):
+            return {"spans": _spans(task, found, scores, places, text)}
+        return {
+            "words": [
+                {"start": int(start), "end": int(end), "label": task.labels[index], "score": float(score)}
+                for (start, end), index, score in zip(places, found, scores, strict=True)
+                if index != UNREAD
+            ]
+        }
+
+    def evaluate(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+    ) -> dict[str, float]:
+        """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`."""
+        base.check_split(task, outputs, targets)
+        found = [best(np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
+        for row, (one, target) in enumerate(zip(found, targets, strict=True)):
+            if len(one) != len(target):
+                raise DataError(
+                    f"task '{task.name}': one output a word",
+                    got=f"{len(one)} in row {row}",
+                    allowed=len(target),
+                )
+        flat = np.concatenate(targets), np.concatenate(found)
+        if not is_bio(task):
+            return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat)}
+        outside = task.labels.index("O")
+        found = [np.where(one == UNREAD, outside, one) for one in found]
+        named = [[[task.labels[i] for i in row] for row in side] for side in (targets, found)]
+        return {
+            "span_f1": metrics.span_f1(*named),
+            "accuracy": metrics.accuracy(flat[0], np.concatenate(found)),
+        }
+
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """`n / (k n_c)` over the words of all rows, scikit-learn's 'balanced'."""
+        return base.balanced(np.concatenate([np.asarray(t, np.int64) for t in targets]), len(task.labels))
+
+    def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Each word's row from the first window that read it; every window gives all words, NaN where it did
+        not.
+
+        `text.words.best_windows` says which window should read a word.
+        """
+        merged = np.array(outputs[0], np.float32)
+        for window in outputs[1:]:
+            unread = np.isnan(merged).any(axis=-1)
+            merged[unread] = window[unread]
+        return merged
+
+
+class TaggedSpan(Value):
+    """Characters [start, end) of a text that carry a label."""
+
+    start: int
+    end: int
+    label: str
+
+
+def is_bio(task: Task) -> bool:
+    """Whether the labels are BIO: any of them begins with `B-` or `I-`."""
+    return any(label.startswith(("B-", "I-")) for label in task.labels)
+
+
+def best(outputs: np.ndarray) -> np.ndarray:
+    """The label index of each word, int64 (words,); UNREAD for rows of NaN."""
+    unread = np.isnan(outputs).any(axis=-1)
+    return np.where(unread, UNREAD, np.argmax(np.where(unread[:, None], 0.0, outputs), axis=-1))
+
+
+def tags_of(spans: Sequence[TaggedSpan], words: np.ndarray) -> list[str]:
+    """BIO labels of words (words, 2) from spans of characters; a span takes every word that it overlaps.
+
+    Raises ValueError for a span that overlaps no word, or shares a word with another.
+    """
+    tags = ["O"] * len(words)
+    for span in spans:
+        inside = np.flatnonzero((words[:, 0] < span.end) & (words[:, 1] > span.start))
+        if not len(inside):
+            raise ValueError("a span holds no word")
+        if any(tags[index] != "O" for index in inside):
+            raise ValueError("two spans share a word")
+        for index in inside:
+            tags[index] = f"{'B' if index == inside[0] else 'I'}-{span.label}"
+    return tags
+
+
+def _check_bio(task: Task) -> None:
+    names = [label.partition("-") for label in task.labels if label != "O"]
+    stray = [
+        "-".join(filter(None, (head, name))) for head, _, name in names if head not in ("B", "I") or not name
+    ]
+    begun = [name for head, _, name in names if head == "B"]
+    headless = [f"I-{name}" for head, _, name in names if head == "I" and name not in begun]
+    if "O" not in task.labels or stray or headless:
+        raise ConfigError(
+            f"task '{task.name}': its labels are no BIO scheme",
+            got=f"not B-x, I-x or O: {stray}" if stray else f"no B- for {headless}" if headless else "no 'O'",
+            allowed="'O', and for every 'I-x' a 'B-x'",
+            task=task.name,
+        )
+
+
+def _spans(
+    task: Task, found: np.ndarray, scores: np.ndarray, places: np.ndarray, text: str
+) -> list[dict[str, object]]:
+    tags = ["O" if index == UNREAD else task.labels[index] for index in found]
+    answers: list[dict[str, object]] = []
+    for span in metrics.spans_of(tags):
+        start, end = int(places[span.start, 0]), int(places[span.stop - 1, 1])
+        score = float(np.mean(scores[span.start : span.stop]))
+        answers.append(
+            {"start": start, "end": end, "label": span.label, "text": text[start:end], "score": score}
+        )
+    return answers

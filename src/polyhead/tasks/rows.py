@@ -1,0 +1,222 @@
+"""Rows of a file, streamed: JSON Lines, CSV, TSV, Parquet, and sets of the `datasets` library."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO, cast
+
+from polyhead.config import Value
+from polyhead.errors import BadValue, DataError, EmptyData, MissingExtra
+from polyhead.text.tokenise import lone_surrogates
+
+FORMATS = (
+    ".jsonl",
+    ".jsonl.gz",
+    ".csv",
+    ".csv.gz",
+    ".tsv",
+    ".tsv.gz",
+    "datasets:ID[/config][:split]",
+    ".parquet",
+)
+CELL_LIMIT = 2**31 - 1  # characters of one CSV cell; the csv module's own limit is 131,072
+
+
+class Row(Value):
+    """One row: its number, from 1 (the line of a JSONL file, else the record), and its values by column."""
+
+    number: int
+    values: Mapping[str, object]
+
+
+class Rows:
+    """The rows of one file, in order. `columns` holds the columns met so far, all of them after the last row.
+
+    Iterating raises BadValue with the row's number for a row that cannot be read, DataError for a file that
+    cannot.
+    """
+
+    def __init__(self, path: str, wanted: Sequence[str]) -> None:
+        self.path = path
+        self.wanted = tuple(wanted)  # columns to read, where a format can leave others unread
+        self.columns: dict[str, None] = {}
+        name = path.lower().removesuffix(".gz")
+        self.has_cells = name.endswith((".csv", ".tsv"))  # every value is a string
+
+    def __iter__(self) -> Iterator[Row]:
+        if self.path.startswith("datasets:"):
+            yield from self._dataset()
+            return
+        name = self.path.lower()
+        try:
+            if name.endswith((".jsonl", ".jsonl.gz")):
+                yield from self._json_lines()
+            elif name.endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
+                yield from self._cells()
+            elif name.endswith(".parquet"):
+                yield from self._parquet()
+            else:
+                raise DataError(f"the format of {self.path} is not known by its name", allowed=FORMATS)
+        except FileNotFoundError:
+            raise DataError(f"no file at {self.path}", do="give the path of a file that exists") from None
+        except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them
+            raise DataError(f"cannot read {self.path}", got=error, do="restore the file") from None
+
+    def _json_lines(self) -> Iterator[Row]:
+        with _opened(self.path) as file:
+            for number, line in _lines(file):
+                text = self._utf8(line, number)
+                if text.strip():
+                    values = self._object(text, number)
+                    self.columns.update(dict.fromkeys(values))
+                    yield Row(number=number, values=values)
+
+    def _utf8(self, line: bytes, number: int) -> str:
+        try:
+            return line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise self._bad("the line is not UTF-8", error, number, "save the file as UTF-8") from None
+
+    def _object(self, text: str, number: int) -> dict[str, object]:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self._bad("the line is not JSON", error, number, "fix the line") from None
+        if not isinstance(values, dict):
+            do = 'write {"column": value, ...}'
+            raise self._bad("the line is not a JSON object", text.strip(), number, do)
+        return values
+
+    def _cells(self) -> Iterator[Row]:
+        csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
+        # In TSV files a quote is a plain character, as the registered text/tab-separated-values says.
+        tabs = self.path.lower().removesuffix(".gz").endswith(".tsv")
+        style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
+        # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
+        with _opened(self.path) as raw, _text(raw) as file:
+            records = self._records(csv.reader(file, **style))
+            header = next(records, None)
+            if header is None:
+                return
+            self._check_header(header)
+            self.columns.update(dict.fromkeys(header))
+            for number, record in enumerate(records, start=1):
+                yield Row(number=number, values=self._by_column(header, record, number))
+
+    def _records(self, reader: Iterator[list[str]]) -> Iterator[list[str]]:
+        """Records that are not blank; number 0 is the header."""
+        number = 0
+        while True:
+            try:
+                record = next(reader, None)
+            except csv.Error as error:
+                raise self._bad("the record is not CSV", error, number, "fix its quotes") from None
+            if record is None:
+                return
+            if record:
+                yield record
+                number += 1
+
+    def _check_header(self, header: list[str]) -> None:
+        twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
+        if twice or any(map(lone_surrogates, header)):
+            fault = "has two columns of one name" if twice else "is not UTF-8"
+            what = f"the header of {self.path} {fault}"
+            raise DataError(what, got=twice or header, do="fix the first line")
+
+    def _by_column(self, header: list[str], record: list[str], number: int) -> dict[str, object]:
+        if len(record) != len(header):
+            do = "quote cells that hold the delimiter or a line end"
+            raise self._bad("the record has another number of cells than the header", len(record), number, do)
+        if any(map(lone_surrogates, record)):
+            raise self._bad("the record is not UTF-8", record, number, "save the file as UTF-8")
+        return dict(zip(header, record, strict=True))
+
+    def _parquet(self) -> Iterator[Row]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise MissingExtra("pyarrow", "store", f"reading {Path(self.path).name}") from None
+        number = 0
+        try:
+            with pyarrow.parquet.ParquetFile(self.path) as file:
+                names = list(file.schema_arrow.names)
+                self.columns.update(dict.fromkeys(names))
+                chosen = [name for name in names if name in self.wanted]
+                for group in range(file.num_row_groups):
+                    for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
+                        for values in batch.to_pylist():
+                            number += 1
+                            yield Row(number=number, values=values)
+        except pyarrow.ArrowException as error:
+            raise DataError(f"cannot read {self.path}", got=error, do="give a Parquet file") from None
+
+    def _dataset(self) -> Iterator[Row]:
+        """Rows of `datasets:owner/name[/config][:split]`; labels of type ClassLabel by their names."""
+        try:
+            import datasets
+        except ImportError:
+            raise MissingExtra("datasets", "datasets", f"reading {self.path}") from None
+        name, _, split = self.path.removeprefix("datasets:").partition(":")
+        parts = name.split("/")
+        config = "/".join(parts[2:]) or None
+        try:
+            found = datasets.load_dataset("/".join(parts[:2]), config, split=split or "train")
+        except Exception as error:  # the library raises many types of its own, and those of the network
+            raise DataError(
+                f"cannot load {self.path}", got=error, allowed="datasets:owner/name[/config][:split]"
+            ) from error
+        names = {column: _class_names(feature) for column, feature in found.features.items()}
+        self.columns.update(dict.fromkeys(names))
+        for number, values in enumerate(found, start=1):
+            yield Row(number=number, values={key: _named(value, names[key]) for key, value in values.items()})
+
+    def _bad(self, what: str, got: object, number: int, do: str) -> BadValue:
+        name = Path(self.path).name
+        return BadValue(f"{name} row {number}: {what}", got=got, do=do, source=self.path, row=number)
+
+
+def no_rows(path: str) -> EmptyData:
+    """The error for a file that holds no row at all."""
+    return EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
+
+
+def _opened(path: str) -> BinaryIO:
+    return cast(BinaryIO, gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb"))
+
+
+def _text(file: BinaryIO) -> TextIO:
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them."""
+    number = 0
+    for block in file:
+        for line in block.rstrip(b"\r\n").split(b"\r"):
+            number += 1
+            yield number, line
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    inner = getattr(feature, "feature", feature)
+    names = getattr(inner, "names", None)
+    return list(names) if names else None
+
+
+def _named(value: object, names: list[str] | None) -> object:
+    """An index of a ClassLabel (or a list of them) as its name; -1 is the library's mark for no label."""
+    if names is None:
+        return value
+    if isinstance(value, list):
+        return [_named(one, names) for one in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return names[value] if 0 <= value < len(names) else None
+    return value

@@ -1,0 +1,44 @@
+"""A task: a named question about a text, with its kind, labels and metric."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from polyhead.config import Value
+from polyhead.errors import BadName
+
+KindName = Literal["single_label", "multi_label", "regression", "tagging"]
+PairMode = Literal["none", "joined", "separate"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Task(Value):
+    """One question. Checked when made: BadName for its name, ConfigError for a field its kind cannot use."""
+
+    name: str
+    kind: KindName
+    labels: tuple[str, ...] = ()  # ordered: label i is output i of the head, for as long as the weights live
+    pair: PairMode = "none"  # joined: one input (A, separator, B); separate: two inputs, compared
+    metric: str | None = None  # None: the kind's default
+    threshold: float = 0.5  # multi_label: a label is given from this probability on
+    range: tuple[float, float] | None = None  # regression: lowest and highest value
+    positive: str | None = None  # single_label: the label of metric 'f1'
+    long_texts: Literal["cut", "windows"] = "cut"
+
+    def __post_init__(self) -> None:
+        from polyhead.tasks.kinds import kind_of  # here, since the kinds are about tasks
+
+        check_name(self.name)
+        kind_of(self).check(self)
+
+
+def check_name(name: str) -> None:
+    """Raises BadName unless `name` is safe as the name of a folder and of a metric on every system."""
+    if not _NAME.fullmatch(name) or ".." in name or name.endswith("."):
+        raise BadName(
+            "a task cannot have this name",
+            got=name,
+            allowed="1 to 64 letters, digits, '.', '_', '-'; a letter or digit first; no '..' or final '.'",
+        )

@@ -1,0 +1,1 @@
+"""Texts to token ids, ids to batches, words to tokens."""

@@ -1,0 +1,58 @@
+"""Words of a text, and the token and the window that stand for each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead.text.tokenise import Encoded
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def words_of(text: str) -> np.ndarray:
+    """Character offsets int32 (words, 2): runs of letters, digits and `_`; other visible characters alone."""
+    return np.array([found.span() for found in _WORD.finditer(text)], np.int32).reshape(-1, 2)
+
+
+def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
+    """For each word of the first text, int32 (words,): its first token that overlaps it, -1 if there is none.
+
+    There is none when the word was cut away, is outside the window, or vanished in the tokenizer's
+    normalisation.
+    """
+    real = np.flatnonzero((encoded.sequence == 0) & (encoded.offsets[:, 1] > encoded.offsets[:, 0]))
+    if not len(real) or not len(words):
+        return np.full(len(words), -1, np.int32)
+    starts, stops = encoded.offsets[real, 0], encoded.offsets[real, 1]
+    first = np.searchsorted(
+        stops, words[:, 0], side="right"
+    )  # the first token that ends after the word's start
+    inside = np.minimum(first, len(real) - 1)
+    overlaps = (first < len(real)) & (starts[inside] < words[:, 1])
+    return np.where(overlaps, real[inside], -1).astype(np.int32)
+
+
+def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
+    """For each word int32 (words, 2): the window that reads it farthest from a cut, and its token there.
+
+    `windows` are all the windows of one row, in order. The ends of the text are no cuts. A word that
+    continues from before a window is not read there if another window holds its beginning; -1, -1 where no
+    window holds the word.
+    """
+    best = np.full((len(words), 2), -1, np.int32)
+    distance = np.full(len(words), -1.0)
+    for index, window in enumerate(windows):
+        tokens = first_subtokens(window, words)
+        text = np.flatnonzero(window.sequence == 0)
+        if not len(text):
+            continue
+        left = np.where(index == 0, np.inf, tokens - text[0])
+        right = np.where(index == len(windows) - 1, np.inf, text[-1] - tokens)
+        found = np.where(tokens >= 0, np.minimum(left, right), -1.0)
+        better = found > distance
+        best[better] = np.stack([np.full(len(words), index), tokens], axis=1)[better]
+        distance = np.maximum(distance, found)
+    return best

@@ -1,0 +1,55 @@
+"""The card of a task: what it answers, how it was trained, how well it did, and its limits."""
+
+from __future__ import annotations
+
+from polyhead import cost
+from polyhead.plan import merge
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.prepare import Prepared
+from polyhead.train.task_run import Trained
+from polyhead.trunk_data import TrunkData
+
+
+def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
+    """Markdown for the task's README.md."""
+    task, path = prepared.task, trained.path
+    added = cost.added(merge({task.name: path}), task.name, trunk.architecture, tokens=32)
+    metric = kind_of(task).default_metric(task)
+    rows = [
+        f"| {split} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |"
+        for split, scores in trained.scores.items()
+    ]
+    names = list(next(iter(trained.scores.values())))
+    sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
+    return "\n".join(
+        [
+            f"# {task.name}",
+            "",
+            f"A `{task.kind}` task" + (f" on pairs read {task.pair}" if task.pair != "none" else "") + ".",
+            f"Labels, in order: {', '.join(task.labels)}." if task.labels else f"Range: {task.range}.",
+            f"Owner: {prepared.owner or 'not stated'}.",
+            "",
+            "## Trained on",
+            "",
+            f"{sizes} examples; seed {prepared.training.seed}; best epoch {trained.fitted.best_epoch} by validation "
+            f"{metric}. The trunk `{trunk.name}` was frozen.",
+            "",
+            "## Scores on whole splits",
+            "",
+            "| split | " + " | ".join(names) + " |",
+            "|---" * (len(names) + 1) + "|",
+            *rows,
+            "",
+            "## Path and cost",
+            "",
+            f"Layers `{path.pool.layers}` (of {path.pool.of}), positions `{path.pool.positions}`, "
+            f"codec `{path.pool.codec.name}`. {added.parameters:,} parameters of its own; "
+            f"{added.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
+            "",
+            "## Limits",
+            "",
+            "Scores hold for texts like those of the splits above. Inputs over "
+            f"{trunk.settings.max_tokens} tokens are {'read in windows' if task.long_texts == 'windows' else 'cut'}.",
+            "",
+        ]
+    )

@@ -1,0 +1,227 @@
+"""Features of the frozen trunk, computed once: evaluation mode, one pass for all stored values that lack a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead import plan as planning
+from polyhead.model import Pooled, TextBatch, stored_value
+from polyhead.nn.states import States
+from polyhead.nn.trunk import Trunk
+from polyhead.plan import Codec, Path, Pool
+from polyhead.store.codec import calibrate
+from polyhead.store.features import FeatureStore, key_of
+from polyhead.text.batch import Batch, batches
+from polyhead.text.tokenise import Encoded, Input, Tokeniser
+from polyhead.text.words import first_subtokens
+from polyhead.trunk_data import TrunkData
+
+TOKEN_BUDGET = 4096  # padded tokens in one batch
+FLUSH_BYTES = 128 * 2**20  # of float32 values waiting: then one segment of the store is written
+PIECE = 8192  # inputs tokenised and sorted by length at a time
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs whose stored value a task needs; `words` (words, 2) are each text's words, for paths that read words."""
+
+    path: Path  # any path; its stored form decides what is kept
+    inputs: Sequence[Input]
+    words: Sequence[np.ndarray] | None = None
+
+    def keys(self) -> list[bytes]:
+        """The store's keys; a text read by words is another value under other words."""
+        if self.words is None:
+            return [key_of(text) for text in self.inputs]
+        pairs = zip(self.inputs, self.words, strict=True)
+        return [key_of(text, "words:" + np.ascontiguousarray(w, np.int32).tobytes().hex()) for text, w in pairs]
+
+
+class Extraction(msgspec.Struct, frozen=True, kw_only=True):
+    """What an extraction did."""
+
+    passes: int  # inputs that the trunk encoded
+    reused: int  # stored values that were there already
+    tokens: int
+    cut: int  # inputs longer than the trunk, of those encoded
+    seconds: float
+
+
+class Extractor:
+    """A frozen trunk in evaluation mode, its tokenizer, and the folder of stores that it fills.
+
+    Stores are kept apart by precision, since a digest says what a value should be and not how it was computed.
+    """
+
+    def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
+        self.data, self.digest, self.folder = data, data.digest, folder / precision
+        self.trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval().requires_grad_(False)
+        self.tokeniser = Tokeniser(data.tokenizer, data.settings)
+
+    def store(self, path: Path) -> FeatureStore:
+        """The store of a path's stored value."""
+        pool = path.stored().pool
+        return FeatureStore.open(
+            self.folder,
+            digest=planning.digest(path.stored()),
+            layers=stored_layers(pool, path.layers[-1].stop),
+            width=self.data.architecture.width,
+            codec=pool.codec,
+        )
+
+    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str, sample: int = 256) -> Codec:
+        """The path's codec with its constants, from at most `sample` of these (training) inputs, evenly spaced."""
+        pool = path.stored().pool
+        if pool.codec.name != "uint8":
+            return pool.codec
+        plain = msgspec.structs.replace(pool.codec, name="float32")
+        raw = msgspec.structs.replace(pool, codec=plain)
+        spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
+        values = list(self._values([inputs[i] for i in spaced], raw))
+        codec = calibrate(np.concatenate(values), name="uint8", per="dimension" if per == "dimension" else "tensor")
+        return msgspec.structs.replace(codec, before_mean=pool.codec.before_mean)
+
+    def fill(self, wanted: Sequence[Wanted], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+        """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
+        began = time.monotonic()
+        pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
+        passes = tokens = cut = 0
+        for encoded, members in self._encoded(pending.inputs):
+            for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
+                states = self.states(batch)
+                pending.add(states, [(encoded[i], members[i]) for i in batch.members])
+                passes += len(batch.members)
+                tokens += int(batch.mask.sum())
+                if update is not None:
+                    update(passes, len(pending.inputs))
+            cut += sum(e.cut > 0 for e in encoded)
+        pending.flush()
+        seconds = time.monotonic() - began
+        return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
+
+    def states(self, batch: Batch) -> States:
+        """Every layer's states of one batch."""
+        with torch.inference_mode():
+            states: States = self.trunk(
+                torch.from_numpy(batch.ids),
+                torch.from_numpy(batch.mask),
+                segments=torch.from_numpy(batch.segments).long(),
+            )
+        return states
+
+    def _values(self, inputs: Sequence[Input], pool: Pool) -> Iterator[np.ndarray]:
+        kept = msgspec.structs.replace(pool, positions="all") if pool.positions == "tokens" else pool
+        encoded = self.tokeniser.encode(inputs)
+        for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
+            yield from _rows(stored_value(self.states(batch), kept, None))
+
+    def _encoded(self, inputs: Sequence[Input]) -> Iterator[tuple[list[Encoded], range]]:
+        """Token ids in pieces, the next piece tokenised while the trunk reads this one."""
+        starts = range(0, len(inputs), PIECE)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = None
+            for start in starts:
+                ahead = pool.submit(self.tokeniser.encode, inputs[start : start + PIECE])
+                if waiting is not None:
+                    yield waiting[0].result(), waiting[1]
+                waiting = (ahead, range(start, min(start + PIECE, len(inputs))))
+            if waiting is not None:
+                yield waiting[0].result(), waiting[1]
+
+
+class _Open:
+    """A store being filled: which keys it lacks, and the values not yet written."""
+
+    def __init__(self, store: FeatureStore, request: Wanted) -> None:
+        self.store, self.pool = store, request.path.stored().pool
+        keys = request.keys()
+        lacking = store.missing(keys)
+        self.reused = len(keys) - len(lacking)
+        self.lacking = {keys[i]: i for i in lacking}  # key -> index in the request
+        self.request = request
+        self.keys: list[bytes] = []
+        self.values: list[np.ndarray] = []
+        self.bytes = 0
+
+    def add(self, key: bytes, value: np.ndarray) -> None:
+        self.keys.append(key)
+        self.values.append(value)
+        self.bytes += value.nbytes
+        if self.bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.keys:
+            self.store.append(self.keys, self.values)
+        self.keys, self.values, self.bytes = [], [], 0
+
+
+class _Pending:
+    """The distinct inputs that stores lack, and who waits for each."""
+
+    def __init__(self, stores: Sequence[_Open]) -> None:
+        self.stores = stores
+        self.reused = sum(store.reused for store in stores)
+        self.waiting: dict[Input, list[tuple[_Open, bytes, int]]] = {}
+        for store in stores:
+            for key, index in store.lacking.items():
+                self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
+        self.inputs = list(self.waiting)
+
+    def add(self, states: States, rows: Sequence[tuple[Encoded, int]]) -> None:
+        """Takes one batch's states; `rows` gives each row's encoding and its place in `inputs`."""
+        wanted: dict[int, list[tuple[int, bytes, int]]] = {}
+        for row, (_, member) in enumerate(rows):
+            for store, key, index in self.waiting[self.inputs[member]]:
+                wanted.setdefault(id(store), []).append((row, key, index))
+        shared: dict[Pool, list[np.ndarray]] = {}
+        for store in self.stores:
+            mine = wanted.get(id(store), [])
+            if not mine:
+                continue
+            if store.request.words is not None:
+                words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in mine]
+                picked = states.rows([row for row, _, _ in mine])
+                values = _rows(stored_value(picked, store.pool, _padded(words)), ragged=False)
+                kept = [v[: len(w)] for v, w in zip(values, words, strict=True)]
+                for (_, key, _), value in zip(mine, kept, strict=True):
+                    store.add(key, value)
+                continue
+            if store.pool not in shared:
+                shared[store.pool] = _rows(stored_value(states, store.pool, None))
+            for row, key, _ in mine:
+                store.add(key, shared[store.pool][row])
+
+    def flush(self) -> None:
+        for store in self.stores:
+            store.flush()
+
+
+def stored_layers(pool: Pool, depth: int) -> int:
+    """How many layers a store keeps for a pool in stored form."""
+    if pool.layers == "all":
+        return depth
+    return pool.of if pool.codec.before_mean else 1
+
+
+def _rows(value: Pooled, *, ragged: bool = True) -> list[np.ndarray]:
+    """One array (positions, layers, width) a row, without padding where `ragged`."""
+    values = value.values.numpy()
+    if not ragged:
+        return list(values)
+    lengths = value.mask.sum(dim=1).tolist()
+    return [row[:length] for row, length in zip(values, lengths, strict=True)]
+
+
+def _padded(words: Sequence[np.ndarray]) -> torch.Tensor:
+    """(rows, words) first sub-tokens, -1 beyond a row's end; at least one column."""
+    out = np.full((len(words), max([1, *(len(w) for w in words)])), -1, np.int64)
+    for row, index in enumerate(words):
+        out[row, : len(index)] = index
+    return torch.from_numpy(out)

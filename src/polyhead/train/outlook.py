@@ -1,0 +1,79 @@
+"""What a run is going to do, printed before it starts: examples, steps, and the cost of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from polyhead import cost
+from polyhead.architecture import Architecture
+from polyhead.plan import Path, merge
+from polyhead.tasks.read import ReadReport
+from polyhead.train.prepare import Prepared
+
+TOKENS = 32  # of one text, for the table's FLOPs
+
+
+def outlook(
+    todo: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], shape: Architecture, *, kept: Sequence[str]
+) -> list[str]:
+    """Lines of a table; skipped rows are named with their counts."""
+    lines = []
+    if kept:
+        lines.append(f"trained already, unchanged: {', '.join(kept)}")
+    if not todo:
+        return [*lines, "nothing to train"]
+    rows = [("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")]
+    for p in todo:
+        plan = merge({p.task.name: paths[p.task.name][-1]})
+        added = cost.added(plan, p.task.name, shape, tokens=TOKENS)
+        sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
+        steps = -(-len(p.train.examples.targets) // p.training.batch)
+        rows.append(
+            (
+                p.task.name,
+                p.task.kind,
+                *sizes,
+                str(steps),
+                f"up to {p.training.epochs}",
+                f"{added.parameters:,}",
+                f"{added.flops / 1e6:.2f}",
+            )
+        )
+    lines += table(rows)
+    lines += _skipped(todo)
+    everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
+    lines.append(
+        f"one pass of the trunk: {cost.flops(everything, shape, TOKENS) / 1e6:,.0f} "
+        f"MFLOP for all {len(todo)} tasks on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
+    )
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns aligned by two spaces, the first to the left and the rest to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
+
+
+def _skipped(todo: Sequence[Prepared]) -> list[str]:
+    lines = []
+    for p in todo:
+        for s in p.splits:
+            said = _said(s.examples.report)
+            if said:
+                lines.append(f"{p.task.name}, {s.name}: {said}")
+    return lines
+
+
+def _said(report: ReadReport) -> str:
+    facts = {
+        "without a label, skipped": report.unlabelled,
+        "with an empty text, skipped": report.empty,
+        "lone surrogates replaced": report.repaired,
+        "spans widened to whole words": report.widened,
+    }
+    found = [f"{count:,} {what}" for what, count in facts.items() if count]
+    return f"of {report.rows:,} rows: {', '.join(found)}" if found else ""

@@ -1,0 +1,202 @@
+"""`polyhead train`: a project file becomes a bundle, task by task; what is finished is never done again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead import __version__
+from polyhead import plan as planning
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import write_bundle
+from polyhead.errors import TrainError, WrongTrunk
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Codec, Path
+from polyhead.project import Pooled, Project
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.card import card_of
+from polyhead.train.events import Events, duration
+from polyhead.train.extract import Extraction, Extractor
+from polyhead.train.numerics import numerics, precision_of
+from polyhead.train.outlook import outlook
+from polyhead.train.prepare import Prepared, prepare, single_inputs
+from polyhead.train.probes import probes_of
+from polyhead.train.task_run import Trained, paths_of, train_task, wanted
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of `train` did."""
+
+    bundle: str
+    trained: dict[str, dict[str, dict[str, float]]]  # task -> split -> metric -> value
+    kept: tuple[str, ...]  # tasks that were trained already, unchanged
+    extraction: Extraction
+    seconds: float
+
+
+def train_project(
+    project: Project,
+    *,
+    folder: FilePath,
+    cache: FilePath | None = None,
+    events: Events | None = None,
+    only: tuple[str, ...] = (),
+) -> Outcome:
+    """Trains every declared task over the frozen trunk and writes each into the bundle as soon as it is done.
+
+    `folder` is where relative paths start. Features and checkpoints are kept in `cache` (default: beside the
+    bundle), so an interrupted run goes on where it stopped and another task over the same texts encodes nothing.
+    """
+    began, events = time.monotonic(), events or Events()
+    root = (folder / project.bundle).resolve()
+    cache = cache or root.with_name(root.name + "-cache")
+    prepared = [p for p in prepare(project, folder) if not only or p.task.name in only]
+    data = load_trunk(project.trunk.name, max_tokens=project.trunk.max_tokens)
+    precisions = sorted({precision_of(p.training) for p in prepared})
+    if len(precisions) > 1:
+        raise TrainError(
+            "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"
+        )
+    extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
+    bundle = _opened(root, extractor)
+    prints = {p.task.name: _with_numerics(p, precisions[0]) for p in prepared}
+    todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
+    kept = tuple(p.task.name for p in prepared if p not in todo)
+    paths = _paths(todo, extractor, bundle, events)
+    for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
+        events.line(line)
+    extraction = _extract(todo, paths, extractor, events)
+    scores = {}
+    for p in todo:
+        trained = train_task(
+            p, paths[p.task.name], extractor, checkpoints=cache / "checkpoints" / _tag(prints[p.task.name]), events=events
+        )
+        _commit(root, p, trained, extractor, prints[p.task.name])
+        scores[p.task.name] = trained.scores
+        events.line(_score_line(p, trained))
+        events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)
+    seconds = time.monotonic() - began
+    events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
+    return Outcome(bundle=str(root), trained=scores, kept=kept, extraction=extraction, seconds=seconds)
+
+
+def _opened(root: FilePath, extractor: Extractor) -> Bundle:
+    """The bundle there, if it stands on the same trunk; else a new one."""
+    if not (root / "bundle.json").exists():
+        return write_bundle(root, extractor.data)
+    bundle = Bundle.open(root)
+    if bundle.digest != extractor.digest:
+        raise WrongTrunk(
+            f"the bundle {root.name} stands on another trunk",
+            got=f"this project's trunk {extractor.digest[:16]}, the bundle's {bundle.digest[:16]}",
+            do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
+        )
+    return bundle
+
+
+def _with_numerics(prepared: Prepared, precision: str) -> dict[str, object]:
+    return {**prepared.fingerprint(), "numerics": numerics(precision)}
+
+
+def _tag(fingerprint: dict[str, object]) -> str:
+    """A folder name for one exact way of training, so that a checkpoint of another way is never resumed."""
+    import hashlib
+
+    return hashlib.sha256(msgspec.json.encode(fingerprint, order="sorted")).hexdigest()[:16]
+
+
+def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object]) -> bool:
+    record = bundle.tasks.get(prepared.task.name)
+    return record is not None and record.trained_with.get("fingerprint") == _tag(fingerprint)
+
+
+def _paths(
+    todo: list[Prepared], extractor: Extractor, bundle: Bundle, events: Events
+) -> dict[str, list[Path]]:
+    """Each task's candidate paths; uint8 constants are shared by all tasks that store the same value.
+
+    A bundle's own constants come first, so that a task added later reads the features that are kept already.
+    """
+    known: dict[bytes, Codec] = {}
+    for record in bundle.tasks.values():
+        known.setdefault(_codec_key(record.path), record.path.pool.codec)
+    found: dict[str, list[Path]] = {}
+    for p in todo:
+        bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
+        found[p.task.name] = []
+        for path in paths_of(p, extractor, bare):
+            key = _codec_key(path)
+            if key not in known:
+                known[key] = extractor.calibrated(path, _texts_like(path, todo, extractor), per=p.strategy.codec_per)
+            nodes = [msgspec.structs.replace(n, codec=known[key]) if hasattr(n, "codec") else n for n in path.nodes]
+            found[p.task.name].append(Path(nodes=tuple(nodes)))
+    return found
+
+
+def _codec_key(path: Path) -> bytes:
+    pool = path.stored().pool
+    bare = msgspec.structs.replace(pool.codec, scale=(), zero=())
+    return msgspec.json.encode(msgspec.structs.replace(pool, codec=bare))
+
+
+def _texts_like(path: Path, todo: list[Prepared], extractor: Extractor) -> list[tuple[str, ...]]:
+    """Training inputs of every task that stores the same value, taken in turn."""
+    lists = []
+    for p in todo:
+        bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
+        if any(_codec_key(other) == _codec_key(path) for other in paths_of(p, extractor, bare)):
+            lists += single_inputs(p.train.examples.inputs, p.task)
+    return [text for inputs in lists for text in inputs]
+
+
+def _extract(
+    todo: list[Prepared], paths: dict[str, list[Path]], extractor: Extractor, events: Events
+) -> Extraction:
+    progress = events.progress("encoding", unit="texts")
+    requests = [request for p in todo for path in paths[p.task.name] for request in wanted(p, path)]
+    extraction = extractor.fill(requests, update=progress.update)
+    progress.finish()
+    rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
+    events.line(
+        f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
+        f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
+    )
+    events.event("extraction", **msgspec.structs.asdict(extraction))
+    return extraction
+
+
+def _commit(
+    root: FilePath, prepared: Prepared, trained: Trained, extractor: Extractor, fingerprint: dict[str, object]
+) -> None:
+    """Writes the task into the bundle; until then nothing of it is visible there."""
+    bundle, task = Bundle.open(root), prepared.task
+    record = TaskRecord(
+        task=task,
+        path=trained.path,
+        trunk=extractor.digest,
+        prefix=planning.digest(trained.path.stored()),
+        owner=prepared.owner,
+        trained_with={"fingerprint": _tag(fingerprint), "polyhead": __version__, **fingerprint},
+    )
+    bundle.add_task(
+        record,
+        trained.arrays,
+        scores={"splits": trained.scores, "tried": trained.tried, "history": list(trained.fitted.history)},
+        probes=probes_of(prepared),
+        card=card_of(prepared, trained, extractor.data),
+        replace=task.name in bundle.tasks,
+    )
+
+
+def _score_line(prepared: Prepared, trained: Trained) -> str:
+    task = prepared.task
+    metric = kind_of(task).default_metric(task)
+    shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
+    pooler = f" ({trained.path.pool.positions} chosen of {', '.join(trained.tried)})" if trained.tried else ""
+    return f"{task.name}: {shown}{pooler}, best of {len(trained.fitted.history)} epochs is {trained.fitted.best_epoch}, {duration(trained.fitted.seconds)}"
+
+
+__all__ = ["Outcome", "Pooled", "train_project"]

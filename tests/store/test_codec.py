@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from polyhead.errors import StoreError
+from polyhead.plan import Codec
+from polyhead.store.codec import calibrate, decode, encode, row_bytes, through
+
+FINITE = st.floats(-1e4, 1e4, width=32)
+MATRICES = arrays(np.float32, array_shapes(min_dims=2, max_dims=4, max_side=9), elements=FINITE)
+
+
+@settings(deadline=None)
+@given(MATRICES, st.sampled_from(["tensor", "dimension"]))
+def test_uint8_error_is_at_most_half_a_scale_inside_the_calibrated_range(values, per):
+    codec = calibrate(values, name="uint8", per=per)
+    scale = np.array(codec.scale)
+    # 1/256 of a scale more: float32 rounding of the quotient (see LARGEST_ZERO)
+    assert (np.abs(through(values, codec).astype(np.float64) - values) <= scale * (0.5 + 2**-6)).all()
+
+
+@settings(deadline=None)
+@given(MATRICES)
+def test_uint8_stores_the_levels_of_the_published_formula(values):
+    codec = calibrate(values, name="uint8")
+    scale, zero = np.float64(codec.scale[0]), codec.zero[0]
+    expected = np.clip(np.round(values.astype(np.float64) / scale) + zero, 0, 255)
+    assert np.abs(encode(values, codec).astype(int) - expected).max() <= 1  # ties fall either way
+    decoded = (encode(values, codec).astype(np.float64) - zero) * scale
+    np.testing.assert_allclose(through(values, codec), decoded, rtol=1e-6)
+
+
+@settings(deadline=None)
+@given(MATRICES)
+def test_sign_keeps_the_sign_alone(values):
+    codec = Codec(name="sign")
+    assert set(np.unique(through(values, codec))) <= {-1.0, 1.0}
+    np.testing.assert_array_equal(through(values, codec), np.where(values >= 0, 1, -1))
+    assert encode(values, codec).shape[-1] == -(-values.shape[-1] // 8)
+
+
+def test_sign_of_zero_is_plus_one_and_the_first_dimension_is_the_highest_bit():
+    values = np.array([[0.0, -0.0, -1, 2, -3, -4, -5, -6, 7]], np.float32)
+    np.testing.assert_array_equal(encode(values, Codec(name="sign")), [[0b11010000, 0b10000000]])
+
+
+@settings(deadline=None)
+@given(MATRICES)
+def test_float_codecs_equal_a_cast(values):
+    np.testing.assert_array_equal(through(values, Codec(name="float32")), values)
+    half = values.astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(through(values, Codec(name="float16")), half)
+
+
+def test_every_finite_half_is_decoded_exactly():
+    """All 63,488 of them, subnormal ones and both zeros included, bit for bit."""
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    assert len(halves) == 63488
+    found = decode(halves[None].view(np.uint8), Codec(name="float16"), len(halves))[0]
+    np.testing.assert_array_equal(found.view(np.uint32), halves.astype(np.float32).view(np.uint32))
+
+
+@settings(deadline=None)
+@given(MATRICES, st.sampled_from(["float32", "float16", "uint8", "sign"]))
+def test_decoding_and_encoding_again_changes_nothing(values, name):
+    codec = calibrate(values, name=name)
+    once = through(values, codec)
+    np.testing.assert_array_equal(through(once, codec), once)
+
+
+@pytest.mark.parametrize(
+    ("name", "per_token"), [("float32", 4096), ("float16", 2048), ("uint8", 1024), ("sign", 128)]
+)
+def test_row_bytes_are_the_true_bytes_of_width_1024(name, per_token):
+    """The table of Du et al. 2020: a fixed-size vector takes 2048, 1024 and 128 bytes."""
+    values = np.sin(np.arange(1024, dtype=np.float32))
+    codec = calibrate(values, name=name)
+    assert row_bytes(codec, 1024) == per_token == encode(values, codec).nbytes
+
+
+def test_values_out_of_range_are_clipped_to_its_ends():
+    codec = Codec(name="uint8", scale=(0.5,), zero=(10.0,))
+    np.testing.assert_array_equal(
+        through(np.array([-1e9, 1e9, np.inf], np.float32), codec), [-5, 122.5, 122.5]
+    )
+    assert np.isfinite(through(np.array([1e6, -np.inf], np.float32), Codec(name="float16"))).all()
+
+
+def test_constant_dimensions_and_ranges_far_from_zero_survive_calibration():
+    values = np.stack([np.zeros(7), np.full(7, 1000.0), np.linspace(1000, 1000.001, 7)], axis=1).astype(
+        np.float32
+    )
+    codec = calibrate(values, name="uint8", per="dimension")
+    error = np.abs(through(values, codec) - values).max(axis=0)
+    assert error[0] == 0 and (error <= 1000 / 2**16).all()
+
+
+def test_calibration_per_dimension_has_one_constant_a_dimension_over_all_tokens_and_layers():
+    values = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32) * [1, 10, 100, 1000]
+    codec = calibrate(values.astype(np.float32), name="uint8", per="dimension", before_mean=True)
+    spans = values.reshape(-1, 4).max(axis=0) - values.reshape(-1, 4).min(axis=0)
+    np.testing.assert_allclose(codec.scale, spans / 255, rtol=1e-5)
+    assert codec.before_mean
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "uint8", "sign"])
+def test_not_a_number_is_refused(name):
+    codec = Codec(name=name, scale=(1.0,), zero=(0.0,)) if name == "uint8" else Codec(name=name)
+    with pytest.raises(StoreError, match="not numbers"):
+        encode(np.array([1.0, np.nan], np.float32), codec)
+
+
+def test_missing_constants_and_foreign_bytes_are_refused():
+    with pytest.raises(StoreError, match="calibrate"):
+        encode(np.zeros(4, np.float32), Codec(name="uint8"))
+    with pytest.raises(StoreError, match="width 4"):
+        decode(np.zeros(4, np.uint8), Codec(name="float16"), 4)
+    with pytest.raises(StoreError, match="without values"):
+        calibrate(np.zeros((0, 4), np.float32), name="uint8")
+    with pytest.raises(StoreError, match="finite"):
+        calibrate(np.array([[np.inf]], np.float32), name="uint8")

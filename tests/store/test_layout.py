@@ -1,0 +1,275 @@
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyhead.errors import StoreError
+from polyhead.plan import Codec
+from polyhead.store import layout
+from polyhead.store.features import FeatureStore, key_of
+
+SOURCE = Path(layout.__file__).parents[2]
+# Runs one append and dies, without any cleaning up, right before the n-th step that touches the disk.
+KILLED = """
+import builtins, os, sys
+import numpy as np
+from polyhead.plan import Codec
+from polyhead.store import layout
+from polyhead.store.features import FeatureStore, key_of
+
+root, deadly, steps = sys.argv[1], int(sys.argv[2]), 0
+
+def step():
+    global steps
+    steps += 1
+    if steps == deadly:
+        os._exit(9)
+
+def counted(function):
+    def call(*args, **options):
+        step()
+        return function(*args, **options)
+    return call
+
+class Slow:
+    def __init__(self, file):
+        self.file = file
+    def __enter__(self):
+        return self
+    def __exit__(self, *_):
+        self.file.close()
+    def write(self, data):
+        step()
+        self.file.write(memoryview(data)[: len(data) // 2])
+        self.file.flush()
+        step()
+        self.file.write(memoryview(data)[len(data) // 2 :])
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+store = FeatureStore.open(root, digest="d", layers=1, width=8, codec=Codec(name="float16"))
+layout.open = lambda path, mode: Slow(builtins.open(path, mode)) if "w" in mode else builtins.open(path, mode)
+os.fsync, os.rename, os.mkdir = counted(os.fsync), counted(os.rename), counted(os.mkdir)
+store.append([key_of(("b",)), key_of(("c",))], [np.full((2, 1, 8), 2.0), np.full((3, 1, 8), 3.0)])
+"""
+
+
+def make_store(root, **changes):
+    return FeatureStore.open(
+        root, **{"digest": "d", "layers": 1, "width": 8, "codec": Codec(name="float16")} | changes
+    )
+
+
+def value(number, tokens=2):
+    return np.full((tokens, 1, 8), float(number), np.float32)
+
+
+def one_row_store(root):
+    store = make_store(root)
+    store.append([key_of(("a",))], [value(1)])
+    return store
+
+
+def test_writer_killed_at_any_step_leaves_all_committed_rows_readable(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    one_row_store(tmp_path)
+    keys = [key_of((name,)) for name in "abc"]
+    kills, before_commit = 0, 0
+    for deadly in range(1, 100):
+        code = subprocess.run(
+            [sys.executable, "-c", KILLED, str(tmp_path), str(deadly)], env=environment
+        ).returncode
+        store = make_store(tmp_path)
+        store.verify()
+        assert (store.features(keys[:1]).take([0]).values == 1).all()
+        missing = store.missing(keys)
+        assert missing in ([], [1, 2])  # both rows of the append, or neither
+        kills += code == 9
+        before_commit += missing != []
+        if not missing:
+            taken = store.features(keys).take([1, 2])
+            assert (taken.values[0, :2] == 2).all() and (taken.values[1] == 3).all()
+        if code == 0 or not missing:
+            break
+    assert kills >= 15 and before_commit >= 15
+    store.append([key_of(("d",))], [value(4)])
+    assert not list((tmp_path / "d/segments").glob(".*"))  # the next writer has removed what killed ones left
+
+
+class FullDisk:
+    """Fails the n-th call that touches the disk with ENOSPC."""
+
+    def __init__(self, monkeypatch, failing):
+        self.calls, self.failing = 0, failing
+        for name in ("fsync", "rename", "replace"):
+            monkeypatch.setattr(layout.os, name, self.counted(getattr(os, name)))
+        monkeypatch.setattr(layout, "open", self.open, raising=False)
+
+    def tick(self):
+        self.calls += 1
+        if self.calls == self.failing:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def counted(self, function):
+        def call(*args):
+            self.tick()
+            return function(*args)
+
+        return call
+
+    def open(self, path, mode):
+        self.tick()
+        file = open(path, mode)  # noqa: SIM115 - closed by Wrapped
+        disk = self
+
+        class Wrapped:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *_):
+                file.close()
+
+            def write(self, data):
+                disk.tick()
+                file.write(data)
+
+            def flush(self):
+                file.flush()
+
+            def fileno(self):
+                return file.fileno()
+
+        return Wrapped()
+
+
+def test_full_disk_at_any_step_names_the_bytes_and_leaves_nothing(tmp_path):
+    one_row_store(tmp_path)
+    failures = 0
+    for failing in range(1, 100):
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, failing)
+            try:
+                make_store(tmp_path).append([key_of(("b",))], [value(2, tokens=5)])
+            except StoreError as error:
+                failures += 1
+                assert "No space left" in str(error) and "80 bytes" in str(error)
+            else:
+                assert disk.calls < failing
+                break
+        store = make_store(tmp_path)
+        assert not list((tmp_path / "d/segments").glob(".*"))
+        if len(store) == 2:  # only the last flush, that of the folder, can fail after the rename
+            assert disk.calls == failing and failures == failing
+            break
+        assert len(store) == 1
+    assert failures >= 12
+
+
+def test_full_disk_while_a_store_is_created_leaves_a_folder_that_can_be_opened_later(tmp_path, monkeypatch):
+    for failing in range(1, 5):
+        with monkeypatch.context() as patch:
+            FullDisk(patch, failing)
+            with pytest.raises(StoreError, match="No space left"):
+                make_store(tmp_path / str(failing))
+        one_row_store(tmp_path / str(failing))
+
+
+@pytest.mark.parametrize("name", ["data.bin", "keys.bin", "offsets.npy", "segment.json"])
+@pytest.mark.parametrize("damage", ["truncated", "longer", "missing", "zeros"])
+def test_damaged_file_is_named(tmp_path, name, damage):
+    one_row_store(tmp_path)
+    path = tmp_path / "d/segments/00000000" / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        changed = {"truncated": content[:-2], "longer": content + b"\0", "zeros": bytes(len(content))}[damage]
+        path.write_bytes(changed)
+    with pytest.raises(StoreError, match=name):
+        make_store(tmp_path).verify()
+
+
+def test_one_changed_bit_is_found_by_verify(tmp_path):
+    store = one_row_store(tmp_path)
+    path = tmp_path / "d/segments/00000000/data.bin"
+    content = bytearray(path.read_bytes())
+    content[3] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(StoreError, match=r"data\.bin was changed"):
+        store.verify()
+
+
+def test_offsets_whose_header_claims_terabytes_are_refused(tmp_path):
+    one_row_store(tmp_path)
+    path = tmp_path / "d/segments/00000000/offsets.npy"
+    content = path.read_bytes()
+    assert b"(2,), }           " in content
+    path.write_bytes(content.replace(b"(2,), }           ", b"(999999999999,), }"))
+    with pytest.raises(StoreError, match=r"offsets\.npy"):
+        make_store(tmp_path)
+
+
+@pytest.mark.parametrize("offsets", [[0, 3, 2], [1, 1, 2], [0, 1, 1]], ids=["backward", "start", "end"])
+def test_offsets_that_do_not_fit_are_refused(tmp_path, offsets):
+    make_store(tmp_path).append([key_of(("a",)), key_of(("b",))], [value(1, 1), value(2, 1)])
+    np.save(tmp_path / "d/segments/00000000/offsets.npy", np.array(offsets, np.int64))
+    with pytest.raises(StoreError, match=r"offsets\.npy does not fit"):
+        make_store(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[" * 100_000, b'{"format": 7, "x": 1}'])
+def test_manifest_that_is_no_manifest_is_named(tmp_path, content):
+    one_row_store(tmp_path)
+    (tmp_path / "d/manifest.json").write_bytes(content)
+    with pytest.raises(StoreError, match=r"manifest\.json"):
+        make_store(tmp_path)
+
+
+def test_store_of_a_newer_format_is_refused(tmp_path):
+    one_row_store(tmp_path)
+    path = tmp_path / "d/manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(StoreError, match="format 2"):
+        make_store(tmp_path)
+
+
+def _append_many(root, writer):
+    store = make_store(root)
+    for i in range(5):
+        store.append([key_of((f"{writer} {i}",)), key_of(("shared",))], [value(i), value(9)])
+
+
+def test_two_processes_append_to_one_store_and_no_row_is_lost_or_doubled(tmp_path):
+    make_store(tmp_path)
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append_many, args=(tmp_path, writer)) for writer in "xy"]
+    for process in writers:
+        process.start()
+    for process in writers:
+        process.join()
+    assert [process.exitcode for process in writers] == [0, 0]
+    store = make_store(tmp_path)
+    store.verify()
+    assert len(store) == 11
+
+
+def test_second_writer_is_told_who_waits_for_whom(tmp_path):
+    store = one_row_store(tmp_path)
+    with (
+        layout.writing(tmp_path / "d", "the store"),
+        pytest.raises(StoreError, match="another process has been writing"),
+        layout.writing(tmp_path / "d", "the store", patience=0),
+    ):
+        raise AssertionError("two writers at once")
+    store.append([key_of(("b",))], [value(2)])
+
+
+def test_folder_that_cannot_be_written_is_a_store_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written"):
+        make_store(tmp_path / "file")
