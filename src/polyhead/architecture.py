@@ -15,12 +15,12 @@ ArrayShape = tuple[str, tuple[int, ...]]
 class Architecture(Value):
     """Shape of a post-norm encoder: layer `a = LN(h + MH(h)); h' = LN(a + W2 gelu(W1 a))` (papers.md 0.2)."""
 
-    family: Family = "bert"
     layers: int
     width: int
     heads: int
     feed_forward: int
     vocabulary: int
+    family: Family = "bert"
     positions: int = 512  # rows of the position table
     segments: int = 2  # rows of the segment table; 0: the family has none
     first_position: int = 0  # RoBERTa counts positions from padding index + 1 = 2

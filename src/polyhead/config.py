@@ -15,7 +15,15 @@ import msgspec
 from polyhead.errors import ConfigError
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+@typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
+class _KeywordOnly(msgspec.StructMeta):
+    """msgspec applies `kw_only` to the fields of one class only; this applies it to every subclass too."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **config: Any) -> Any:
+        return super().__new__(mcs, name, bases, namespace, **{"kw_only": True, **config})
+
+
+class Value(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_fields=True):
     """Base of every value that crosses a module border: frozen, keyword-only, unknown keys refused."""
 
 
@@ -63,7 +71,8 @@ def to_toml(value: object) -> str:
     """The value as TOML; fields that hold None are left out."""
     import tomli_w
 
-    return tomli_w.dumps(_without_none(msgspec.to_builtins(value)))
+    text: str = tomli_w.dumps(_without_none(msgspec.to_builtins(value)))
+    return text
 
 
 def _without_none(data: Any) -> Any:

@@ -100,7 +100,7 @@ class TaskEntry(Value):
     tags: str | None = None
     spans: str | None = None
     separator: str | None = None
-    owner: str | None = None
+    team: str | None = None  # who answers for the task; for its card
     strategy: Strategy | None = None
     training: Training | None = None
 

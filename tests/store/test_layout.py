@@ -14,7 +14,7 @@ from polyhead.store import layout
 from polyhead.store.features import FeatureStore, key_of
 
 SOURCE = Path(layout.__file__).parents[2]
-# Runs one append and dies, without any cleaning up, right before the n-th step that touches the disk.
+# Forks a writer for every n, which dies, without any cleaning up, right before its n-th step at the disk.
 KILLED = """
 import builtins, os, sys
 import numpy as np
@@ -22,7 +22,8 @@ from polyhead.plan import Codec
 from polyhead.store import layout
 from polyhead.store.features import FeatureStore, key_of
 
-root, deadly, steps = sys.argv[1], int(sys.argv[2]), 0
+root, deadly, steps = sys.argv[1], 0, 0
+keys = [key_of((name,)) for name in "abc"]
 
 def step():
     global steps
@@ -52,10 +53,31 @@ class Slow:
     def __getattr__(self, name):
         return getattr(self.file, name)
 
-store = FeatureStore.open(root, digest="d", layers=1, width=8, codec=Codec(name="float16"))
-layout.open = lambda path, mode: Slow(builtins.open(path, mode)) if "w" in mode else builtins.open(path, mode)
-os.fsync, os.rename, os.mkdir = counted(os.fsync), counted(os.rename), counted(os.mkdir)
-store.append([key_of(("b",)), key_of(("c",))], [np.full((2, 1, 8), 2.0), np.full((3, 1, 8), 3.0)])
+def make_store():
+    return FeatureStore.open(root, digest="d", layers=1, width=8, codec=Codec(name="float16"))
+
+def append():
+    store = make_store()
+    layout.open = lambda path, mode: Slow(builtins.open(path, mode)) if "w" in mode else builtins.open(path, mode)
+    os.fsync, os.rename, os.mkdir = counted(os.fsync), counted(os.rename), counted(os.mkdir)
+    store.append(keys[1:], [np.full((2, 1, 8), 2.0), np.full((3, 1, 8), 3.0)])
+    os._exit(0)
+
+kills, missing = 0, [1, 2]
+while missing:
+    deadly += 1
+    if os.fork() == 0:
+        append()
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    kills += code == 9
+    store = make_store()
+    store.verify()
+    missing = store.missing(keys)
+    assert (missing == [] if code == 0 else missing in ([], [1, 2])), (code, missing)  # both rows, or neither
+    assert (store.features(keys[:1]).take([0]).values == 1).all()
+taken = store.features(keys).take([1, 2])
+assert (taken.values[0, :2] == 2).all() and (taken.values[1] == 3).all()
+print(kills)
 """
 
 
@@ -76,27 +98,17 @@ def one_row_store(root):
 
 
 def test_writer_killed_at_any_step_leaves_all_committed_rows_readable(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     one_row_store(tmp_path)
-    keys = [key_of((name,)) for name in "abc"]
-    kills, before_commit = 0, 0
-    for deadly in range(1, 100):
-        code = subprocess.run(
-            [sys.executable, "-c", KILLED, str(tmp_path), str(deadly)], env=environment
-        ).returncode
-        store = make_store(tmp_path)
-        store.verify()
-        assert (store.features(keys[:1]).take([0]).values == 1).all()
-        missing = store.missing(keys)
-        assert missing in ([], [1, 2])  # both rows of the append, or neither
-        kills += code == 9
-        before_commit += missing != []
-        if not missing:
-            taken = store.features(keys).take([1, 2])
-            assert (taken.values[0, :2] == 2).all() and (taken.values[1] == 3).all()
-        if code == 0 or not missing:
-            break
-    assert kills >= 15 and before_commit >= 15
+    paths = os.pathsep.join([str(SOURCE), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 15
+    store = make_store(tmp_path)
     store.append([key_of(("d",))], [value(4)])
     assert not list((tmp_path / "d/segments").glob(".*"))  # the next writer has removed what killed ones left
 

@@ -14,7 +14,7 @@ from polyhead.cli.output import Printer, json_option, table
 @json_option
 def command(folder: str, json_to: str | None) -> None:
     """Print every claim of the results files in FOLDER, those that do not hold first."""
-    from polyhead.report.claims import in_order, read_results
+    from polyhead.report.results import in_order, read_results
 
     printer = Printer(json_to)
     claims = in_order(read_results(Path(folder)))

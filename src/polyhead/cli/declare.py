@@ -57,7 +57,8 @@ def project_text(entry: dict[str, object], *, is_first: bool) -> str:
         "# A Polyhead project: `polyhead train` reads this file. Every key: docs/tasks-and-data.md\n"
         'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n[training]\nseed = 1\n\n'
     )
-    return (head if is_first else "") + tomli_w.dumps({"tasks": [entry]}, multiline_strings=False)
+    body: str = tomli_w.dumps({"tasks": [entry]})
+    return head + body if is_first else body
 
 
 def _column(data: Path, column: str) -> Iterable[object]:

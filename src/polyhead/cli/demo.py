@@ -49,15 +49,16 @@ def command(folder: str, json_to: str | None) -> None:
         rows += [[s.task, s.rows, s.metric, f"{s.scores[s.metric]:.3f}"] for s in scores]
         printer.lines(table(rows))
     printer.lines(["", "3. Answer all tasks of a message with one pass", ""])
-    results = session.predict([*MESSAGES, PAIR])
-    for text, result in zip([*MESSAGES, PAIR], results, strict=True):
+    inputs = [*((message,) for message in MESSAGES), PAIR]
+    results = session.predict(inputs)
+    for text, result in zip(inputs, results, strict=True):
         printer.lines([*_shown(text, result), ""])
     printer.line(f"next: polyhead inspect {folder}    or    echo 'your text' | polyhead predict {folder}")
     printer.json({"training": outcome, "scores": scores, "answers": results})
 
 
-def _shown(text: str | tuple[str, ...], result: Any) -> list[str]:
-    lines = [f"   {text}" if isinstance(text, str) else f"   {text[0]}  +  {text[1]}"]
+def _shown(text: tuple[str, ...], result: Any) -> list[str]:
+    lines = ["   " + "  +  ".join(text)]
     for task, answer in result.answers.items():
         lines.append(f"      {task:<14} {_answer(answer)}")
     receipt = result.receipt

@@ -36,7 +36,8 @@ def command(bundle: str, tokens: int, verify: bool, json_to: str | None) -> None
     costs = {}
     for name, record in opened.tasks.items():
         added = cost.added(plan, name, shape, tokens)
-        metric, value = opened.headline(name)
+        metric, score = opened.headline(name)
+        value = "-" if score is None else f"{score:.4f}"
         share = f"{100 * added.flops / shared:.2f} %" if shared else "-"
         size = added.parameters * 4
         rows.append(

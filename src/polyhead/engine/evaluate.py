@@ -52,9 +52,9 @@ def evaluate_bundle(
 
 
 def _score(session: Session, entry: TaskEntry, folder: Path, split: str, show: Callable[[str], None]) -> Score:
-    chosen = entry.test if split == "test" and entry.test is not None else entry.validation
-    if isinstance(chosen, float):
-        chosen = entry.test
+    validation = None if isinstance(entry.validation, float) else entry.validation
+    first, second = (entry.test, validation) if split == "test" else (validation, entry.test)
+    chosen = first or second
     if chosen is None:
         raise UnknownTask(
             f"task '{entry.name}' has no file to be scored on: its validation is a share of train, and it has no test",

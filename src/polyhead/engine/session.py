@@ -11,7 +11,8 @@ import numpy as np
 from polyhead import cost
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
-from polyhead.engine.backends import LoadedTask, open_backend
+from polyhead.engine.backends import open_backend
+from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.rows import Reading, batched, readings_of
 from polyhead.errors import DataError, UnknownTask
 from polyhead.plan import Plan, merge
@@ -143,7 +144,7 @@ class Session:
         outputs = {}
         for (task, row), several in places.items():
             first = [r for r in several if r.role != "second"]
-            second = [r for r in several if r.role == "second"]
+            second: list[Reading | None] = [r for r in several if r.role == "second"]
             raw = [
                 self.backend.outputs(
                     task,

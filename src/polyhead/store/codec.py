@@ -38,7 +38,8 @@ def encode(values: np.ndarray, codec: Codec) -> np.ndarray:
     if codec.name == "float32":
         return values.astype("<f4", copy=False).view(np.uint8)
     if codec.name == "float16":
-        return np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype("<f2").view(np.uint8)
+        halves: np.ndarray = np.clip(values, -LARGEST_HALF, LARGEST_HALF).astype("<f2")
+        return halves.view(np.uint8)
     if codec.name == "sign":
         return np.packbits(values >= 0, axis=-1)
     scale, zero = _constants(codec, values.shape[-1])

@@ -46,8 +46,8 @@ def batches(
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):
-        longest = int(lengths[order[start]])
-        tokens = max(-(-longest // multiple_of) * multiple_of, 1)
+        longest = max(1, int(lengths[order[start]]))
+        tokens = -(-longest // multiple_of) * multiple_of  # rounded up
         if max_tokens is not None:
             tokens = max(longest, min(tokens, max_tokens))
         rows = fixed_rows or max(1, token_budget // tokens)

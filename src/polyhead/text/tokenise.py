@@ -159,7 +159,7 @@ class Tokeniser:
             raise ConfigError(
                 "inputs cannot be read at this length",
                 got=f"{size} tokens" + (f" with a stride of {windows.stride}" if windows else ""),
-                allowed=f"{least} to {self.max_tokens}, special tokens included",
+                allowed=f"at least {least} and at most {self.max_tokens}, special tokens included",
                 do="change the windows or the trunk's max_tokens",
             )
         return size - template.size

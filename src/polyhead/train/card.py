@@ -27,7 +27,7 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
             "",
             f"A `{task.kind}` task" + (f" on pairs read {task.pair}" if task.pair != "none" else "") + ".",
             f"Labels, in order: {', '.join(task.labels)}." if task.labels else f"Range: {task.range}.",
-            f"Owner: {prepared.owner or 'not stated'}.",
+            f"Team: {prepared.team or 'not stated'}.",
             "",
             "## Trained on",
             "",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,11 +11,10 @@ from torch import Tensor
 from polyhead.store.features import Features
 from polyhead.train.fit import Batch
 from polyhead.train.loss import UNLABELLED
+from polyhead.train.order import LengthSorted
 
-SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less padding, still random order
 
-
-class FeatureExamples:
+class FeatureExamples(LengthSorted):
     """Targets and the features of their inputs; `second` holds the other text of pairs read separately."""
 
     def __init__(
@@ -23,35 +22,15 @@ class FeatureExamples:
     ) -> None:
         self._features, self._second = features, second
         self._targets = targets
-        self.count = len(targets)
-        self._lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-
-    def steps(self, batch: int) -> int:
-        """Batches in one pass."""
-        return -(-self.count // batch)
-
-    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[Batch]:
-        """One pass in random order, near neighbours in length batched together."""
-        order = generator.permutation(self.count)
-        for start in range(0, self.count, batch * SORTED_CHUNK):
-            chunk = order[start : start + batch * SORTED_CHUNK]
-            chunk = chunk[np.argsort(self._lengths[chunk], kind="stable")]
-            pieces = [chunk[i : i + batch] for i in range(0, len(chunk), batch)]
-            for index in generator.permutation(len(pieces)):
-                yield self._batch(pieces[index])
-
-    def in_order(self, batch: int) -> Iterator[Batch]:
-        """One pass by length."""
-        order = np.argsort(self._lengths, kind="stable")
-        for start in range(0, self.count, batch):
-            yield self._batch(order[start : start + batch])
+        super().__init__(features.lengths if second is None else np.maximum(features.lengths, second.lengths))
 
     def words_in(self, member: int) -> int | None:
         """How many words an example of a word-level task has; None for other tasks."""
         target = self._targets[member]
         return len(target) if _is_words(target) else None
 
-    def _batch(self, members: np.ndarray) -> Batch:
+    def batch(self, members: np.ndarray) -> Batch:
+        """The features of these examples, decoded, and their targets."""
         arguments: tuple[object, ...] = _tensors(self._features, members)
         if self._second is not None:
             arguments = (*arguments, _tensors(self._second, members))
@@ -79,7 +58,7 @@ def _is_words(target: np.ndarray) -> bool:
 
 
 @torch.inference_mode()
-def outputs_of(module: torch.nn.Module, examples: FeatureExamples, *, batch: int = 256) -> list[np.ndarray]:
+def outputs_of(module: torch.nn.Module, examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
     """The module's outputs for every example, in the examples' order; words without padding."""
     found: list[np.ndarray | None] = [None] * examples.count
     for piece in examples.in_order(batch):

@@ -137,7 +137,7 @@ class _Run:
                     do="lower learning_rate",
                 )
             self.optimizer.zero_grad(set_to_none=True)
-            value.backward()
+            value.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(self.parameters, training.clip)
             self.optimizer.step()
             total += float(value.detach())

@@ -22,7 +22,7 @@ def outlook(
         lines.append(f"trained already, unchanged: {', '.join(kept)}")
     if not todo:
         return [*lines, "nothing to train"]
-    rows = [("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")]
+    rows: list[Sequence[str]] = [("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")]
     for p in todo:
         plan = merge({p.task.name: paths[p.task.name][-1]})
         added = cost.added(plan, p.task.name, shape, tokens=TOKENS)

@@ -40,7 +40,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     strategy: Strategy
     training: Training
-    owner: str | None
+    team: str | None
     train: Split
     validation: Split
     test: Split | None
@@ -84,7 +84,7 @@ def _prepared(project: Project, entry: TaskEntry, folder: Path) -> Prepared:
         task=task,
         strategy=strategy_of(project, entry),
         training=training,
-        owner=entry.owner,
+        team=entry.team,
         train=Split(name="train", examples=train),
         validation=Split(name="validation", examples=validation),
         test=Split(name="test", examples=test) if test is not None else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from pathlib import Path as FilePath
 
@@ -17,6 +18,7 @@ from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
 from polyhead.project import Pooled, Project
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.tokenise import Input
 from polyhead.train.card import card_of
 from polyhead.train.events import Events, duration
 from polyhead.train.extract import Extraction, Extractor
@@ -103,8 +105,6 @@ def _with_numerics(prepared: Prepared, precision: str) -> dict[str, object]:
 
 def _tag(fingerprint: dict[str, object]) -> str:
     """A folder name for one exact way of training, so that a checkpoint of another way is never resumed."""
-    import hashlib
-
     return hashlib.sha256(msgspec.json.encode(fingerprint, order="sorted")).hexdigest()[:16]
 
 
@@ -142,9 +142,9 @@ def _codec_key(path: Path) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(pool, codec=bare))
 
 
-def _texts_like(path: Path, todo: list[Prepared], extractor: Extractor) -> list[tuple[str, ...]]:
+def _texts_like(path: Path, todo: list[Prepared], extractor: Extractor) -> list[Input]:
     """Training inputs of every task that stores the same value, taken in turn."""
-    lists = []
+    lists: list[list[Input]] = []
     for p in todo:
         bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
         if any(_codec_key(other) == _codec_key(path) for other in paths_of(p, extractor, bare)):
@@ -178,7 +178,6 @@ def _commit(
         path=trained.path,
         trunk=extractor.digest,
         prefix=planning.digest(trained.path.stored()),
-        owner=prepared.owner,
         trained_with={"fingerprint": _tag(fingerprint), "polyhead": __version__, **fingerprint},
     )
     bundle.add_task(

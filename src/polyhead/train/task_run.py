@@ -66,10 +66,11 @@ def train_task(
 
     The test split is read once, by the part that is kept.
     """
-    task, tried = prepared.task, {}
+    task = prepared.task
+    tried: dict[str, float] = {}
     best: tuple[Path, PooledPart, Fitted] | None = None
     for path in paths:
-        name = path.pool.positions
+        name = str(path.pool.positions)
         checkpoint = checkpoints / f"{task.name}-{name}.pt" if checkpoints else None
         module, fitted = _fit(prepared, path, extractor, checkpoint=checkpoint, events=events)
         tried[name] = fitted.score

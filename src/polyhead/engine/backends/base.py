@@ -33,7 +33,10 @@ class Backend(Protocol):
     name: str
     precision: str
     tolerance: float  # largest absolute difference of outputs from the reference backend at float32 weights
-    layers_run: int  # layers evaluated so far, one a batch and layer
+
+    @property
+    def layers_run(self) -> int:
+        """Layers evaluated so far, one a batch and layer."""
 
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's features: (rows, width), or (rows, words, width) for a path that reads words."""

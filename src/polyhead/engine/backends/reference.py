@@ -59,7 +59,7 @@ class ReferenceBackend:
     def _embed(self, batch: TokenBatch) -> Array:
         arrays, shape = self.trunk.arrays, self.trunk.architecture
         positions = np.arange(batch.ids.shape[1]) + shape.first_position
-        out = arrays["embeddings.word.weight"][batch.ids] + arrays["embeddings.position.weight"][positions]
+        out: Array = arrays["embeddings.word.weight"][batch.ids] + arrays["embeddings.position.weight"][positions]
         if shape.segments:
             out = out + arrays["embeddings.segment.weight"][np.minimum(batch.segments, shape.segments - 1)]
         out = _norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
@@ -137,7 +137,7 @@ def _attention(features: Array, mask: Array, arrays: Mapping[str, Array], heads:
 
 
 def _dense(values: Array, arrays: Mapping[str, Array], name: str) -> Array:
-    out = values @ arrays[f"{name}.weight"].T
+    out: Array = values @ arrays[f"{name}.weight"].T
     bias = arrays.get(f"{name}.bias")
     return out if bias is None else out + bias
 
@@ -145,7 +145,8 @@ def _dense(values: Array, arrays: Mapping[str, Array], name: str) -> Array:
 def _norm(values: Array, arrays: Mapping[str, Array], name: str, epsilon: float) -> Array:
     centred = values - values.mean(axis=-1, keepdims=True)
     variance = np.mean(centred * centred, axis=-1, keepdims=True)
-    return centred / np.sqrt(variance + epsilon) * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
+    out: Array = centred / np.sqrt(variance + epsilon) * arrays[f"{name}.weight"] + arrays[f"{name}.bias"]
+    return out
 
 
 def _softmax(scores: Array) -> Array:
@@ -155,5 +156,5 @@ def _softmax(scores: Array) -> Array:
 
 
 def _gelu(values: Array) -> Array:
-    out: Array = (values * 0.5 * (1.0 + _erf(values / math.sqrt(2.0)).astype(np.float32))).astype(np.float32)
+    out: Array = (values * 0.5 * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float32))).astype(np.float32)
     return out

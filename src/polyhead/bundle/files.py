@@ -1,0 +1,159 @@
+"""Reading files that nobody vouches for, and writing files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+from typing import BinaryIO
+
+from polyhead.bundle.format import LOCK, TEMPORARY
+from polyhead.errors import BundleError, CorruptFile
+
+
+def open_inside(root: FilePath, *names: str) -> BinaryIO:
+    """A regular file of the bundle, open for reading; a link on the way to it raises CorruptFile."""
+    check_no_links(root, *names)
+    path = root.joinpath(*names)
+    try:
+        # Not blocking: a pipe under this name would otherwise wait for its writer.
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise CorruptFile(
+            f"{path} cannot be read",
+            got=error.strerror,
+            do="restore the file, or open the bundle again if it was changed meanwhile",
+            path=path,
+        ) from None
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise CorruptFile(f"{path} is not a plain file", do="restore the file", path=path)
+    return os.fdopen(handle, "rb")
+
+
+def check_no_links(root: FilePath, *names: str) -> None:
+    """Raises CorruptFile when a step below `root` is a link, which could lead out of the bundle."""
+    path = root
+    for name in names:
+        path = path / name
+        if path.is_symlink():
+            raise CorruptFile(
+                f"{path} is a link", allowed="plain files and folders", do="copy what it points to"
+            )
+
+
+def read_inside(root: FilePath, *names: str, limit: int) -> bytes:
+    """The bytes of a file of the bundle; raises CorruptFile when it has more than `limit`."""
+    with open_inside(root, *names) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise CorruptFile(
+            f"{root.joinpath(*names)} is too large", allowed=f"{limit} bytes", do="restore the file"
+        )
+    return content
+
+
+def hash_inside(root: FilePath, *names: str) -> str:
+    """SHA-256, in hex, of a file of the bundle."""
+    with open_inside(root, *names) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_hash(path: FilePath, found: str, expected: str) -> None:
+    """Raises CorruptFile that names the file when its SHA-256 is not the one written down."""
+    if found != expected:
+        raise CorruptFile(
+            f"{path} was changed since it was written",
+            got=f"SHA-256 {found}",
+            allowed=expected,
+            do="restore the file, or write it again",
+            path=path,
+        )
+
+
+def write_file(path: FilePath, chunks: Iterable[bytes | memoryview]) -> str:
+    """Writes and flushes a new file; its SHA-256, in hex."""
+    total = hashlib.sha256()
+    with open(path, "wb") as file:
+        for chunk in chunks:
+            file.write(chunk)
+            total.update(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return total.hexdigest()
+
+
+def replace_file(path: FilePath, content: bytes) -> None:
+    """Puts new content in the place of the old, so that a reader sees the one or the other."""
+    temporary = path.with_name(TEMPORARY + path.name)
+    try:
+        write_file(temporary, [content])
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: FilePath) -> None:
+    """Flushes the names in a folder, which a rename alone does not."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_leftovers(folder: FilePath) -> None:
+    """Removes what killed writers left in a folder, under the lock alone."""
+    for entry in folder.glob(f"{TEMPORARY}*"):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(root: FilePath, what: str, *, patience: float = 60.0) -> Iterator[None]:
+    """Holds the bundle's lock; a system error inside becomes a BundleError that begins with `what`."""
+    try:
+        handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            _lock(handle, root, patience)
+            yield
+        finally:
+            os.close(handle)  # gives the lock back
+    except OSError as error:
+        raise _bundle_error(error, what) from error
+
+
+def _lock(handle: int, root: FilePath, patience: float) -> None:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise BundleError(
+                    f"another process has been writing to {root} for {patience:.0f} seconds",
+                    do="wait for it, or end it",
+                ) from None
+            time.sleep(0.02)
+
+
+def _bundle_error(error: OSError, what: str) -> BundleError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return BundleError(
+            f"{what}: the disk is full; the bundle is whole, as it was before",
+            got=error.strerror,
+            do="make room on that disk, then run the same command again",
+        )
+    return BundleError(f"{what}: the system refused", got=error, do="check the folder and its permissions")

@@ -1,0 +1,25 @@
+"""The number of the bundle format, the names of its files, and how to change either.
+
+To change the format: (1) write a golden bundle of the number that ends into `tests/formats/v<number>/` if it
+is not there yet; (2) move what reads that number into `bundle/old/v<number>.py` and list it in
+`bundle/old/__init__.py`; (3) add one to FORMAT; (4) say in `docs/bundle-format.md` what changed and why, and
+keep the golden bundle's test. A new digest rule is a change of format. A reader refuses numbers that it does
+not know; it never guesses.
+"""
+
+from __future__ import annotations
+
+FORMAT = 1
+
+BUNDLE = "bundle.json"
+TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safetensors", "tokenizer.json"
+TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
+SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
+LOCK = ".lock"
+TEMPORARY = ".new-"  # no task name starts with a point
+
+# Far above any real file, far below what would hurt: a hostile bundle must not fill the memory or hang a
+# reader.
+LARGEST_JSON = 2**24
+LARGEST_TEXT = 2**28
+LARGEST_DEPTH = 4096

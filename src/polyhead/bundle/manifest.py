@@ -1,0 +1,227 @@
+"""bundle.json, trunk.json and task.json as values, and reading each with its checks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path as FilePath
+from typing import Any
+
+import msgspec
+
+from polyhead.architecture import Architecture
+from polyhead.bundle.files import check_hash, read_inside
+from polyhead.bundle.format import (
+    BUNDLE,
+    FORMAT,
+    LARGEST_DEPTH,
+    LARGEST_JSON,
+    LARGEST_TEXT,
+    TASK,
+    TASKS,
+    TOKENIZER,
+    TRUNK,
+    TRUNK_RECORD,
+)
+from polyhead.config import Value, ValueT, from_json
+from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk
+from polyhead.plan import TRUNK as TRUNK_OWNER
+from polyhead.plan import Path, digest, owners_of
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task, check_name
+from polyhead.trunk_data import TextSettings, trunk_digest
+
+
+class Live(Value, frozen=True, kw_only=True):
+    """The live version of a task, and the SHA-256 of its task.json."""
+
+    version: str
+    record: str
+
+
+class BundleFile(Value, frozen=True, kw_only=True):
+    """bundle.json: the only file that ever changes."""
+
+    format: int
+    trunk: str  # digest
+    tasks: dict[str, Live]
+
+
+class TrunkRecord(Value, frozen=True, kw_only=True):
+    """trunk.json: all of a trunk but its arrays and tokenizer, whose digests it holds."""
+
+    name: str
+    architecture: Architecture
+    settings: TextSettings
+    arrays: str  # digest of the arrays, `trunk_data.arrays_digest`
+    weights: str  # SHA-256 of the file that holds them
+    tokenizer: str  # SHA-256 of tokenizer.json
+
+
+class TaskRecord(Value, frozen=True, kw_only=True):
+    """task.json: what a task is, how it gets to its answer, and the digests of all that belongs to it.
+
+    Give `task`, `path`, `trunk` and `trained_with`; what is left empty is filled in when the task is added,
+    and what is given is checked.
+    """
+
+    task: Task
+    path: Path
+    trunk: str  # digest of the trunk that the part was trained on
+    prefix: str = ""  # digest of `path.stored()`: which kept features the part fits
+    owner: str = ""  # of the arrays in part.safetensors
+    arrays: str = ""  # their digest, `trunk_data.arrays_digest`
+    files: dict[str, str] = {}  # SHA-256 of part.safetensors, scores.json and probes.jsonl
+    trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
+
+
+def read_bundle_file(root: FilePath) -> BundleFile:
+    """bundle.json, its format number looked at first, its names and digests checked."""
+    path = root / BUNDLE
+    if not root.is_dir() or not (path.is_file() or path.is_symlink()):
+        raise BundleError(f"there is no bundle at {root}", do="give the folder that holds bundle.json")
+    raw = read_inside(root, BUNDLE, limit=LARGEST_JSON)
+    number = decoded(raw, _Numbered, path).format
+    if number == FORMAT:
+        found = decoded(raw, BundleFile, path)
+    else:
+        from polyhead.bundle.old import READERS  # here, since old readers give today's values
+
+        if number not in READERS:
+            raise UnknownFormat(
+                f"{path} was written by another version of polyhead",
+                got=f"format {number}",
+                allowed=[f"format {n}" for n in (*sorted(READERS), FORMAT)],
+                do="install the version that wrote it, or write the bundle again",
+            )
+        found = READERS[number](raw, str(path))
+    _check_bundle_file(found, path)
+    return found
+
+
+def read_tokenizer(root: FilePath, record: TrunkRecord) -> bytes:
+    """tokenizer.json, checked against the record."""
+    content = read_inside(root, TRUNK, TOKENIZER, limit=LARGEST_TEXT)
+    check_hash(root / TRUNK / TOKENIZER, hashlib.sha256(content).hexdigest(), record.tokenizer)
+    return content
+
+
+def read_trunk_record(root: FilePath) -> TrunkRecord:
+    """trunk.json, without a look at the arrays or the tokenizer."""
+    path = root / TRUNK / TRUNK_RECORD
+    record = decoded(read_inside(root, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON), TrunkRecord, path)
+    if record.architecture.layers > LARGEST_DEPTH:
+        raise CorruptFile(
+            f"{path} is hostile", got=f"{record.architecture.layers} layers", allowed=LARGEST_DEPTH
+        )
+    return record
+
+
+def check_trunk(root: FilePath, record: TrunkRecord, tokenizer: bytes, expected: str) -> None:
+    """Raises CorruptFile unless record and tokenizer give the digest that bundle.json names."""
+    found = trunk_digest(record.architecture, record.arrays, tokenizer, record.settings)
+    if found != expected:
+        raise CorruptFile(
+            f"{root / TRUNK / TRUNK_RECORD} was changed since it was written",
+            got=f"trunk digest {found}",
+            allowed=expected,
+            do="restore the trunk folder",
+        )
+
+
+def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Architecture) -> TaskRecord:
+    """The live task.json of a task, checked against bundle.json and the trunk."""
+    raw = read_inside(root, TASKS, name, live.version, TASK, limit=LARGEST_JSON)
+    path = root / TASKS / name / live.version / TASK
+    check_hash(path, hashlib.sha256(raw).hexdigest(), live.record)
+    record = decoded(raw, TaskRecord, path)
+    if record.task.name != name:
+        raise CorruptFile(f"{path} belongs to another task", got=record.task.name, allowed=name)
+    try:
+        check_fit(record, trunk=trunk, shape=shape)
+    except BundleError:
+        raise
+    except PolyheadError as error:
+        raise CorruptFile(f"{path} contradicts itself", got=error, do="restore the file") from None
+    return record
+
+
+def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
+    """Raises WrongTrunk for a part of another trunk, BundleError for a path that cannot be this task's."""
+    name = record.task.name
+    for found in (record.trunk, record.path.embed.trunk):
+        if found != trunk:
+            raise WrongTrunk(
+                f"the part of task '{name}' was trained on another trunk",
+                got=f"trunk {found}",
+                allowed=f"trunk {trunk}",
+                do="train the task on this bundle's trunk, or add it to the bundle of its own trunk",
+            )
+    if record.owner != owner_of(record.task):
+        raise BundleError(
+            f"the part of task '{name}' has another owner", got=record.owner, allowed=owner_of(record.task)
+        )
+    foreign = set(owners_of(record.path)) - {TRUNK_OWNER, record.owner}
+    if foreign:
+        raise BundleError(
+            f"task '{name}' reads arrays that are not its own",
+            got=sorted(foreign),
+            allowed=[TRUNK_OWNER, record.owner],
+            do="give the task a part of its own; format 1 keeps no families",
+        )
+    deepest = max((n.stop for n in record.path.layers if n.weights == TRUNK_OWNER), default=0)
+    if deepest > shape.layers or any(n.stop > LARGEST_DEPTH for n in record.path.layers):
+        raise BundleError(
+            f"the path of task '{name}' runs deeper than its trunk",
+            got=f"layer {deepest}",
+            allowed=shape.layers,
+        )
+    head, width = record.path.head, kind_of(record.task).width(record.task)
+    if (head.kind, head.width) != (record.task.kind, width):
+        raise BundleError(
+            f"the head of task '{name}' does not answer it",
+            got=f"{head.kind} with {head.width} outputs",
+            allowed=f"{record.task.kind} with {width} outputs",
+        )
+
+
+def prefix_of(record: TaskRecord) -> str:
+    """The digest of the value that a store keeps for this task."""
+    stored = record.path.stored()
+    parts = {owner: record.arrays for owner in owners_of(stored) if owner != TRUNK_OWNER}
+    return digest(stored, parts)
+
+
+def owner_of(task: Task) -> str:
+    """The owner of a task's own arrays."""
+    return f"task:{task.name}"
+
+
+def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
+    """Bytes of a JSON file as a value; raises CorruptFile that names the file, BadName for a task's name."""
+    try:
+        return from_json(raw, kind, source=str(path))
+    except BadName:
+        raise
+    except (PolyheadError, RecursionError, UnicodeDecodeError, ValueError) as error:
+        raise CorruptFile(
+            f"{path} cannot be understood", got=error, do="restore the file", path=path
+        ) from None
+
+
+class _Numbered(msgspec.Struct):
+    """The one field that every format has."""
+
+    format: int
+
+
+def _check_bundle_file(found: BundleFile, path: FilePath) -> None:
+    for name, live in found.tasks.items():
+        check_name(name)
+        if not re.fullmatch(r"v\d{4,9}", live.version):
+            raise CorruptFile(
+                f"{path}: task '{name}' has no version", got=live.version, allowed="v0001 and up"
+            )
+    for value in (found.trunk, *(live.record for live in found.tasks.values())):
+        if not re.fullmatch(r"[0-9a-f]{64}", value):
+            raise CorruptFile(f"{path} holds something that is no digest", got=value)

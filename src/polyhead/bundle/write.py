@@ -1,0 +1,291 @@
+"""Creating a bundle; adding, replacing, rolling back and removing its tasks: one folder and one line each.
+
+Every file is written under a temporary name, flushed, and renamed. bundle.json comes last when something is
+added and first when something is removed, so a reader, or a kill at any moment, meets the state before or the
+state after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.files import (
+    check_no_links,
+    read_inside,
+    remove_leftovers,
+    replace_file,
+    sync_folder,
+    write_file,
+    writing,
+)
+from polyhead.bundle.format import (
+    BUNDLE,
+    CARD,
+    FORMAT,
+    LARGEST_JSON,
+    LOCK,
+    PART,
+    PROBES,
+    SCORES,
+    TASK,
+    TASKS,
+    TEMPORARY,
+    TOKENIZER,
+    TRUNK,
+    TRUNK_RECORD,
+    WEIGHTS,
+)
+from polyhead.bundle.manifest import (
+    BundleFile,
+    Live,
+    TaskRecord,
+    TrunkRecord,
+    check_fit,
+    owner_of,
+    prefix_of,
+    read_bundle_file,
+    read_task,
+    read_trunk_record,
+)
+from polyhead.bundle.tensors import write_arrays
+from polyhead.config import to_json
+from polyhead.cost import part_arrays
+from polyhead.errors import BadName, BundleError, UnknownTask
+from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays, trunk_digest
+
+if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
+
+
+def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
+    """A new bundle of this trunk, without tasks; raises BundleError unless the folder is absent or empty."""
+    from polyhead.bundle.read import Bundle  # here, since a bundle's methods call this module
+
+    root = FilePath(root)
+    what = f"the bundle {root} cannot be created"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
+    with writing(root, what):
+        foreign = sorted(entry.name for entry in root.iterdir() if not _is_leftover(entry))
+        if foreign:
+            raise BundleError(
+                f"{root} holds something already",
+                got=foreign[:5],
+                do="open the bundle there, or name a new folder",
+            )
+        remove_leftovers(root)
+        shutil.rmtree(root / TRUNK, ignore_errors=True)
+        digest = _write_trunk(root, trunk)
+        replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=digest, tasks={})))
+    return Bundle.open(root)
+
+
+def add_task(
+    root: FilePath,
+    record: TaskRecord,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    scores: Mapping[str, Any],
+    probes: Sequence[Mapping[str, Any]],
+    card: str,
+    replace: bool,
+) -> str:
+    """Writes a new version of a task and makes it live; see `Bundle.add_task`."""
+    name = record.task.name
+    with writing(root, f"task '{name}' cannot be added to {root}"):
+        bundle = read_bundle_file(root)
+        _check_free(bundle, name, replace)
+        record = _completed(record, arrays, root, bundle)
+        folder = root / TASKS / name
+        _prepare(root, folder)
+        version = _next_version(folder)
+        temporary, final = folder / f"{TEMPORARY}{version}", folder / version
+        try:
+            hashed = _write_task(temporary, record, arrays, scores, probes, card)
+            os.rename(temporary, final)
+            for changed in (folder, root / TASKS, root):
+                sync_folder(changed)
+            _make_live(root, bundle, name, Live(version=version, record=hashed))
+        except BaseException:
+            _undo(root, name, version)
+            raise
+    return version
+
+
+def set_version(root: FilePath, name: str, version: str) -> None:
+    """Makes an older or newer version on disk the live one; see `Bundle.set_version`."""
+    with writing(root, f"version {version} of task '{name}' cannot be made live in {root}"):
+        bundle = read_bundle_file(root)
+        _check_known(bundle, name)
+        on_disk = versions(root, name)
+        if version not in on_disk:
+            raise BundleError(f"task '{name}' has no version {version}", allowed=on_disk)
+        raw = read_inside(root, TASKS, name, version, TASK, limit=LARGEST_JSON)
+        live = Live(version=version, record=hashlib.sha256(raw).hexdigest())
+        read_task(root, name, live, trunk=bundle.trunk, shape=read_trunk_record(root).architecture)
+        _make_live(root, bundle, name, live)
+
+
+def remove_task(root: FilePath, name: str) -> None:
+    """Takes a task's line out of bundle.json, then removes its folder with all versions."""
+    with writing(root, f"task '{name}' cannot be removed from {root}"):
+        bundle = read_bundle_file(root)
+        _check_known(bundle, name)
+        check_no_links(root, TASKS, name)
+        kept = {other: live for other, live in bundle.tasks.items() if other != name}
+        replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=kept)))
+        # From here on the task is gone; what cannot be removed now, the next writer removes. Renamed first,
+        # so that a kill leaves no half of a folder under the task's name.
+        with suppress(OSError):
+            remove_leftovers(root / TASKS)
+            os.rename(root / TASKS / name, root / TASKS / f"{TEMPORARY}{name}")
+            remove_leftovers(root / TASKS)
+
+
+def versions(root: FilePath, name: str) -> list[str]:
+    """Versions of a task on disk, oldest first, the live one included."""
+    folder = root / TASKS / name
+    found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted((v for v in found if re.fullmatch(r"v\d{4,9}", v)), key=lambda v: int(v[1:]))
+
+
+def _is_leftover(entry: FilePath) -> bool:
+    """Whether a writer killed before bundle.json was there left this, and nobody else."""
+    if entry.name == TRUNK and entry.is_dir() and not entry.is_symlink():
+        return {file.name for file in entry.iterdir()} <= {TRUNK_RECORD, WEIGHTS, TOKENIZER}
+    return entry.name == LOCK or entry.name.startswith(TEMPORARY)
+
+
+def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
+    temporary = root / f"{TEMPORARY}{TRUNK}"
+    try:
+        temporary.mkdir()
+        record = TrunkRecord(
+            name=trunk.name,
+            architecture=trunk.architecture,
+            settings=trunk.settings,
+            arrays=arrays_digest(trunk.arrays),
+            weights=write_arrays(temporary / WEIGHTS, trunk.arrays),
+            tokenizer=write_file(temporary / TOKENIZER, [trunk.tokenizer]),
+        )
+        write_file(temporary / TRUNK_RECORD, [to_json(record)])
+        sync_folder(temporary)
+        os.rename(temporary, root / TRUNK)
+        sync_folder(root)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return trunk_digest(record.architecture, record.arrays, trunk.tokenizer, record.settings)
+
+
+def _completed(
+    record: TaskRecord, arrays: Mapping[str, np.ndarray], root: FilePath, bundle: BundleFile
+) -> TaskRecord:
+    """The record with its empty fields filled in; what was given must agree."""
+    shape, given = read_trunk_record(root).architecture, record
+    record = msgspec.structs.replace(
+        record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays)
+    )
+    check_fit(record, trunk=bundle.trunk, shape=shape)
+    check_arrays(arrays, part_arrays(record.path, shape, record.owner), owner=f"task '{record.task.name}'")
+    record = msgspec.structs.replace(record, prefix=prefix_of(record))
+    for field in ("prefix", "arrays"):
+        if getattr(given, field) not in ("", getattr(record, field)):
+            raise BundleError(
+                f"the record of task '{record.task.name}' has another digest of its {field}",
+                got=getattr(given, field),
+                allowed=getattr(record, field),
+                do="leave the field empty",
+            )
+    return record
+
+
+def _prepare(root: FilePath, folder: FilePath) -> None:
+    check_no_links(root, TASKS, folder.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(root)
+    for path in (root / TASKS, *(root / TASKS).iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            remove_leftovers(path)
+
+
+def _write_task(
+    folder: FilePath,
+    record: TaskRecord,
+    arrays: Mapping[str, np.ndarray],
+    scores: Mapping[str, Any],
+    probes: Sequence[Mapping[str, Any]],
+    card: str,
+) -> str:
+    """Writes all files of one version; the SHA-256 of its task.json, which is written last."""
+    try:
+        lines = b"".join(msgspec.json.encode(probe) + b"\n" for probe in probes)
+        contents = {SCORES: to_json(scores), PROBES: lines, CARD: card.encode()}
+        folder.mkdir()
+        hashes = {PART: write_arrays(folder / PART, arrays)}
+        for name, content in contents.items():
+            hashes[name] = write_file(folder / name, [content])
+        del hashes[CARD]  # people may edit a card
+        hashed = write_file(folder / TASK, [to_json(msgspec.structs.replace(record, files=hashes))])
+    except (TypeError, UnicodeEncodeError) as error:
+        raise BundleError(
+            f"task '{record.task.name}' holds something that is no JSON", got=error, do="give plain values"
+        ) from None
+    sync_folder(folder)
+    return hashed
+
+
+def _make_live(root: FilePath, bundle: BundleFile, name: str, live: Live) -> None:
+    tasks = {**bundle.tasks, name: live}
+    replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=tasks)))
+
+
+def _undo(root: FilePath, name: str, version: str) -> None:
+    """Removes a version that did not become live; one that did is kept, though its last flush failed."""
+    try:
+        live = read_bundle_file(root).tasks.get(name)
+    except (BundleError, OSError):
+        return
+    folder = root / TASKS / name
+    shutil.rmtree(folder / f"{TEMPORARY}{version}", ignore_errors=True)
+    if live is None or live.version != version:
+        shutil.rmtree(folder / version, ignore_errors=True)
+    if live is None and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _next_version(folder: FilePath) -> str:
+    on_disk = versions(folder.parents[1], folder.name)
+    return f"v{int(on_disk[-1][1:]) + 1 if on_disk else 1:04d}"
+
+
+def _check_free(bundle: BundleFile, name: str, replace: bool) -> None:
+    if name in bundle.tasks and not replace:
+        raise BadName(
+            f"the bundle has a task '{name}' already",
+            got=name,
+            do="choose another name, or replace that task",
+        )
+    # Folders of these two would be one on systems that ignore case.
+    same = [other for other in bundle.tasks if other != name and other.casefold() == name.casefold()]
+    if same:
+        raise BadName(
+            f"task '{name}' differs from another in case alone", got=name, allowed=f"not like '{same[0]}'"
+        )
+
+
+def _check_known(bundle: BundleFile, name: str) -> None:
+    if name not in bundle.tasks:
+        raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))

@@ -1,0 +1,117 @@
+"""One post-norm encoder layer, as BERT, RoBERTa, XLM-R, ELECTRA and DistilBERT compute it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyhead.errors import PlanError
+from polyhead.nn.deltas import LayerDelta
+
+
+class Layer(nn.Module):
+    """`a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a + b1) + b2 + delta(h))`, with the exact (erf) GELU.
+
+    Vaswani et al. 2017 with the post-norm order of Devlin et al. 2019. `feed_forward` 0 leaves out the second
+    half (the narrow layers of Stickland and Murray 2019): then `h' = a`. Matrices start at zero, to be filled
+    by `load_state_dict` or `fill_normal`.
+    """
+
+    def __init__(
+        self, *, width: int, heads: int, feed_forward: int, norm_epsilon: float = 1e-12, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.attention = SelfAttention(width=width, heads=heads, norm_epsilon=norm_epsilon, dropout=dropout)
+        self.feed_forward = (
+            FeedForward(width=width, inner=feed_forward, norm_epsilon=norm_epsilon, dropout=dropout)
+            if feed_forward
+            else None
+        )
+
+    def forward(self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None) -> Tensor:
+        """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`."""
+        attended: Tensor = self.attention(hidden, mask)
+        added = delta(hidden, mask) if delta is not None else None
+        if self.feed_forward is None:
+            if added is not None:
+                raise PlanError(
+                    "a layer without a feed-forward half has no second norm, so no place for a delta"
+                )
+            return attended
+        out: Tensor = self.feed_forward(attended, added)
+        return out
+
+
+class SelfAttention(nn.Module):
+    """`LN(h + W_o softmax(Q K^T / sqrt(width / heads)) V)` over the tokens that each one may see."""
+
+    def __init__(self, *, width: int, heads: int, norm_epsilon: float, dropout: float) -> None:
+        super().__init__()
+        if width % heads:
+            raise PlanError("a layer's width must be a multiple of its heads", got=f"{width} and {heads}")
+        self.heads, self.dropout = heads, dropout
+        self.query, self.key = zero_linear(width, width), zero_linear(width, width)
+        self.value, self.output = zero_linear(width, width), zero_linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=norm_epsilon)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(rows, tokens, width) to the same shape."""
+        rows, tokens, width = hidden.shape
+        query, key, value = (
+            part(hidden).view(rows, tokens, self.heads, -1).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )  # (rows, heads, tokens, width / heads)
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=visible(mask), dropout_p=dropout
+        )
+        flat = mixed.transpose(1, 2).reshape(rows, tokens, width)
+        out: Tensor = self.norm(hidden + functional.dropout(self.output(flat), self.dropout, self.training))
+        return out
+
+
+class FeedForward(nn.Module):
+    """`LN(a + W2 gelu(W1 a + b1) + b2 + added)`."""
+
+    def __init__(self, *, width: int, inner: int, norm_epsilon: float, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.inner, self.outer = zero_linear(width, inner), zero_linear(inner, width)
+        self.norm = nn.LayerNorm(width, eps=norm_epsilon)
+
+    def forward(self, attended: Tensor, added: Tensor | None = None) -> Tensor:
+        """(rows, tokens, width) to the same shape; `added` is a delta's term."""
+        out = attended + functional.dropout(
+            self.outer(functional.gelu(self.inner(attended))), self.dropout, self.training
+        )
+        normed: Tensor = self.norm(out if added is None else out + added)
+        return normed
+
+
+def visible(mask: Tensor) -> Tensor:
+    """The mask as attention reads it: (rows, 1, 1 or tokens, tokens), True where a token may be seen.
+
+    `mask` is (rows, tokens), the real tokens, or (rows, tokens, tokens), who sees whom (packed rows, isolated
+    prompts). A token that may see nothing would divide zero by zero; it sees everything instead: such a token
+    is padding, which no other token sees.
+    """
+    mask = mask | ~mask.any(dim=-1, keepdim=True)
+    return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
+
+
+def zero_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    """A dense map of zeros, made without touching the global random state."""
+    module: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)  # type: ignore[no-untyped-call]
+    for value in module.parameters():
+        nn.init.zeros_(value)
+    return module
+
+
+def fill_normal(module: nn.Module, generator: torch.Generator) -> None:
+    """Draws every matrix from N(0, 0.02) in the parameters' order, as BERT does; biases 0, norms 1."""
+    for name, value in module.named_parameters():
+        if value.dim() > 1:
+            nn.init.normal_(value, std=0.02, generator=generator)
+        else:
+            nn.init.constant_(value, 1.0 if name.endswith("norm.weight") else 0.0)

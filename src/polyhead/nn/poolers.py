@@ -1,0 +1,174 @@
+"""Poolers: mix the states of several layers into one, then the positions of a text into one vector.
+
+Layer mixes take (rows, tokens, layers, width) and give (rows, tokens, width); position poolers take that and
+a mask (rows, tokens), and give (rows, width). From Du et al. 2020 (papers.md 1.a.3, 1.a.4).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.config import Value
+from polyhead.errors import PlanError
+from polyhead.nn.layer import visible, zero_linear
+
+
+class Last(nn.Module):
+    """The last layer: `g(F)_t = h^N_t`."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(rows, tokens, layers, width) to (rows, tokens, width)."""
+        return values[:, :, -1]
+
+
+class LayerMean(nn.Module):
+    """The mean of the last `of` layers: `g(F)_t = (1/m) sum_{l=N-m+1..N} h^l_t`."""
+
+    def __init__(self, of: int) -> None:
+        super().__init__()
+        if of < 1:
+            raise PlanError("a layer mean needs at least one layer", got=of)
+        self.of = of
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(rows, tokens, layers, width) to (rows, tokens, width)."""
+        if values.shape[2] < self.of:
+            raise PlanError(
+                "a layer mean of more layers than there are", got=self.of, allowed=values.shape[2]
+            )
+        return values[:, :, -self.of :].mean(dim=2)
+
+
+class Learned(nn.Module):
+    """A learned mix: `g(F)_t = scale * sum_l softmax(weights)_l h^l_t` (Peters et al. 2018).
+
+    Starts as the plain mean: weights 0, scale 1. Arrays: `weights` (layers,), `scale` ().
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(layers))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(rows, tokens, layers, width) to (rows, tokens, width)."""
+        mix = self.scale * torch.softmax(self.weights, dim=0)
+        return torch.matmul(mix.to(values.dtype), values)
+
+
+class First(nn.Module):
+    """The first position, where BERT puts [CLS] and RoBERTa <s>."""
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        """(rows, tokens, width) to (rows, width)."""
+        return values[:, 0]
+
+
+class Mean(nn.Module):
+    """The mean over real tokens, special tokens included; zero for a row without any."""
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        """(rows, tokens, width) to (rows, width)."""
+        weights = mask.to(values.dtype)
+        weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1)
+        return torch.einsum("rt,rtw->rw", weights, values)
+
+
+class Attention(nn.Module):
+    """One learned query over all positions, multi-headed (Du et al. 2020, papers.md 1.a.4).
+
+    `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and
+    `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed folded, in
+    training too: `u_h = W_k,h^T Q_h / sqrt(d/H); a_h = softmax(X u_h); z_h = a_h^T X;
+    o_h = W_v,h z_h + b_v,h`, without the key and value projections of every token. Values and gradients are those of the unfolded form.
+
+    `K_h Q_h` holds `b_k,h Q_h` at every position, which cancels in the softmax: the key bias has no effect and
+    a gradient of zero (`grad` stays None). It is kept because the paper counts it: 4 (d^2 + d) + d parameters.
+
+    Arrays: `query` (width,), `{inner_query,key,value,output}.{weight,bias}`. The query starts as N(0, 0.02),
+    matrices Xavier-uniform, biases at zero; without a generator they are drawn from seed 0.
+    """
+
+    def __init__(self, width: int, heads: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise PlanError(
+                "an attention pooler's width must be a multiple of its heads", got=f"{width} and {heads}"
+            )
+        self.heads = heads
+        self.query = nn.Parameter(torch.zeros(width))
+        self.inner_query, self.key = zero_linear(width, width), zero_linear(width, width)
+        self.value, self.output = zero_linear(width, width), zero_linear(width, width)
+        generator = generator or torch.Generator().manual_seed(0)
+        nn.init.normal_(self.query, std=0.02, generator=generator)
+        xavier(self, generator)
+
+    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
+        """(rows, tokens, width) to (rows, width); a row without tokens gives a finite value."""
+        scores = values @ self.scores().T  # (rows, tokens, heads)
+        scores = scores.masked_fill(~visible(mask)[:, 0, 0, :, None], -math.inf)
+        pooled = torch.softmax(scores, dim=1).transpose(1, 2) @ values  # (rows, heads, width)
+        mixed = torch.einsum("rhw,hkw->rhk", pooled, self._by_head(self.value.weight)).flatten(1)
+        out: Tensor = self.output(mixed + self.value.bias)
+        return out
+
+    def scores(self) -> Tensor:
+        """The folded query, `u_h = W_k,h^T Q_h / sqrt(d/H)`: (heads, width)."""
+        query = self.inner_query(self.query).view(self.heads, -1) / math.sqrt(len(self.query) // self.heads)
+        return torch.einsum("hk,hkw->hw", query, self._by_head(self.key.weight))
+
+    def _by_head(self, weight: Tensor) -> Tensor:
+        return weight.view(self.heads, -1, weight.shape[-1])
+
+
+class FoldedAttention(Value, eq=False):
+    """An attention pooler as serving needs it: three small products a text, no projection of each token."""
+
+    scores: np.ndarray  # (heads, width)
+    value: np.ndarray  # (heads, width / heads, width)
+    value_bias: np.ndarray  # (heads, width / heads)
+    output: np.ndarray  # (width, width)
+    output_bias: np.ndarray  # (width,)
+
+    def pool(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """(rows, tokens, width) and (rows, tokens) to (rows, width)."""
+        seen = mask | ~mask.any(axis=1, keepdims=True)
+        scores = np.where(seen[:, None, :], self.scores @ values.swapaxes(1, 2), -np.inf)
+        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+        pooled = (weights / weights.sum(axis=2, keepdims=True)) @ values  # (rows, heads, width)
+        mixed = np.einsum("rhw,hkw->rhk", pooled, self.value) + self.value_bias
+        out: np.ndarray = mixed.reshape(len(values), -1) @ self.output.T + self.output_bias
+        return out
+
+
+def fold(attention: Attention) -> FoldedAttention:
+    """The pooler's arrays for serving, as read-only float32 copies (papers.md 1.a.8)."""
+    heads, width = attention.heads, len(attention.query)
+    with torch.no_grad():
+        return FoldedAttention(
+            scores=_frozen(attention.scores()),
+            value=_frozen(attention.value.weight.view(heads, -1, width)),
+            value_bias=_frozen(attention.value.bias.view(heads, -1)),
+            output=_frozen(attention.output.weight),
+            output_bias=_frozen(attention.output.bias),
+        )
+
+
+def xavier(module: nn.Module, generator: torch.Generator | None) -> None:
+    """Draws dense maps Xavier-uniform (Glorot, Bengio 2010), biases zero; without a generator, from seed 0."""
+    generator = generator or torch.Generator().manual_seed(0)
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.xavier_uniform_(part.weight, generator=generator)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)
+
+
+def _frozen(value: Tensor) -> np.ndarray:
+    array = np.array(value.detach().cpu().float().numpy())
+    array.flags.writeable = False
+    return array

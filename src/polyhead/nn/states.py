@@ -1,0 +1,45 @@
+"""Every layer's output of one pass, by absolute layer index, so that no caller counts from the wrong end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from polyhead.config import Value
+from polyhead.errors import PlanError
+
+
+class States(Value, eq=False):
+    """Outputs of layers `first` to `depth`; 0 is the embedding's output, l that of the l-th layer."""
+
+    hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
+    mask: Tensor  # (rows, tokens), True where a token is
+    first: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.hidden or self.first < 0:
+            raise PlanError(
+                "states need at least one layer's output", got=f"{len(self.hidden)} from {self.first}"
+            )
+
+    @property
+    def depth(self) -> int:
+        """Index of the last layer."""
+        return self.first + len(self.hidden) - 1
+
+    @property
+    def last(self) -> Tensor:
+        """Output of the last layer, (rows, tokens, width)."""
+        return self.hidden[-1]
+
+    def layer(self, index: int) -> Tensor:
+        """Output of layer `index`, (rows, tokens, width); raises PlanError outside `first` to `depth`."""
+        if not self.first <= index <= self.depth:
+            raise PlanError("no state of that layer", got=index, allowed=f"{self.first} to {self.depth}")
+        return self.hidden[index - self.first]
+
+    def rows(self, index: Sequence[int]) -> States:
+        """The same layers for some rows only."""
+        chosen = list(index)
+        return States(hidden=tuple(h[chosen] for h in self.hidden), mask=self.mask[chosen], first=self.first)

@@ -1,0 +1,136 @@
+"""Results files: what was measured, where and how, and the claims that rest on it."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from polyhead.config import Value, to_json
+from polyhead.errors import DataError
+
+PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
+
+
+class Claim(Value):
+    """A target, the value measured, and whether it holds; a claim that is missed stays, with a note."""
+
+    id: str
+    text: str
+    target: float
+    value: float
+    unit: str
+    holds: bool
+    note: str = ""
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """One results file."""
+
+    name: str
+    date: str
+    hardware: str
+    versions: dict[str, str]
+    command: str
+    rows: list[dict[str, object]]
+    claims: list[Claim]
+
+
+def results(name: str, *, command: str, rows: Sequence[dict[str, object]], claims: Sequence[Claim]) -> Results:
+    """A results file of today, on this machine, with these packages."""
+    return Results(
+        name=name,
+        date=datetime.date.today().isoformat(),
+        hardware=hardware(),
+        versions=_versions(),
+        command=command,
+        rows=list(rows),
+        claims=list(claims),
+    )
+
+
+def write_results(folder: Path, found: Results) -> Path:
+    """Writes `<folder>/<name>.json`, under a temporary name first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{found.name}.json"
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(to_json(found))
+    temporary.replace(path)
+    return path
+
+
+def read_results(folder: Path) -> list[Results]:
+    """Every results file of a folder, by name; a file that is not one is an error that names it."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(msgspec.json.decode(path.read_bytes(), type=Results))
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{path} is not a results file", got=error, do="write it again with its benchmark") from None
+    if not found:
+        raise DataError(f"no results files in {folder}", do="run `make bench`")
+    return found
+
+
+def in_order(files: Iterable[Results]) -> list[tuple[str, Claim]]:
+    """All claims with the name of their file, those that do not hold first."""
+    claims = [(file.name, claim) for file in files for claim in file.claims]
+    return sorted(claims, key=lambda pair: (pair[1].holds, pair[1].id))
+
+
+class Study:
+    """Rows of a long study, one JSON line each, so that it goes on where it stopped."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        # A line that a kill cut short is dropped and its row is run again.
+        self.rows: list[dict[str, object]] = [row for line in lines if (row := _row(line)) is not None]
+
+    def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
+        """The row of this key, run now if it was not yet."""
+        for row in self.rows:
+            if all(row.get(name) == value for name, value in key.items()):
+                return row
+        row = {**key, **run()}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("ab") as out:
+            out.write(msgspec.json.encode(row) + b"\n")
+            out.flush()
+            os.fsync(out.fileno())
+        self.rows.append(row)
+        return row
+
+
+def hardware() -> str:
+    """Processor, cores and memory of this machine."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
+        memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
+        return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB"
+    except OSError:
+        return f"{name}, {os.cpu_count()} cores"
+
+
+def _row(line: bytes) -> dict[str, object] | None:
+    try:
+        return msgspec.json.decode(line, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return None
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

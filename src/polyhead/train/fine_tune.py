@@ -1,0 +1,84 @@
+"""Full fine-tuning of a trunk for one task: the baseline that frozen features are compared with.
+
+The trunk becomes the task's own, so nothing is shared and it cannot be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.model import TextBatch, stored_value
+from polyhead.nn.trunk import Trunk
+from polyhead.plan import Path
+from polyhead.sharing.pooled import PooledPart
+from polyhead.text.batch import batches
+from polyhead.text.tokenise import Input, Tokeniser
+from polyhead.text.words import first_subtokens
+from polyhead.train.examples import stacked
+from polyhead.train.fit import Batch
+from polyhead.train.order import LengthSorted
+from polyhead.trunk_data import TrunkData
+
+
+class FineTuned(nn.Module):
+    """A trunk of its own and a part on top, trained together; the trunk computes under bf16 autocast where asked."""
+
+    def __init__(self, data: TrunkData, path: Path, *, dropout: float, bfloat16: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self.trunk = Trunk.from_data(data)
+        self.part = PooledPart(path, data.architecture.width, dropout=dropout, generator=generator)
+        self._pool, self._bfloat16 = path.stored().pool, bfloat16
+
+    def forward(self, batch: TextBatch) -> Tensor:
+        """Outputs (rows, labels) or (rows, words, labels)."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16):
+            states = self.trunk(batch.ids, batch.mask, segments=batch.segments)
+        value = stored_value(states, self._pool, batch.words)
+        outputs: Tensor = self.part(value.values, value.mask)
+        return outputs
+
+
+class TextExamples(LengthSorted):
+    """Labelled texts, tokenised once; batches like those of `FeatureExamples`."""
+
+    def __init__(
+        self,
+        tokeniser: Tokeniser,
+        inputs: Sequence[Input],
+        targets: Sequence[np.ndarray],
+        words: Sequence[np.ndarray] | None = None,
+    ) -> None:
+        self._encoded, self._targets = tokeniser.encode(inputs), targets
+        self._pad_id = tokeniser.pad_id
+        super().__init__(np.array([len(e.ids) for e in self._encoded]))
+        self._words = (
+            [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)] if words is not None else None
+        )
+
+    def words_in(self, member: int) -> int | None:
+        """How many words an example of a word-level task has; None for other tasks."""
+        return len(self._targets[member]) if self._words is not None else None
+
+    def batch(self, members: np.ndarray) -> Batch:
+        """These texts as ids, padded to the longest of them."""
+        encoded = [self._encoded[i] for i in members]
+        piece = next(batches(encoded, token_budget=1, pad_id=self._pad_id, fixed_rows=len(encoded)))
+        members = members[piece.members]
+        words = None
+        if self._words is not None:
+            rows = [self._words[i] for i in members]
+            padded = np.full((len(rows), max(1, max(len(r) for r in rows))), -1, np.int64)
+            for row, index in enumerate(rows):
+                padded[row, : len(index)] = index
+            words = torch.from_numpy(padded)
+        texts = TextBatch(
+            ids=torch.from_numpy(piece.ids),
+            mask=torch.from_numpy(piece.mask),
+            segments=torch.from_numpy(piece.segments),
+            words=words,
+        )
+        return Batch(arguments=(texts,), targets=stacked([self._targets[i] for i in members]), members=members)

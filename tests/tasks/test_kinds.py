@@ -1,0 +1,346 @@
+"""Every kind passes one list of checks; then what is particular to each."""
+
+import json
+import math
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+from sklearn.utils.class_weight import compute_class_weight
+
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
+from polyhead.tasks.kinds import KINDS, kind_of
+from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
+from polyhead.tasks.task import Task
+from polyhead.text.words import words_of
+
+BIO = ("O", "B-drug", "I-drug", "B-date")
+
+
+class Case(msgspec.Struct):
+    """A task of one kind, labels of its data, and one label that is wrong."""
+
+    task: Task
+    labels: list
+    wrong: object
+    text: str = ""
+
+
+CASES = {
+    "single_label": [
+        Case(Task(name="t", kind="single_label", labels=("no", "yes")), ["yes", "no", "yes"], "maybe")
+    ],
+    "multi_label": [
+        Case(Task(name="t", kind="multi_label", labels=("x", "y", "z")), [["z", "x"], [], ["y"]], ["w"])
+    ],
+    "regression": [Case(Task(name="t", kind="regression", range=(-1.0, 4.0)), [-1, 4, 0.25], 4.01)],
+    "tagging": [
+        Case(
+            Task(name="t", kind="tagging", labels=BIO),
+            [["O", "B-drug", "I-drug"], ["B-date", "O", "B-drug"]],
+            ["O", "I-date"],
+            text="take red pills",
+        ),
+        Case(
+            Task(name="t", kind="tagging", labels=("NOUN", "VERB")),
+            [["VERB", "NOUN"]],
+            ["ADV"],
+            text="take pills",
+        ),
+    ],
+}
+ALL = [pytest.param(case, id=f"{name}-{i}") for name in KINDS for i, case in enumerate(CASES[name])]
+
+
+def perfect(case):
+    """Outputs that say exactly what the targets say."""
+    kind, outputs, targets = kind_of(case.task), [], []
+    for label in case.labels:
+        target = kind.encode(case.task, label)
+        targets.append(target)
+        if kind.loss == "squared_error":
+            outputs.append(target.reshape(1))
+        elif kind.loss == "binary_cross_entropy":
+            outputs.append((40 * target - 20).astype(np.float32))
+        else:
+            outputs.append((20 * np.eye(kind.width(case.task))[target]).astype(np.float32))
+    return outputs, targets
+
+
+def answered(answer):
+    """What an answer says, in the form of a label of the data."""
+    for key in ("label", "labels", "value"):
+        if key in answer:
+            return answer[key]
+    return None
+
+
+def test_every_kind_has_a_case():
+    assert list(KINDS) == ["single_label", "multi_label", "regression", "tagging"]
+    assert {case.values[0].task.kind for case in ALL} == set(KINDS)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_perfect_outputs_score_the_maximum_of_every_metric(case):
+    kind = kind_of(case.task)
+    scores = kind.evaluate(case.task, *perfect(case))
+    assert list(scores) == list(kind.metrics(case.task))
+    assert kind.default_metric(case.task) == next(iter(scores))
+    assert all(type(score) is float and score == pytest.approx(1.0) for score in scores.values()), scores
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_decoding_gives_back_what_was_encoded(case):
+    kind = kind_of(case.task)
+    for label, output in zip(case.labels, perfect(case)[0], strict=True):
+        answer = kind.decode(case.task, output, text=case.text)
+        if case.task.kind == "regression":
+            assert answer["value"] == pytest.approx(label, abs=1e-6)
+        elif case.task.kind == "multi_label":
+            assert answer["labels"] == sorted(label)
+        elif case.task.kind == "single_label":
+            assert answered(answer) == label
+        elif "words" in answer:
+            assert [word["label"] for word in answer["words"]] == label
+        else:
+            spans = [TaggedSpan(start=s["start"], end=s["end"], label=s["label"]) for s in answer["spans"]]
+            assert tags_of(spans, words_of(case.text)) == label
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_answers_are_plain_and_the_same_every_time(case):
+    kind = kind_of(case.task)
+    output = np.sin(
+        np.arange(kind.width(case.task) * len(words_of(case.text) if kind.per_word else [1])) * 2.0
+    )
+    output = output.reshape((-1, kind.width(case.task)) if kind.per_word else (-1,)).astype(np.float32)
+    first, second = (json.dumps(kind.decode(case.task, output, text=case.text)) for _ in range(2))
+    assert first == second
+    assert json.loads(first) == kind.decode(case.task, output, text=case.text)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_a_wrong_label_names_task_file_and_row(case):
+    with pytest.raises(BadValue, match=r"task 't', train\.jsonl row 17") as caught:
+        kind_of(case.task).encode(case.task, case.wrong, row=17, source="data/train.jsonl")
+    assert (caught.value.task, caught.value.source, caught.value.row) == ("t", "data/train.jsonl", 17)
+    assert caught.value.allowed
+
+
+@pytest.mark.parametrize("case", ALL)
+@pytest.mark.parametrize(
+    "label", [{}, 1.5e9, math.nan, math.inf, [1.5], [None], [[]], object(), 10**400, True]
+)
+def test_a_label_of_the_wrong_type_is_refused(case, label):
+    with pytest.raises(BadValue, match="row 3"):
+        kind_of(case.task).encode(case.task, label, row=3, source="a.csv")
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_targets_and_weights_have_the_declared_form(case):
+    kind = kind_of(case.task)
+    outputs, targets = perfect(case)
+    forms = {"cross_entropy": (np.int64, 0), "binary_cross_entropy": (np.float32, 1)}
+    forms |= {"squared_error": (np.float32, 0), "word_cross_entropy": (np.int64, 1)}
+    for target in targets:
+        assert (target.dtype, target.ndim) == forms[kind.loss]
+    weights = kind.class_weights(case.task, targets)
+    if case.task.kind == "regression":
+        assert weights is None
+    else:
+        assert (weights.dtype, weights.shape) == (np.float32, (kind.width(case.task),))
+        assert np.all(weights > 0)
+    assert outputs[0].shape[-1] == kind.width(case.task)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_splits_that_do_not_match_or_are_empty_are_refused(case):
+    outputs, targets = perfect(case)
+    with pytest.raises(EmptyData):
+        kind_of(case.task).evaluate(case.task, [], [])
+    with pytest.raises(DataError):
+        kind_of(case.task).evaluate(case.task, outputs, targets[:-1])
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_windows_that_agree_merge_to_what_they_say(case):
+    output = perfect(case)[0][0]
+    merged = kind_of(case.task).merge_windows(case.task, [output, output])
+    assert merged.dtype == np.float32
+    np.testing.assert_array_equal(merged, output)
+
+
+@pytest.mark.parametrize("case", ALL)
+def test_an_unknown_metric_is_refused_with_the_known_ones(case):
+    with pytest.raises(ConfigError, match="accuracy|pearson"):
+        msgspec.structs.replace(case.task, metric="bleu")
+
+
+def test_labels_match_by_spelling_and_never_by_value():
+    task = Task(name="t", kind="single_label", labels=("0", "1", "true", "false"))
+    given = ["0", 0, "1", 1, True, "true", False]
+    assert [int(kind_of(task).encode(task, label)) for label in given] == [0, 0, 1, 1, 2, 2, 3]
+    for label in (1.0, "True", "01", "1 ", None):
+        with pytest.raises(BadValue):
+            kind_of(task).encode(task, label)
+    assert spelled(1.0) is None
+
+
+def test_unknown_label_holds_the_label_and_the_known_ones():
+    task = Task(name="cola", kind="single_label", labels=("0", "1"))
+    with pytest.raises(UnknownLabel, match="label 'yes' is not one of") as caught:
+        kind_of(task).encode(task, "yes", row=17, source="train.jsonl")
+    assert (caught.value.label, caught.value.allowed) == ("yes", ("0", "1"))
+
+
+def test_equal_outputs_take_the_first_label():
+    task = Task(name="t", kind="single_label", labels=("a", "b", "c"))
+    assert kind_of(task).decode(task, np.array([0.0, 2.0, 2.0], np.float32))["label"] == "b"
+
+
+def test_scores_are_a_softmax_and_stay_finite_at_extremes():
+    task = Task(name="t", kind="single_label", labels=("a", "b"))
+    answer = kind_of(task).decode(task, np.array([1e30, -1e30], np.float32))
+    assert answer == {"label": "a", "scores": {"a": 1.0, "b": 0.0}}
+    answer = kind_of(task).decode(task, np.array([0.0, math.log(3)], np.float32))
+    assert answer["scores"]["b"] == pytest.approx(0.75, abs=1e-7)
+
+
+def test_multi_label_gives_labels_from_the_threshold_on():
+    task = Task(name="t", kind="multi_label", labels=("a", "b"), threshold=0.8)
+    output = np.array([math.log(3), math.log(9)], np.float32)  # 0.75 and 0.9
+    assert kind_of(task).decode(task, output)["labels"] == ["b"]
+    even = msgspec.structs.replace(task, threshold=0.5)
+    assert kind_of(even).decode(even, np.array([0.0, -1e30], np.float32)) == {
+        "labels": ["a"],
+        "scores": {"a": 0.5, "b": 0.0},
+    }
+
+
+def test_regression_answers_are_clipped_to_the_range():
+    task = Task(name="t", kind="regression", range=(1.0, 5.0))
+    kind = kind_of(task)
+    assert [kind.decode(task, np.array([x], np.float32))["value"] for x in (-0.3, 0.5, 7.0)] == [
+        1.0,
+        3.0,
+        5.0,
+    ]
+    with pytest.raises(BadValue, match="Allowed: 1 to 5"):
+        kind.encode(task, 0.99, row=2)
+
+
+def test_positive_label_makes_its_f1_the_default():
+    task = Task(name="t", kind="single_label", labels=("a", "b"), positive="b")
+    assert kind_of(task).default_metric(task) == "f1"
+    outputs = [np.array(row, np.float32) for row in ([0, 1], [0, 1], [1, 0])]
+    scores = kind_of(task).evaluate(task, outputs, [np.array(i) for i in (1, 0, 1)])
+    assert scores["f1"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_single_label_and_tagging_weights_equal_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    targets = np.concatenate([np.arange(4), rng.choice(4, 50, p=[0.7, 0.1, 0.1, 0.1])])
+    expected = compute_class_weight("balanced", classes=np.arange(4), y=targets)
+    single = Task(name="t", kind="single_label", labels=("a", "b", "c", "d"))
+    ours = kind_of(single).class_weights(single, [np.asarray(t) for t in targets])
+    np.testing.assert_allclose(ours, expected, rtol=1e-6)
+    words = Task(name="t", kind="tagging", labels=("a", "b", "c", "d"))
+    np.testing.assert_allclose(
+        kind_of(words).class_weights(words, np.split(targets, [3, 9, 9])), expected, rtol=1e-6
+    )
+
+
+def test_a_label_that_never_occurs_weighs_one():
+    task = Task(name="t", kind="single_label", labels=("a", "b", "c"))
+    weights = kind_of(task).class_weights(task, [np.asarray(i) for i in (0, 0, 0, 1)])
+    np.testing.assert_allclose(weights, [4 / 6, 2.0, 1.0], rtol=1e-6)
+
+
+def test_multi_label_weights_are_ratios_of_scikit_learns():
+    rng = np.random.default_rng(0)
+    rows = (rng.random((60, 3)) < [0.1, 0.5, 0.9]).astype(np.float32)
+    task = Task(name="t", kind="multi_label", labels=("a", "b", "c"))
+    for ours, column in zip(kind_of(task).class_weights(task, list(rows)), rows.T, strict=True):
+        negative, positive = compute_class_weight("balanced", classes=np.array([0.0, 1.0]), y=column)
+        assert ours == pytest.approx(positive / negative, rel=1e-6)
+    np.testing.assert_array_equal(
+        kind_of(task).class_weights(task, [np.array([1, 0, 1], np.float32)]), [1, 1, 1]
+    )
+
+
+def test_windows_of_a_label_are_averaged():
+    task = Task(name="t", kind="single_label", labels=("a", "b"))
+    merged = kind_of(task).merge_windows(task, [np.array([1, 0], np.float32), np.array([0, 2], np.float32)])
+    np.testing.assert_array_equal(merged, np.array([0.5, 1.0], np.float32))
+
+
+def tagged(tags):
+    return (10 * np.eye(len(BIO))[[BIO.index(tag) for tag in tags]]).astype(np.float32)
+
+
+def test_words_are_taken_from_the_window_that_read_them():
+    task = Task(name="t", kind="tagging", labels=BIO)
+    first, second = tagged(["O", "B-drug", "O"]), tagged(["B-date", "O", "B-date"])
+    first[2], second[0] = np.nan, np.nan
+    merged = kind_of(task).merge_windows(task, [first, second])
+    spans = kind_of(task).decode(task, merged, text="take pills tomorrow")["spans"]
+    assert [(span["text"], span["label"]) for span in spans] == [("pills", "drug"), ("tomorrow", "date")]
+
+
+def test_spans_hold_offsets_text_and_the_mean_score():
+    task = Task(name="t", kind="tagging", labels=("O", "B-x", "I-x"))
+    output = np.log(np.array([[0.2, 0.7, 0.1], [0.2, 0.3, 0.5], [0.9, 0.05, 0.05]], np.float32))
+    spans = kind_of(task).decode(task, output, text="São Paulo!")["spans"]
+    assert [dict(span, score=round(span["score"], 5)) for span in spans] == [
+        {"start": 0, "end": 9, "label": "x", "text": "São Paulo", "score": 0.6}
+    ]
+
+
+def test_a_text_without_words_has_no_spans():
+    for labels, key in ((BIO, "spans"), (("N", "V"), "words")):
+        task = Task(name="t", kind="tagging", labels=labels)
+        assert kind_of(task).decode(task, np.zeros((0, len(labels)), np.float32), text=" ") == {key: []}
+
+
+def test_unread_words_count_as_outside_or_as_wrong():
+    task = Task(name="t", kind="tagging", labels=BIO)
+    output = tagged(["B-drug", "B-date"])
+    output[1] = np.nan
+    target = kind_of(task).encode(task, ["B-drug", "B-date"])
+    assert kind_of(task).evaluate(task, [output], [target]) == {
+        "span_f1": pytest.approx(2 / 3),
+        "accuracy": 0.5,
+    }
+    assert len(kind_of(task).decode(task, output, text="a b")["spans"]) == 1
+    plain = Task(name="t", kind="tagging", labels=("N", "V"))
+    row = np.array([[1, 0], [np.nan, np.nan]], np.float32)
+    assert kind_of(plain).evaluate(plain, [row], [np.array([0, 0])])["accuracy"] == 0.5
+    assert len(kind_of(plain).decode(plain, row, text="a b")["words"]) == 1
+
+
+def test_as_many_outputs_as_words_are_needed():
+    task = Task(name="t", kind="tagging", labels=BIO)
+    with pytest.raises(DataError, match="one output a word"):
+        kind_of(task).decode(task, tagged(["O"]), text="two words")
+    with pytest.raises(DataError, match="row 0"):
+        kind_of(task).evaluate(task, [tagged(["O"])], [np.array([0, 0])])
+
+
+def test_spans_become_tags_of_the_words_they_touch():
+    words = words_of("in New York, tomorrow")
+    spans = [TaggedSpan(start=3, end=11, label="city"), TaggedSpan(start=13, end=21, label="date")]
+    assert tags_of(spans, words) == ["O", "B-city", "I-city", "O", "B-date"]
+    with pytest.raises(ValueError, match="no word"):
+        tags_of([TaggedSpan(start=2, end=3, label="x")], words)
+    with pytest.raises(ValueError, match="share"):
+        tags_of([spans[0], TaggedSpan(start=7, end=8, label="x")], words)
+
+
+def test_importing_the_kinds_first_works():
+    import subprocess
+
+    for name in ("polyhead.tasks.kinds", "polyhead.tasks.task", "polyhead.tasks.kinds.tagging"):
+        subprocess.run([sys.executable, "-c", f"import {name}"], check=True)

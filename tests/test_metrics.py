@@ -1,0 +1,161 @@
+"""Our scores against scikit-learn, scipy and seqeval, on random splits and at the edges."""
+
+import itertools
+import random
+import warnings
+
+import numpy as np
+import pytest
+import scipy.stats
+import seqeval.metrics
+import sklearn.metrics
+
+from polyhead import metrics
+from polyhead.errors import DataError, EmptyData
+
+ROUNDS = range(40)
+
+
+def random_labels(seed, labels=None):
+    rng = np.random.default_rng(seed)
+    labels = labels or int(rng.integers(2, 8))
+    rows = int(rng.integers(1, 60))
+    targets = rng.integers(0, labels, rows)
+    keep = rng.random(rows) < rng.random()
+    return targets, np.where(keep, targets, rng.integers(0, labels, rows))
+
+
+def sets(seed):
+    rng = np.random.default_rng(seed)
+    shape = int(rng.integers(1, 40)), int(rng.integers(1, 6))
+    return [(rng.random(shape) < rng.random()).astype(int) for _ in range(2)]
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_label_metrics_equal_scikit_learn(seed):
+    targets, found = random_labels(seed)
+    known = {"average": "macro", "zero_division": 0}
+    assert metrics.accuracy(targets, found) == pytest.approx(sklearn.metrics.accuracy_score(targets, found))
+    assert metrics.macro_f1(targets, found) == pytest.approx(
+        sklearn.metrics.f1_score(targets, found, **known)
+    )
+    assert metrics.macro_recall(targets, found) == pytest.approx(
+        sklearn.metrics.recall_score(targets, found, **known)
+    )
+    assert metrics.micro_f1(targets, found) == pytest.approx(
+        sklearn.metrics.f1_score(targets, found, average="micro", zero_division=0)
+    )
+    with warnings.catch_warnings(action="ignore"):  # it warns when only one label occurs
+        expected = sklearn.metrics.matthews_corrcoef(targets, found)
+    assert metrics.matthews(targets, found) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_f1_of_a_label_equals_scikit_learn(seed):
+    targets, found = random_labels(seed, labels=2)
+    for label in (0, 1):
+        expected = sklearn.metrics.f1_score(targets, found, pos_label=label, zero_division=0)
+        assert metrics.f1_of(label)(targets, found) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_set_metrics_equal_scikit_learn(seed):
+    targets, found = sets(seed)
+    if targets.shape[1] == 1:  # scikit-learn reads one column as plain labels
+        targets, found = np.repeat(targets, 2, axis=1), np.repeat(found, 2, axis=1)
+    for average, ours in (("macro", metrics.macro_f1), ("micro", metrics.micro_f1)):
+        expected = sklearn.metrics.f1_score(targets, found, average=average, zero_division=0)
+        assert ours(targets, found) == pytest.approx(expected)
+    assert metrics.accuracy(targets, found) == pytest.approx(sklearn.metrics.accuracy_score(targets, found))
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_correlations_equal_scipy_with_and_without_ties(seed):
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(3, 80))
+    targets = rng.integers(0, 6, rows).astype(float) if seed % 2 else rng.normal(size=rows) * 10.0**seed
+    found = targets * rng.normal() + rng.normal(size=rows) * rng.random()
+    assert metrics.pearson(targets, found) == pytest.approx(
+        scipy.stats.pearsonr(targets, found).statistic, abs=1e-9
+    )
+    assert metrics.spearman(targets, found) == pytest.approx(
+        scipy.stats.spearmanr(targets, found).statistic, abs=1e-9
+    )
+
+
+def test_correlation_with_a_constant_is_zero():
+    constant, other = np.full(7, 0.1), np.arange(7.0)
+    for ours in (metrics.pearson, metrics.spearman):
+        assert ours(constant, other) == ours(other, constant) == ours(constant, constant) == 0.0
+        assert ours(np.array([2.0]), np.array([3.0])) == 0.0
+
+
+def test_one_class_only_scores_as_scikit_learn_says():
+    same, other = np.zeros(5, int), np.ones(5, int)
+    assert (
+        metrics.macro_f1(same, same)
+        == metrics.macro_recall(same, same)
+        == metrics.accuracy(same, same)
+        == 1.0
+    )
+    assert metrics.macro_f1(same, other) == metrics.macro_recall(same, other) == 0.0
+    assert metrics.f1_of(1)(same, same) == 0.0
+    with warnings.catch_warnings(action="ignore"):
+        assert metrics.matthews(same, same) == sklearn.metrics.matthews_corrcoef(same, same) == 0.0
+
+
+def test_nothing_true_and_nothing_given_is_zero():
+    nothing = np.zeros((4, 3), int)
+    assert metrics.micro_f1(nothing, nothing) == metrics.macro_f1(nothing, nothing) == 0.0
+    assert metrics.accuracy(nothing, nothing) == 1.0
+
+
+@pytest.mark.parametrize(
+    "score",
+    [metrics.accuracy, metrics.macro_f1, metrics.micro_f1, metrics.macro_recall, metrics.matthews]
+    + [metrics.pearson, metrics.spearman, metrics.span_f1, metrics.f1_of(0)],
+)
+def test_an_empty_split_has_no_score(score):
+    with pytest.raises(EmptyData, match="without rows"):
+        score(np.array([], int), np.array([], int))
+
+
+def test_other_shapes_are_refused():
+    with pytest.raises(DataError, match="shape"):
+        metrics.accuracy(np.zeros(3, int), np.zeros(4, int))
+    with pytest.raises(DataError, match="length"):
+        metrics.span_f1([["O"]], [["O", "O"]])
+
+
+def seqeval_f1(targets, found):
+    with warnings.catch_warnings(action="ignore"):  # it warns when there is no span
+        return seqeval.metrics.f1_score(targets, found)
+
+
+TAGS = ["O", "B-a", "I-a", "B-b", "I-b", "B-a-c", "I-a-c"]
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_span_f1_equals_seqeval_on_random_tags(seed):
+    chance = random.Random(seed)
+    targets = [chance.choices(TAGS, k=chance.randint(1, 12)) for _ in range(chance.randint(1, 12))]
+    share = chance.random()
+    found = [[chance.choice(TAGS) if chance.random() < share else tag for tag in row] for row in targets]
+    assert metrics.span_f1(targets, found) == pytest.approx(seqeval_f1(targets, found))
+
+
+def test_spans_equal_seqevals_on_every_short_sequence():
+    looked_at = 0
+    for size in (1, 2, 3, 4):
+        for tags in itertools.product(TAGS[:5], repeat=size):
+            expected = seqeval.metrics.sequence_labeling.get_entities(list(tags))
+            ours = [(span.label, span.start, span.stop - 1) for span in metrics.spans_of(tags)]
+            assert ours == expected, tags
+            looked_at += 1
+    assert looked_at == 5 + 25 + 125 + 625
+
+
+def test_spans_do_not_run_across_rows():
+    assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["I-a"]]) == 1.0
+    assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["O"]]) == pytest.approx(2 / 3)
+    assert metrics.span_f1([["O", "O"], []], [["O", "O"], []]) == 0.0

@@ -1,0 +1,95 @@
+"""Words, the token that stands for each, and the window that reads it best."""
+
+import numpy as np
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from polyhead.text.tokenise import Tokeniser, Windows
+from polyhead.text.words import best_windows, first_subtokens, words_of
+from polyhead.trunk_data import TextSettings
+
+
+def tokeniser(max_tokens=32):
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters), "!", "cat"]
+    raw = tokenizers.Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    raw.normalizer = normalizers.BertNormalizer(lowercase=True)
+    raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return Tokeniser(raw.to_str().encode(), TextSettings(max_tokens=max_tokens))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Hello, world!", ["Hello", ",", "world", "!"]),
+        ("don't", ["don", "'", "t"]),
+        ("order_12 é日本 😀", ["order_12", "é日本", "😀"]),
+        (" \t\n", []),
+        ("", []),
+        ("a\u2028b", ["a", "b"]),
+    ],
+)
+def test_words_are_runs_of_letters_or_single_marks(text, words):
+    offsets = words_of(text)
+    assert (offsets.dtype, offsets.shape) == (np.int32, (len(words), 2))
+    assert [text[start:stop] for start, stop in offsets] == words
+
+
+def test_each_word_has_its_first_subtoken():
+    text = "abc cat  de!"
+    one = tokeniser().encode([(text,)])[0]  # [CLS] a ##b ##c cat d ##e ! [SEP]
+    assert first_subtokens(one, words_of(text)).tolist() == [1, 4, 5, 7]
+
+
+def test_words_that_are_cut_away_or_vanish_have_none():
+    text = "abc cat \u200b de"
+    words = np.array([[0, 3], [4, 7], [8, 9], [10, 12]], np.int32)
+    assert first_subtokens(tokeniser(6).encode([(text,)])[0], words).tolist() == [1, 4, -1, -1]
+    assert first_subtokens(tokeniser().encode([(text,)])[0], words).tolist() == [1, 4, -1, 5]
+    empty = tokeniser().encode([("",)])[0]
+    assert first_subtokens(empty, words).tolist() == [-1] * 4
+    assert first_subtokens(empty, words[:0]).tolist() == []
+
+
+def test_tokens_wider_than_a_word_stand_for_every_word_they_hold():
+    one = tokeniser().encode([("cat",)])[0]
+    assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, 1]
+
+
+def test_only_the_first_text_of_a_pair_has_words():
+    one = tokeniser().encode([("a b", "c d")])[0]
+    assert first_subtokens(one, words_of("a b")).tolist() == [1, 2]
+
+
+def test_each_word_is_read_where_it_sits_farthest_from_a_cut():
+    text = "a b c d e f g h i j"
+    windows = tokeniser().encode([(text,)], windows=Windows(size=8, stride=4))  # abcdef cdefgh efghij
+    assert len(windows) == 3
+    best = best_windows(windows, words_of(text))
+    # a-d lie farthest from the cut after f, e is as far from a cut in the second window; the ends are no cuts
+    assert best[:, 0].tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2]
+    for (window, token), letter in zip(best.tolist(), "abcdefghij", strict=True):
+        start, stop = windows[window].offsets[token]
+        assert text[start:stop] == letter
+
+
+def test_one_window_reads_every_word():
+    text = "abc cat de"
+    windows = tokeniser().encode([(text,)], windows=Windows(size=16, stride=2))
+    best = best_windows(windows, words_of(text))
+    assert best[:, 0].tolist() == [0, 0, 0]
+    assert best[:, 1].tolist() == first_subtokens(windows[0], words_of(text)).tolist()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_word_that_begins_in_a_window_is_lost(seed):
+    rng = np.random.default_rng(seed)
+    text = " ".join("".join(rng.choice(list("abcde"), rng.integers(1, 7))) for _ in range(30))
+    words = words_of(text)
+    windows = tokeniser().encode([(text,)], windows=Windows(size=12, stride=int(rng.integers(0, 9))))
+    best = best_windows(windows, words)
+    assert np.all(best >= 0)
+    for (window, token), (start, _) in zip(best.tolist(), words.tolist(), strict=True):
+        assert windows[window].offsets[token][0] == start  # the very first sub-token, not a later piece
