@@ -1,7 +1,8 @@
 """A task is a path of four node kinds; the paths of many tasks, merged on equal prefixes, are the plan.
 
-Everything else reads these values: training runs them, the engine compiles them, `cost` folds over them, the store
-keeps the value at a node under the digest of its prefix, the bundle writes them down. No tensor library is needed.
+Everything else reads these values: training runs them, the engine compiles them, `cost` folds over them, the
+store keeps the value at a node under the digest of its prefix, the bundle writes them down. No tensor library is
+needed.
 """
 
 from __future__ import annotations
@@ -38,12 +39,29 @@ class Delta(Value):
     heads: int = 1
     tied: bool = False  # one encoder and decoder matrix for all layers of the part
 
+    def __post_init__(self) -> None:
+        if (self.size < 1) != (self.kind == "scale"):
+            allowed = "0" if self.kind == "scale" else "1 or more"
+            raise PlanError(f"a delta '{self.kind}' cannot have this size", got=self.size, allowed=allowed)
+        if self.heads < 1 or (self.size % self.heads and self.kind == "projected_attention"):
+            raise PlanError(
+                "a delta's size must be a multiple of its heads", got=f"{self.size} and {self.heads}"
+            )
+        if self.kind == "feed_forward" and self.size % 2:
+            raise PlanError(
+                "a feed-forward delta is 3/2 of its size inside", got=self.size, allowed="an even size"
+            )
+        if self.tied and self.kind in ("scale", "bottleneck"):
+            raise PlanError(
+                f"a delta '{self.kind}' has no encoder and decoder to tie over layers", do="untie it"
+            )
+
 
 class Codec(Value):
-    """How a stored feature is written: `q = clip(round(x / scale) + zero, 0, 255)` for uint8, the sign for one bit.
+    """How a stored feature is written: uint8 `q = clip(round(x / scale) + zero, 0, 255)`, or the sign for one bit.
 
-    `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are part
-    of the digest, so features written under other constants are other features.
+    `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
+    part of the digest, so features written under other constants are other features.
     """
 
     name: CodecName = "float16"
@@ -83,7 +101,9 @@ class Layers(Value, tag="layers"):
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
-            raise PlanError("layers must run upward", got=f"[{self.start}, {self.stop})", allowed="0 <= start < stop")
+            raise PlanError(
+                "layers must run upward", got=f"[{self.start}, {self.stop})", allowed="0 <= start < stop"
+            )
 
     @property
     def is_plain(self) -> bool:
@@ -94,8 +114,9 @@ class Layers(Value, tag="layers"):
 class Pool(Value, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
-    `first`, `mean`, `attention` (learned query, paper 000) and `prompt` (mean of own prompt rows) give one vector;
-    `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed: stored form.
+    `first`, `mean`, `attention` (learned query, paper 000) and `prompt` (mean of own prompt rows) give one
+    vector; `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed:
+    stored form.
     """
 
     layers: LayerMix = "last"
@@ -117,7 +138,7 @@ class Pool(Value, tag="pool"):
             raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
 
     def stored(self) -> Pool:
-        """The value a store keeps for this pool: what is left to learn (a mix, an attention) is not applied yet."""
+        """What a store keeps for this pool: what is left to learn (a mix, an attention) is not applied yet."""
         return Pool(
             layers="all" if self.layers == "learned" else self.layers,
             of=self.of,
@@ -156,7 +177,9 @@ class Path(Value):
         depth = 0
         for node in self.nodes:
             if isinstance(node, Layers) and node.start != depth:
-                raise PlanError("layers must follow on", got=f"layer {node.start} after {depth}", allowed=depth)
+                raise PlanError(
+                    "layers must follow on", got=f"layer {node.start} after {depth}", allowed=depth
+                )
             depth = node.stop if isinstance(node, Layers) else depth
 
     @property
@@ -230,7 +253,7 @@ class Plan(Value):
 
 
 def split(path: Path, boundaries: Iterable[int]) -> Path:
-    """The same path with its layer nodes cut at these depths; narrow layers with projections are never cut."""
+    """The same path, its layer nodes cut at these depths; narrow layers and projections are never cut."""
     cuts, nodes = sorted(set(boundaries)), []
     for node in path.nodes:
         if not isinstance(node, Layers) or not node.is_plain or node.width is not None:
@@ -261,7 +284,7 @@ def _continues(first: Layers, second: Layers) -> bool:
 
 
 def merge(paths: Mapping[str, Path]) -> Plan:
-    """One plan for many tasks: every layer node is cut at every other path's boundaries, then equal prefixes meet."""
+    """One plan for many tasks: layer nodes are cut at every other path's boundaries, then equal prefixes meet."""
     cuts = {edge for path in paths.values() for node in path.layers for edge in (node.start, node.stop)}
     steps: list[tuple[Node, int, list[str]]] = []
     known: dict[tuple[int, bytes], int] = {}
@@ -280,13 +303,15 @@ def merge(paths: Mapping[str, Path]) -> Plan:
 def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
     """SHA-256, in hex, of what the value at the end of `path` should be.
 
-    `parts` gives the digest of the arrays of every owner on the path other than the trunk (whose digest the first
-    node holds). Cutting layers does not change the digest.
+    `parts` gives the digest of the arrays of every owner on the path other than the trunk (whose digest the
+    first node holds). Cutting layers does not change the digest.
     """
     owners = sorted(set(owners_of(path)) - {TRUNK})
     missing = [owner for owner in owners if owner not in (parts or {})]
     if missing:
-        raise PlanError("a digest needs the arrays' digest of every part on the path", got=f"none for {missing}")
+        raise PlanError(
+            "a digest needs the arrays' digest of every part on the path", got=f"none for {missing}"
+        )
     content = {"nodes": joined(path).nodes, "parts": {owner: (parts or {})[owner] for owner in owners}}
     return hashlib.sha256(_encode(content)).hexdigest()
 
@@ -294,19 +319,24 @@ def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
 def owners_of(path: Path) -> Iterator[str]:
     """Owners of the arrays that the path reads, with repeats."""
     for node in path.nodes:
-        match node:
-            case Embed():
-                yield TRUNK
-                yield from (prompt.part for prompt in node.prompts)
-            case Layers():
-                yield node.weights
-                if node.delta is not None:
-                    yield node.delta.part
-            case Pool():
-                if node.part is not None:
-                    yield node.part
-            case Head():
+        yield from owners_of_node(node)
+
+
+def owners_of_node(node: Node) -> Iterator[str]:
+    """Owners of the arrays that the node reads."""
+    match node:
+        case Embed():
+            yield TRUNK
+            yield from (prompt.part for prompt in node.prompts)
+        case Layers():
+            yield node.weights
+            if node.delta is not None:
+                yield node.delta.part
+        case Pool():
+            if node.part is not None:
                 yield node.part
+        case Head():
+            yield node.part
 
 
 def _encode(value: object) -> bytes:

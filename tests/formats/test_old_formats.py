@@ -60,4 +60,4 @@ def test_bundle_written_today_has_the_files_and_keys_of_the_golden_one(tmp_path)
 
 
 def _keys(text):
-    return [line.split(":")[0] for line in text.splitlines() if ":" in line]
+    return sorted(line.split(":")[0] for line in text.splitlines() if ":" in line)

@@ -11,14 +11,14 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path as FilePath
-from typing import BinaryIO
 
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError, CorruptFile
 
 
-def open_inside(root: FilePath, *names: str) -> BinaryIO:
+def open_inside(root: FilePath, *names: str) -> BufferedReader:
     """A regular file of the bundle, open for reading; a link on the way to it raises CorruptFile."""
     check_no_links(root, *names)
     path = root.joinpath(*names)

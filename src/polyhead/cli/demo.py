@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from polyhead.cli.output import Printer, json_option, table
+from polyhead.text.tokenise import Input
 
 MESSAGES = [
     "Hi, my AeroBrew kettle from order PH-20931 arrived yesterday with a cracked lid. Can Maria send me a new one?",
@@ -49,7 +50,7 @@ def command(folder: str, json_to: str | None) -> None:
         rows += [[s.task, s.rows, s.metric, f"{s.scores[s.metric]:.3f}"] for s in scores]
         printer.lines(table(rows))
     printer.lines(["", "3. Answer all tasks of a message with one pass", ""])
-    inputs = [*((message,) for message in MESSAGES), PAIR]
+    inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]
     results = session.predict(inputs)
     for text, result in zip(inputs, results, strict=True):
         printer.lines([*_shown(text, result), ""])

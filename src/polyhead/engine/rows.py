@@ -77,7 +77,7 @@ def _read(
     next_id: int,
 ) -> Iterator[Reading]:
     # A text's first window is its cut form, so tasks that cut and tasks that read windows share that pass.
-    windowed = tuple(n for n, t in tasks.items() if t.long_texts == "windows" and t.pair == "none")
+    windowed = tuple(n for n, t in tasks.items() if t.long_texts == "windows" and t.pair != "separate")
     per_word = any(kind_of(task).per_word for task in tasks.values())
     windows = Windows(size=settings.max_tokens, stride=settings.max_tokens // 4) if windowed else None
     for encoded in tokeniser.encode(texts, windows=windows):
@@ -97,7 +97,7 @@ def _read(
 
 
 def batched(
-    readings: Sequence[Reading], pad_id: int, *, deterministic: bool
+    readings: Sequence[Reading], pad_id: int, max_tokens: int, *, deterministic: bool
 ) -> Iterator[tuple[TokenBatch, list[Reading]]]:
     """Padded batches of readings of like length; in deterministic mode all of fixed rows and stepped lengths."""
     pieces = batches(
@@ -106,6 +106,7 @@ def batched(
         pad_id=pad_id,
         multiple_of=TOKEN_STEP if deterministic else 1,
         fixed_rows=FIXED_ROWS if deterministic else None,
+        max_tokens=max_tokens,
     )
     for piece in pieces:
         members = [readings[i] for i in piece.members]

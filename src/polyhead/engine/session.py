@@ -12,7 +12,7 @@ from polyhead import cost
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import LoadedTask
+from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.rows import Reading, batched, readings_of
 from polyhead.errors import DataError, UnknownTask
 from polyhead.plan import Plan, merge
@@ -126,13 +126,18 @@ class Session:
         features: dict[tuple[str, int], np.ndarray] = {}
         for group in _by_tasks(readings):
             plan = self.plan(group[0].tasks)
-            for batch, members in batched(group, self.tokeniser.pad_id, deterministic=self.deterministic):
+            for batch, members in self._batched(group):
                 found = self.backend.features(plan, batch)
                 for task, values in found.items():
                     for row, reading in enumerate(members):
                         count = len(reading.words) if kind_of(self.records[task].task).per_word else None
                         features[task, reading.id] = values[row] if count is None else values[row, :count]
         return self._headed(readings, features)
+
+    def _batched(self, readings: Sequence[Reading]) -> Iterator[tuple[TokenBatch, list[Reading]]]:
+        return batched(
+            readings, self.tokeniser.pad_id, self.settings.max_tokens, deterministic=self.deterministic
+        )
 
     def _headed(
         self, readings: Sequence[Reading], features: Mapping[tuple[str, int], np.ndarray]

@@ -90,7 +90,8 @@ def architecture_of(raw: bytes, *, source: str) -> Architecture:
 
 
 def _architecture(config: Mapping[str, object], table: _Keys, source: str) -> Architecture:
-    fields = {name: config.get(key, table.defaults.get(name)) for name, key in table.keys.items()}
+    fields = {name: config.get(key) for name, key in table.keys.items()}
+    fields = {name: table.defaults.get(name) if value is None else value for name, value in fields.items()}
     missing = [
         table.keys[name] for name, value in fields.items() if value is None and name != "embedding_width"
     ]
@@ -100,6 +101,8 @@ def _architecture(config: Mapping[str, object], table: _Keys, source: str) -> Ar
         )
     if table.family == "distilbert":
         fields["segments"] = 0
+    if fields.get("embedding_width") == fields["width"]:
+        fields["embedding_width"] = None  # one digest, whether the config says so or not
     padding = fields.get("first_position")
     if isinstance(padding, int):
         fields["first_position"] = padding + 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from polyhead.nn.layer import zero_linear
+from polyhead.nn.layer import Dense
 from polyhead.nn.poolers import xavier
 
 
@@ -29,8 +29,8 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         self.dropout = dropout
-        self.hidden = zero_linear(inputs, hidden) if hidden else None
-        self.output = zero_linear(hidden or inputs, outputs, bias=bias)
+        self.hidden = Dense(inputs, hidden) if hidden else None
+        self.output = Dense(hidden or inputs, outputs, bias=bias)
         xavier(self, generator)
 
     def forward(self, features: Tensor) -> Tensor:

@@ -51,8 +51,8 @@ class SelfAttention(nn.Module):
         if width % heads:
             raise PlanError("a layer's width must be a multiple of its heads", got=f"{width} and {heads}")
         self.heads, self.dropout = heads, dropout
-        self.query, self.key = zero_linear(width, width), zero_linear(width, width)
-        self.value, self.output = zero_linear(width, width), zero_linear(width, width)
+        self.query, self.key = Dense(width, width), Dense(width, width)
+        self.value, self.output = Dense(width, width), Dense(width, width)
         self.norm = nn.LayerNorm(width, eps=norm_epsilon)
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class FeedForward(nn.Module):
     def __init__(self, *, width: int, inner: int, norm_epsilon: float, dropout: float) -> None:
         super().__init__()
         self.dropout = dropout
-        self.inner, self.outer = zero_linear(width, inner), zero_linear(inner, width)
+        self.inner, self.outer = Dense(width, inner), Dense(inner, width)
         self.norm = nn.LayerNorm(width, eps=norm_epsilon)
 
     def forward(self, attended: Tensor, added: Tensor | None = None) -> Tensor:
@@ -100,12 +100,13 @@ def visible(mask: Tensor) -> Tensor:
     return mask[:, None, None, :] if mask.dim() == 2 else mask[:, None]
 
 
-def zero_linear(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
-    """A dense map of zeros, made without touching the global random state."""
-    module: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs, bias=bias)  # type: ignore[no-untyped-call]
-    for value in module.parameters():
-        nn.init.zeros_(value)
-    return module
+class Dense(nn.Linear):
+    """A dense map that starts at zero, so that making one touches no random state."""
+
+    def reset_parameters(self) -> None:
+        """All zeros."""
+        for value in self.parameters():
+            nn.init.zeros_(value)
 
 
 def fill_normal(module: nn.Module, generator: torch.Generator) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyhead.config import Value
 from polyhead.errors import PlanError
-from polyhead.nn.layer import visible, zero_linear
+from polyhead.nn.layer import Dense, visible
 
 
 class Last(nn.Module):
@@ -81,13 +81,14 @@ class Mean(nn.Module):
 class Attention(nn.Module):
     """One learned query over all positions, multi-headed (Du et al. 2020, papers.md 1.a.4).
 
-    `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and
-    `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed folded, in
-    training too: `u_h = W_k,h^T Q_h / sqrt(d/H); a_h = softmax(X u_h); z_h = a_h^T X;
-    o_h = W_v,h z_h + b_v,h`, without the key and value projections of every token. Values and gradients are those of the unfolded form.
+    `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and out
+    comes `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed
+    folded, in training too, without the key and value projections of every token:
+    `u_h = W_k,h^T Q_h / sqrt(d/H); a_h = softmax(X u_h); z_h = a_h^T X; o_h = W_v,h z_h + b_v,h`.
+    Values and gradients are those of the unfolded form.
 
-    `K_h Q_h` holds `b_k,h Q_h` at every position, which cancels in the softmax: the key bias has no effect and
-    a gradient of zero (`grad` stays None). It is kept because the paper counts it: 4 (d^2 + d) + d parameters.
+    `K_h Q_h` holds `b_k,h Q_h` at every position, which cancels in the softmax: the key bias has no effect
+    and a gradient of zero (`grad` stays None). It stays, as the paper counts it: 4 (d^2 + d) + d parameters.
 
     Arrays: `query` (width,), `{inner_query,key,value,output}.{weight,bias}`. The query starts as N(0, 0.02),
     matrices Xavier-uniform, biases at zero; without a generator they are drawn from seed 0.
@@ -101,8 +102,8 @@ class Attention(nn.Module):
             )
         self.heads = heads
         self.query = nn.Parameter(torch.zeros(width))
-        self.inner_query, self.key = zero_linear(width, width), zero_linear(width, width)
-        self.value, self.output = zero_linear(width, width), zero_linear(width, width)
+        self.inner_query, self.key = Dense(width, width), Dense(width, width)
+        self.value, self.output = Dense(width, width), Dense(width, width)
         generator = generator or torch.Generator().manual_seed(0)
         nn.init.normal_(self.query, std=0.02, generator=generator)
         xavier(self, generator)
@@ -159,7 +160,7 @@ def fold(attention: Attention) -> FoldedAttention:
 
 
 def xavier(module: nn.Module, generator: torch.Generator | None) -> None:
-    """Draws dense maps Xavier-uniform (Glorot, Bengio 2010), biases zero; without a generator, from seed 0."""
+    """Draws dense maps Xavier-uniform (Glorot and Bengio 2010) with zero biases; from seed 0 by default."""
     generator = generator or torch.Generator().manual_seed(0)
     for part in module.modules():
         if isinstance(part, nn.Linear):

@@ -12,7 +12,7 @@ from torch.nn import functional
 from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
 from polyhead.nn.deltas import LayerDelta
-from polyhead.nn.layer import Layer, fill_normal, zero_linear
+from polyhead.nn.layer import Dense, Layer, fill_normal
 from polyhead.nn.states import States
 from polyhead.trunk_data import TrunkData, check_arrays
 
@@ -129,11 +129,11 @@ class Embeddings(nn.Module):
         super().__init__()
         self.shape, self.dropout = shape, dropout
         narrow = shape.embedding_width or shape.width
-        self.word = _table(shape.vocabulary, narrow)
-        self.position = _table(shape.positions, narrow)
-        self.segment = _table(shape.segments, narrow) if shape.segments else None
+        self.word = _Table(shape.vocabulary, narrow)
+        self.position = _Table(shape.positions, narrow)
+        self.segment = _Table(shape.segments, narrow) if shape.segments else None
         self.norm = nn.LayerNorm(narrow, eps=shape.norm_epsilon)
-        self.project = zero_linear(narrow, shape.width) if narrow != shape.width else None
+        self.project = Dense(narrow, shape.width) if narrow != shape.width else None
 
     def forward(
         self,
@@ -176,7 +176,8 @@ class Embeddings(nn.Module):
         return out
 
 
-def _table(rows: int, width: int) -> nn.Embedding:
-    module: nn.Embedding = nn.utils.skip_init(nn.Embedding, rows, width)  # type: ignore[no-untyped-call]
-    nn.init.zeros_(module.weight)
-    return module
+class _Table(nn.Embedding):
+    """Vectors that start at zero, so that making them touches no random state."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)

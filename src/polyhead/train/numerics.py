@@ -27,6 +27,6 @@ def numerics(precision: str) -> dict[str, str]:
     return {
         "backend": "torch",
         "precision": precision,
-        "version": torch.__version__,
+        "version": str(torch.__version__),
         "processor": platform.machine(),
     }

@@ -1,0 +1,176 @@
+"""Which arrays a path reads, who owns them and how large they are; each is counted once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from polyhead.architecture import Architecture, ArrayShape, embedding_arrays, layer_arrays, linear
+from polyhead.config import Value
+from polyhead.cost.place import Place, check_layers, places, places_of_path
+from polyhead.errors import PlanError
+from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool
+
+
+class OwnedArray(Value):
+    """An array by its owner, its name in the owner's file, and its shape."""
+
+    owner: str
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        return math.prod(self.shape)
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether a count without biases has it: all but biases and layer norms."""
+        return not (self.name.endswith(".bias") or ".norm." in self.name)
+
+
+def arrays_of(
+    node: Node, shape: Architecture, *, width: int | None = None, depth: int | None = None
+) -> Iterator[OwnedArray]:
+    """The arrays that one node reads, on states of `width` after `depth` layers (default: the trunk's end).
+
+    A tied delta's encoder and decoder are named without a layer, so that nodes cut from one another name the
+    same arrays.
+    """
+    width, depth = width or shape.width, shape.layers if depth is None else depth
+    match node:
+        case Embed():
+            yield from _owned(TRUNK, embedding_arrays(shape))
+            for prompt in node.prompts:
+                # Prompts stand beside the word vectors, before the embedding's norm and projection.
+                yield OwnedArray(
+                    owner=prompt.part,
+                    name="prompt.weight",
+                    shape=(prompt.rows, shape.embedding_width or shape.width),
+                )
+        case Layers():
+            check_layers(node, width, shape)
+            yield from _owned(node.weights, _layers(node, shape, width))
+            if node.delta is not None:
+                delta = _delta(node.delta, range(node.start, node.stop), node.width or shape.width)
+                yield from _owned(node.delta.part, delta)
+        case Pool(part=str(owner)):
+            yield from _owned(owner, _pool(node, width, depth))
+        case Head():
+            yield from _owned(node.part, _head(node, width))
+
+
+def arrays_of_path(path: Path, shape: Architecture) -> Iterator[OwnedArray]:
+    """All arrays that the path reads, each once; raises PlanError where it does not fit the trunk's shape."""
+    yield from _once(zip(path.nodes, places_of_path(path, shape), strict=True), shape)
+
+
+def arrays_of_plan(plan: Plan, shape: Architecture) -> Iterator[OwnedArray]:
+    """All arrays that the plan reads, each once: by owner and name, and for trunks by digest too."""
+    yield from _once(((s.node, at) for s, at in zip(plan.steps, places(plan, shape), strict=True)), shape)
+
+
+def part_arrays(path: Path, shape: Architecture, owner: str) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the arrays that `owner` gives to the path; empty when it gives none."""
+    return {array.name: array.shape for array in arrays_of_path(path, shape) if array.owner == owner}
+
+
+def parameters(plan: Plan, shape: Architecture, *, matrices_only: bool = False) -> int:
+    """How many numbers the plan's arrays hold, shared ones counted once.
+
+    `matrices_only` leaves out biases and layer norms, as Stickland and Murray (2019) count; their released code
+    has biases on every projection, and so have our arrays.
+    """
+    return sum(a.size for a in arrays_of_plan(plan, shape) if a.is_matrix or not matrices_only)
+
+
+def _once(nodes: Iterable[tuple[Node, Place]], shape: Architecture) -> Iterator[OwnedArray]:
+    known: dict[tuple[str, str, str], tuple[int, ...]] = {}
+    for node, at in nodes:
+        for array in arrays_of(node, shape, width=at.width, depth=at.depth):
+            key = (at.trunk if array.owner == TRUNK else "", array.owner, array.name)
+            if key not in known:
+                known[key] = array.shape
+                yield array
+            elif known[key] != array.shape:
+                raise PlanError(
+                    f"owner '{array.owner}' cannot have two arrays of the name '{array.name}'",
+                    got=f"shapes {known[key]} and {array.shape}",
+                    do="give one of them to another part",
+                )
+
+
+def _owned(owner: str, arrays: Iterable[ArrayShape]) -> Iterator[OwnedArray]:
+    return (OwnedArray(owner=owner, name=name, shape=shape) for name, shape in arrays)
+
+
+def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShape]:
+    inner = node.width or shape.width
+    if node.enter:
+        yield from linear("enter", width, inner)
+    for index in range(node.start, node.stop):
+        yield from layer_arrays(f"layers.{index}", inner, feed_forward_of(node, shape))
+    if node.leave:
+        yield from linear("leave", inner, shape.width)
+
+
+def feed_forward_of(node: Layers, shape: Architecture) -> int:
+    """Width inside the feed-forward half, 0 for none."""
+    return shape.feed_forward if node.feed_forward is None else node.feed_forward
+
+
+def delta_hidden(delta: Delta) -> int:
+    """Width inside a `feed_forward` delta: 3/2 of its size, so that it weighs what projected attention does.
+
+    `2 d_s (3/2 d_s) = 3 d_s^2` (papers.md 5.a.3: 306 for 204).
+    """
+    return 3 * delta.size // 2
+
+
+def _delta(delta: Delta, layers: range, width: int) -> Iterator[ArrayShape]:
+    if delta.tied:
+        yield from _ends("delta", delta.size, width)
+    for prefix in (f"delta.{index}" for index in layers):
+        if delta.kind == "scale":
+            yield f"{prefix}.scale", (width,)
+            continue
+        if delta.kind == "bottleneck":
+            yield from _ends(f"{prefix}.attention", delta.size, width)
+            yield from _ends(f"{prefix}.feed_forward", delta.size, width)
+            continue
+        if not delta.tied:
+            yield from _ends(prefix, delta.size, width)
+        if delta.kind == "projected_attention":
+            for name in ("query", "key", "value"):
+                yield from linear(f"{prefix}.{name}", delta.size, delta.size)
+        elif delta.kind == "feed_forward":
+            yield from linear(f"{prefix}.inner", delta.size, delta_hidden(delta))
+            yield from linear(f"{prefix}.outer", delta_hidden(delta), delta.size)
+
+
+def _ends(prefix: str, size: int, width: int) -> Iterator[ArrayShape]:
+    yield from linear(f"{prefix}.encoder", width, size)
+    yield from linear(f"{prefix}.decoder", size, width)
+
+
+def _pool(pool: Pool, width: int, depth: int) -> Iterator[ArrayShape]:
+    if pool.layers == "learned":
+        yield "mix.weights", (depth,)
+        yield "mix.scale", ()
+    if pool.positions == "attention":
+        yield "pool.query", (width,)
+        for name in ("inner_query", "key", "value", "output"):
+            yield from linear(f"pool.{name}", width, width)
+
+
+def _head(head: Head, width: int) -> Iterator[ArrayShape]:
+    inputs = head_inputs(head, width)
+    if head.hidden:
+        yield from linear("head.hidden", inputs, head.hidden)
+    yield from linear("head.output", head.hidden or inputs, head.width, bias=head.bias)
+
+
+def head_inputs(head: Head, width: int) -> int:
+    """Width of what the head reads: four vectors side by side for a pair read as two texts."""
+    return 4 * width if head.separate else width

@@ -1,0 +1,178 @@
+"""How many multiplications and additions a plan takes on one text, and how many layers it runs.
+
+Rule (papers.md 0.3, which gives the FLOPs of Du et al. 2020 to the printed digit): a multiply and an add are 2;
+a dense map d -> m on t positions is `2 t d m`; the two products of attention are `4 t^2 d`. A layer with
+d_ff = 4 d is then `24 d^2 t + 4 t^2 d`. Look-ups, norms, biases, softmax, GELU, scaling and plain sums are not
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from polyhead.architecture import Architecture
+from polyhead.config import Value
+from polyhead.cost.arrays import delta_hidden, feed_forward_of, head_inputs
+from polyhead.cost.place import Place, places
+from polyhead.errors import PlanError
+from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
+
+
+class Work(Value):
+    """One piece of work, done once for all its tasks with the arrays of one owner."""
+
+    owner: str
+    tasks: tuple[str, ...]
+    flops: int
+    layers: int = 0  # run on the text's rows
+    is_plain: bool = False  # of the trunk without prompts, deltas or anything private before it
+
+
+class _Rate(Value):
+    """FLOPs for each row, and for each pair of rows where one sees the other."""
+
+    row: int
+    pair: int = 0
+
+    def on(self, extent: _Extent) -> int:
+        return self.row * extent.rows + self.pair * extent.pairs
+
+
+class _Extent(Value):
+    rows: int
+    pairs: int
+
+
+def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> int:
+    """FLOPs of the plan on one text of `tokens` tokens, special ones included.
+
+    `folded` counts attention poolers as they are served (papers.md 1.a.8). A head that reads words is counted
+    at every token, the most there can be; a pair read as two texts is counted as one text and one answer.
+    """
+    return sum(work.flops for work in work_of(plan, shape, tokens, folded=folded))
+
+
+def layer_evaluations(plan: Plan) -> int:
+    """Layers run on one text: each range once for all tasks that share it (Wei et al. 2021, "overhead").
+
+    A trunk to depth D with branches of l_i layers gives `D + sum l_i`. Isolated prompts share the text's.
+    """
+    seen = {key: s.node for s, key in zip(plan.steps, _text_keys(plan), strict=True)}
+    return sum(node.stop - node.start for node in seen.values() if isinstance(node, Layers))
+
+
+def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> list[Work]:
+    """Every piece of work of the plan, shared ones once; PlanError when a path does not fit the shape."""
+    if tokens < 1:
+        raise PlanError("a text has at least one token", got=tokens)
+    keys, plain = _text_keys(plan), _plain(plan)
+    tasks: dict[int, dict[str, None]] = {}
+    for step, key in zip(plan.steps, keys, strict=True):
+        tasks.setdefault(key, {}).update(dict.fromkeys(step.tasks))
+    found: list[Work] = []
+    done: set[int] = set()
+    for index, (step, at) in enumerate(zip(plan.steps, places(plan, shape), strict=True)):
+        if isinstance(step.node, (Pool, Head)):
+            if step.node.part is not None:
+                count = _end_flops(step.node, at, tokens, folded=folded)
+                found.append(Work(owner=step.node.part, tasks=step.tasks, flops=count))
+            continue
+        text, prompts = _extents(at, tokens)
+        for owner, rate, layers in _rates(step.node, at.width, shape):
+            if keys[index] not in done:
+                sharing = tuple(tasks[keys[index]])
+                found.append(
+                    Work(
+                        owner=owner, tasks=sharing, flops=rate.on(text), layers=layers, is_plain=plain[index]
+                    )
+                )
+            if prompts.rows:
+                found.append(Work(owner=owner, tasks=step.tasks, flops=rate.on(prompts)))
+        done.add(keys[index])
+    return found
+
+
+def _text_keys(plan: Plan) -> list[int]:
+    """For each step, which value of the text's rows it computes: isolated prompts leave those rows alone."""
+    known: dict[tuple[int, Node], int] = {}
+    keys: list[int] = []
+    for step in plan.steps:
+        node = step.node
+        if isinstance(node, Embed) and node.isolated:
+            node = msgspec.structs.replace(node, prompts=(), isolated=False)
+        parent = keys[step.parent] if step.parent >= 0 else -1
+        keys.append(known.setdefault((parent, node), len(known)))
+    return keys
+
+
+def _plain(plan: Plan) -> list[bool]:
+    plain: list[bool] = []
+    for step in plan.steps:
+        node, before = step.node, step.parent < 0 or plain[step.parent]
+        if isinstance(node, Embed):
+            plain.append(node.isolated or not node.prompts)
+        else:
+            own = isinstance(node, Layers) and node.weights == TRUNK and node.delta is None
+            plain.append(before and own)
+    return plain
+
+
+def _extents(at: Place, tokens: int) -> tuple[_Extent, _Extent]:
+    """Rows and visible pairs that all share, and those of isolated prompts, which see text and themselves."""
+    if not at.isolated:
+        rows = tokens + at.prompt_rows
+        return _Extent(rows=rows, pairs=rows**2), _Extent(rows=0, pairs=0)
+    apart = _Extent(rows=at.prompt_rows, pairs=sum(rows * (tokens + rows) for rows in at.prompts))
+    return _Extent(rows=tokens, pairs=tokens**2), apart
+
+
+def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tuple[str, _Rate, int]]:
+    """(owner, rate, layers run) of a node that turns rows into rows."""
+    if isinstance(node, Embed):
+        narrow = shape.embedding_width or shape.width
+        yield TRUNK, _Rate(row=2 * narrow * shape.width if narrow != shape.width else 0), 0
+        return
+    inner, count = node.width or shape.width, node.stop - node.start
+    dense = count * (4 * inner**2 + 2 * inner * feed_forward_of(node, shape))
+    ends = node.enter * width * inner + node.leave * inner * shape.width
+    yield node.weights, _Rate(row=2 * (dense + ends), pair=4 * inner * count), count
+    if node.delta is not None:
+        rate = _delta_rate(node.delta, inner)
+        yield node.delta.part, _Rate(row=rate.row * count, pair=rate.pair * count), 0
+
+
+def _delta_rate(delta: Delta, width: int) -> _Rate:
+    """One layer's (papers.md A.5: projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
+    ends = 2 * width * delta.size
+    match delta.kind:
+        case "projected_attention":
+            return _Rate(row=2 * (ends + 3 * delta.size**2), pair=4 * delta.size)
+        case "feed_forward":
+            return _Rate(row=2 * (ends + 2 * delta.size * delta_hidden(delta)))
+        case "bottleneck":
+            return _Rate(row=4 * ends)
+        case "low_rank":
+            return _Rate(row=2 * ends)
+        case "scale":
+            return _Rate(row=0)
+
+
+def _end_flops(node: Pool | Head, at: Place, tokens: int, *, folded: bool) -> int:
+    """FLOPs of a pooler over the text's tokens, or of a head on what it reads."""
+    if isinstance(node, Pool):
+        return _pool_flops(node, at, tokens, folded=folded)
+    inputs = head_inputs(node, at.width)
+    return 2 * (tokens if at.words else 1) * (inputs * (node.hidden or node.width) + node.hidden * node.width)
+
+
+def _pool_flops(pool: Pool, at: Place, tokens: int, *, folded: bool) -> int:
+    """Attention `4 L d^2 + 4 d^2 + 4 L d`, folded `4 H L d + 4 d^2`; a learned mix of n layers `2 n L d`."""
+    width = at.width
+    mixed = 1 if pool.positions == "first" else tokens
+    total = 2 * at.depth * mixed * width if pool.layers == "learned" else 0
+    if pool.positions == "attention":
+        total += 4 * width**2
+        total += 4 * pool.heads * tokens * width if folded else 4 * tokens * (width**2 + width)
+    return total

@@ -1,0 +1,122 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from polyhead.architecture import layer_arrays
+from polyhead.errors import PlanError
+from polyhead.nn.layer import Layer, fill_normal, visible
+
+
+def filled(layer, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    for value in layer.parameters():
+        nn.init.normal_(value, std=0.3, generator=generator)
+    return layer.eval()
+
+
+@pytest.fixture
+def layer():
+    return filled(Layer(width=8, heads=2, feed_forward=12))
+
+
+@pytest.fixture
+def hidden():
+    return torch.randn(3, 5, 8, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def mask():
+    return torch.arange(5) < torch.tensor([[5], [2], [4]])
+
+
+def test_layer_equals_torchs_own_post_norm_layer(layer, hidden, mask):
+    """The reference is torch.nn.TransformerEncoderLayer with the same weights."""
+    other = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
+    ours = layer.state_dict()
+    inner = [f"attention.{name}" for name in ("query", "key", "value")]
+    other.load_state_dict(
+        {
+            "self_attn.in_proj_weight": torch.cat([ours[f"{name}.weight"] for name in inner]),
+            "self_attn.in_proj_bias": torch.cat([ours[f"{name}.bias"] for name in inner]),
+            **{f"self_attn.out_proj.{leaf}": ours[f"attention.output.{leaf}"] for leaf in ("weight", "bias")},
+            **{f"norm1.{leaf}": ours[f"attention.norm.{leaf}"] for leaf in ("weight", "bias")},
+            **{f"linear1.{leaf}": ours[f"feed_forward.inner.{leaf}"] for leaf in ("weight", "bias")},
+            **{f"linear2.{leaf}": ours[f"feed_forward.outer.{leaf}"] for leaf in ("weight", "bias")},
+            **{f"norm2.{leaf}": ours[f"feed_forward.norm.{leaf}"] for leaf in ("weight", "bias")},
+        }
+    )
+    expected = other.train()(hidden, src_key_padding_mask=~mask)  # train: the plain path, not the fused one
+    torch.testing.assert_close(layer(hidden, mask)[mask], expected[mask], atol=1e-5, rtol=0)
+
+
+def test_array_names_are_those_of_the_architecture(layer):
+    expected = dict(layer_arrays("x", 8, 12))
+    assert {f"x.{name}": tuple(value.shape) for name, value in layer.state_dict().items()} == expected
+
+
+def test_layer_without_feed_forward_is_the_attention_half():
+    half = Layer(width=8, heads=2, feed_forward=0)
+    assert {f"x.{name}" for name in half.state_dict()} == {name for name, _ in layer_arrays("x", 8, 0)}
+
+
+def test_layer_without_feed_forward_refuses_a_delta(hidden, mask):
+    with pytest.raises(PlanError, match="second norm"):
+        Layer(width=8, heads=2, feed_forward=0)(hidden, mask, lambda hidden, mask: hidden)
+
+
+def test_zero_delta_changes_no_bit(layer, hidden, mask):
+    assert torch.equal(layer(hidden, mask, lambda hidden, mask: torch.zeros_like(hidden)), layer(hidden, mask))
+
+
+def test_delta_reads_the_layers_input_and_enters_before_the_second_norm(layer, hidden, mask):
+    """Worked by hand: undo nothing, rebuild LN2(a + FFN(a) + 2 h) from the layer's own halves."""
+    attended = layer.attention(hidden, mask)
+    inner = layer.feed_forward.inner(attended)
+    exact = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+    total = attended + layer.feed_forward.outer(exact) + 2 * hidden
+    expected = layer.feed_forward.norm(total)
+    torch.testing.assert_close(layer(hidden, mask, lambda h, m: 2 * h), expected, atol=1e-5, rtol=0)
+
+
+def test_fully_padded_row_is_finite_and_leaves_others_alone(layer, hidden, mask):
+    padded = mask.clone()
+    padded[1] = False
+    out = layer(hidden, padded)
+    assert torch.isfinite(out).all()
+    torch.testing.assert_close(out[[0, 2]], layer(hidden, mask)[[0, 2]])
+
+
+def test_mask_of_who_sees_whom_equals_separate_rows(layer, hidden):
+    """Two texts packed into one row, each seeing itself only, as if each had its own row."""
+    packed = torch.zeros(1, 5, 5, dtype=torch.bool)
+    packed[:, :2, :2] = packed[:, 2:, 2:] = True
+    every = torch.ones(1, 5, dtype=torch.bool)
+    out = layer(hidden[:1], packed)
+    alone = torch.cat([layer(hidden[:1, :2], every[:, :2]), layer(hidden[:1, 2:], every[:, 2:])], dim=1)
+    torch.testing.assert_close(out, alone, atol=1e-5, rtol=0)
+
+
+def test_visible_opens_only_rows_that_see_nothing():
+    mask = torch.tensor([[True, False], [False, False]])
+    assert visible(mask)[:, 0, 0].tolist() == [[True, False], [True, True]]
+
+
+def test_dropout_acts_in_training_mode_only(hidden, mask):
+    layer = filled(Layer(width=8, heads=2, feed_forward=12, dropout=0.5))
+    same = filled(Layer(width=8, heads=2, feed_forward=12))
+    assert torch.equal(layer(hidden, mask), same(hidden, mask))
+    torch.manual_seed(0)
+    assert not torch.equal(layer.train()(hidden, mask), same(hidden, mask))
+
+
+def test_making_a_layer_leaves_the_global_random_state_alone():
+    before = torch.random.get_rng_state()
+    fill_normal(Layer(width=8, heads=2, feed_forward=12), torch.Generator().manual_seed(0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_width_must_divide_into_heads():
+    with pytest.raises(PlanError, match="heads"):
+        Layer(width=8, heads=3, feed_forward=8)
