@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from polyhead.config import Value
+from polyhead.config import Hashed
 from polyhead.errors import TrunkError
 
 Family = Literal["bert", "roberta", "electra", "distilbert"]
 ArrayShape = tuple[str, tuple[int, ...]]
 
 
-class Architecture(Value):
+class Architecture(Hashed):
     """Shape of a post-norm encoder: layer `a = LN(h + MH(h)); h' = LN(a + W2 gelu(W1 a))` (papers.md 0.2)."""
 
     layers: int

@@ -27,6 +27,12 @@ class Value(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_
     """Base of every value that crosses a module border: frozen, keyword-only, unknown keys refused."""
 
 
+class Hashed(Value, omit_defaults=True):
+    """Base of values that go into digests: a field at its default is not written, so that a later version may add a
+    field without changing what every digest was. A default of such a field is therefore never changed.
+    """
+
+
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 

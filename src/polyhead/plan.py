@@ -1,8 +1,8 @@
 """A task is a path of four node kinds; the paths of many tasks, merged on equal prefixes, are the plan.
 
 Everything else reads these values: training runs them, the engine compiles them, `cost` folds over them, the
-store keeps the value at a node under the digest of its prefix, the bundle writes them down. No tensor library is
-needed.
+store keeps the value at a node under the digest of its prefix, the bundle writes them down. No tensor library
+is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.config import Hashed
 from polyhead.errors import PlanError
 
 TRUNK = "trunk"
@@ -23,14 +23,14 @@ DeltaKind = Literal["projected_attention", "low_rank", "feed_forward", "scale", 
 CodecName = Literal["float32", "float16", "uint8", "sign"]
 
 
-class Prompt(Value):
+class Prompt(Hashed):
     """`rows` trained input vectors that one owner adds before the text (paper 002)."""
 
     part: str
     rows: int
 
 
-class Delta(Value):
+class Delta(Hashed):
     """A function added inside each layer: `h' = LN2(a + FFN(a) + TS(h))` (paper 004, papers.md 5.a.2)."""
 
     kind: DeltaKind
@@ -57,8 +57,8 @@ class Delta(Value):
             )
 
 
-class Codec(Value):
-    """How a stored feature is written: uint8 `q = clip(round(x / scale) + zero, 0, 255)`, or the sign for one bit.
+class Codec(Hashed):
+    """How a stored feature is written: uint8 is `q = clip(round(x / scale) + zero, 0, 255)`, 1 bit the sign.
 
     `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
     part of the digest, so features written under other constants are other features.
@@ -78,7 +78,7 @@ class Codec(Value):
             )
 
 
-class Embed(Value, tag="embed"):
+class Embed(Hashed, tag="embed"):
     """The text, and prompt rows if any, become the first state."""
 
     trunk: str  # digest
@@ -86,7 +86,7 @@ class Embed(Value, tag="embed"):
     isolated: bool = False  # text rows do not see prompts, a prompt sees the text and itself
 
 
-class Layers(Value, tag="layers"):
+class Layers(Hashed, tag="layers"):
     """Run layers [start, stop) with the trunk's or a part's weights."""
 
     start: int
@@ -111,7 +111,7 @@ class Layers(Value, tag="layers"):
         return not (self.enter or self.leave)
 
 
-class Pool(Value, tag="pool"):
+class Pool(Hashed, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
     `first`, `mean`, `attention` (learned query, paper 000) and `prompt` (mean of own prompt rows) give one
@@ -138,7 +138,7 @@ class Pool(Value, tag="pool"):
             raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
 
     def stored(self) -> Pool:
-        """What a store keeps for this pool: what is left to learn (a mix, an attention) is not applied yet."""
+        """What a store keeps for this pool: what is left to learn (mix, attention) is not applied yet."""
         return Pool(
             layers="all" if self.layers == "learned" else self.layers,
             of=self.of,
@@ -147,7 +147,7 @@ class Pool(Value, tag="pool"):
         )
 
 
-class Head(Value, tag="head"):
+class Head(Hashed, tag="head"):
     """Features to the kind's outputs: `y = U tanh(W z + b) + u`, or `y = U z + u` when `hidden` is 0."""
 
     kind: str
@@ -161,7 +161,7 @@ class Head(Value, tag="head"):
 Node = Embed | Layers | Pool | Head
 
 
-class Path(Value):
+class Path(Hashed):
     """How one task gets from text to answer, or a prefix of that way."""
 
     nodes: tuple[Node, ...]
@@ -218,7 +218,7 @@ class Path(Value):
 _ORDER: dict[type, int] = {Embed: 0, Layers: 1, Pool: 2, Head: 3}
 
 
-class Step(Value):
+class Step(Hashed):
     """One node of the merged tree. `parent` is an index into the plan's steps, -1 at a root."""
 
     node: Node
@@ -226,7 +226,7 @@ class Step(Value):
     tasks: tuple[str, ...]  # every task whose path passes here
 
 
-class Plan(Value):
+class Plan(Hashed):
     """The paths of many tasks merged on equal prefixes: steps in an order where parents come first."""
 
     steps: tuple[Step, ...]
@@ -284,7 +284,7 @@ def _continues(first: Layers, second: Layers) -> bool:
 
 
 def merge(paths: Mapping[str, Path]) -> Plan:
-    """One plan for many tasks: layer nodes are cut at every other path's boundaries, then equal prefixes meet."""
+    """One plan for many tasks: layer nodes are cut at all paths' boundaries, then equal prefixes meet."""
     cuts = {edge for path in paths.values() for node in path.layers for edge in (node.start, node.stop)}
     steps: list[tuple[Node, int, list[str]]] = []
     known: dict[tuple[int, bytes], int] = {}

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from polyhead.architecture import Architecture, trunk_arrays
-from polyhead.config import Value
+from polyhead.config import Hashed
 from polyhead.errors import WeightsMismatch
 
 
-class TextSettings(Value):
+class TextSettings(Hashed):
     """How a text becomes token ids; part of the trunk's digest, since it decides what the states are."""
 
     max_tokens: int  # special tokens included; longer inputs are cut, or read in windows where a task asks

@@ -13,7 +13,13 @@ from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.nn.weights import to_hugging_face
 from polyhead.trunk_data import TextSettings, TrunkData
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"the a cat dog sat ran on mat big red".split()]
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    *["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "big", "red"],
+]
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +36,9 @@ def ramp(shape, phase):
 
 
 def tokenizer_json(words=WORDS):
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
@@ -92,7 +100,9 @@ def make_folder(tmp_path, data, config):
         (folder / "config.json").write_text(json.dumps(config | (settings or {})))
         (folder / "tokenizer.json").write_bytes(tokenizer or data.tokenizer)
         arrays = to_hugging_face(data.arrays, "bert") if weights is None else weights
-        save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, folder / "model.safetensors")
+        save_file(
+            {key: np.ascontiguousarray(value) for key, value in arrays.items()}, folder / "model.safetensors"
+        )
         return folder
 
     return make

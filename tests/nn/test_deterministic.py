@@ -17,7 +17,7 @@ def test_settings_are_restored_after_the_block_and_after_an_error():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_rows_batch_mates_change_no_bit_at_a_fixed_shape(data, batch, dtype):
-    """Fixed rows and tokens: a row's answer is the same bits whatever its batch mates hold, and at every repetition."""
+    """Fixed rows and tokens: a row's answer is the same bits whatever its mates hold, at every repetition."""
     ids, mask, segments = batch
     trunk = Trunk.from_data(data, dtype=dtype)
     others = ids.clone()

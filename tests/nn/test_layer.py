@@ -33,7 +33,9 @@ def mask():
 
 def test_layer_equals_torchs_own_post_norm_layer(layer, hidden, mask):
     """The reference is torch.nn.TransformerEncoderLayer with the same weights."""
-    other = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
+    other = nn.TransformerEncoderLayer(
+        8, 2, 12, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True
+    )
     ours = layer.state_dict()
     inner = [f"attention.{name}" for name in ("query", "key", "value")]
     other.load_state_dict(
@@ -67,7 +69,9 @@ def test_layer_without_feed_forward_refuses_a_delta(hidden, mask):
 
 
 def test_zero_delta_changes_no_bit(layer, hidden, mask):
-    assert torch.equal(layer(hidden, mask, lambda hidden, mask: torch.zeros_like(hidden)), layer(hidden, mask))
+    assert torch.equal(
+        layer(hidden, mask, lambda hidden, mask: torch.zeros_like(hidden)), layer(hidden, mask)
+    )
 
 
 def test_delta_reads_the_layers_input_and_enters_before_the_second_norm(layer, hidden, mask):

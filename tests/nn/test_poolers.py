@@ -54,7 +54,9 @@ def test_mean_of_one_layer_is_the_last_layer(stored):
 
 
 def test_mean_of_layers_is_that_of_the_last_ones(stored):
-    torch.testing.assert_close(LayerMean(3)(stored), (stored[:, :, 2] + stored[:, :, 3] + stored[:, :, 4]) / 3)
+    torch.testing.assert_close(
+        LayerMean(3)(stored), (stored[:, :, 2] + stored[:, :, 3] + stored[:, :, 4]) / 3
+    )
 
 
 @pytest.mark.parametrize("of", [0, 6])
@@ -76,7 +78,10 @@ def test_learned_mix_with_one_huge_weight_is_that_layer(stored):
 
 
 def test_learned_mix_has_one_weight_a_layer_and_a_scale():
-    assert {name: tuple(value.shape) for name, value in Learned(24).state_dict().items()} == {"weights": (24,), "scale": ()}
+    assert {name: tuple(value.shape) for name, value in Learned(24).state_dict().items()} == {
+        "weights": (24,),
+        "scale": (),
+    }
 
 
 def test_first_position_is_the_first(values, mask):
@@ -108,7 +113,7 @@ def test_attention_equals_torchs_multi_head_attention(attention, values, mask):
 
 
 def test_attention_computed_folded_equals_unfolded_in_value_and_gradients(attention, values, mask):
-    """In float64, so that only the algebra can differ; the key bias has no gradient, and rounding noise unfolded."""
+    """In float64, where only the algebra can differ. Unfolded, the key bias gets rounding noise for a gradient."""
     attention, values = attention.double(), values.double().requires_grad_(True)
     weights = torch.randn(4, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     found = []
@@ -118,7 +123,12 @@ def test_attention_computed_folded_equals_unfolded_in_value_and_gradients(attent
         out = run(values, mask)
         (out * weights).sum().backward()
         gradients = {name: p.grad for name, p in attention.named_parameters()} | {"values": values.grad}
-        found.append((out.detach(), {n: torch.zeros(WIDTH).double() if g is None else g.clone() for n, g in gradients.items()}))
+        found.append(
+            (
+                out.detach(),
+                {n: torch.zeros(WIDTH).double() if g is None else g.clone() for n, g in gradients.items()},
+            )
+        )
     (value, gradients), (expected, reference) = found
     torch.testing.assert_close(value, expected, atol=1e-12, rtol=0)
     assert len(gradients) == 10
@@ -183,7 +193,9 @@ def test_folded_arrays_are_frozen_copies(attention, values, mask):
 
 def test_attention_draws_from_its_generator_only():
     before = torch.random.get_rng_state()
-    first, again, other = (Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    first, again, other = (
+        Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)
+    )
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.query, again.query)
     assert torch.equal(first.output.weight, again.output.weight)

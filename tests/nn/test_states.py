@@ -25,7 +25,9 @@ def test_layer_outside_the_range_names_the_range(states, index):
 
 
 def test_rows_pick_the_same_rows_of_every_layer(states):
-    marked = States(hidden=tuple(h + torch.arange(3)[:, None, None] for h in states.hidden), mask=states.mask, first=2)
+    marked = States(
+        hidden=tuple(h + torch.arange(3)[:, None, None] for h in states.hidden), mask=states.mask, first=2
+    )
     picked = marked.rows([2, 0])
     assert [h[:, 0, 0].tolist() for h in picked.hidden] == [[4, 2], [5, 3], [6, 4]]
     assert picked.first == 2

@@ -91,9 +91,15 @@ def test_padding_changes_no_real_token(any_trunk, batch):
     padded = any_trunk(ids, mask, segments=segments)
     for row in range(len(ids)):
         length = int(mask[row].sum())
-        alone = any_trunk(ids[row : row + 1, :length], mask[row : row + 1, :length], segments=segments[row : row + 1, :length])
+        alone = any_trunk(
+            ids[row : row + 1, :length],
+            mask[row : row + 1, :length],
+            segments=segments[row : row + 1, :length],
+        )
         for index in range(padded.depth + 1):
-            torch.testing.assert_close(alone.layer(index)[0], padded.layer(index)[row, :length], atol=2e-6, rtol=0)
+            torch.testing.assert_close(
+                alone.layer(index)[0], padded.layer(index)[row, :length], atol=2e-6, rtol=0
+            )
 
 
 def test_what_stands_in_padding_changes_no_bit(trunk, batch):
@@ -114,7 +120,9 @@ def test_fully_padded_row_is_finite_and_leaves_others_alone(trunk, batch):
 
 def test_missing_segments_are_segment_zero(any_trunk, batch):
     ids, mask, segments = batch
-    assert torch.equal(any_trunk(ids, mask).last, any_trunk(ids, mask, segments=torch.zeros_like(segments)).last)
+    assert torch.equal(
+        any_trunk(ids, mask).last, any_trunk(ids, mask, segments=torch.zeros_like(segments)).last
+    )
 
 
 def test_segments_matter_where_the_family_has_two(trunk, batch):
@@ -177,7 +185,9 @@ def test_prompts_receive_gradients(trunk, batch):
 def test_zero_deltas_change_no_bit(trunk, batch):
     ids, mask, _ = batch
     zero = {i: (lambda hidden, mask: torch.zeros_like(hidden)) for i in range(3)}
-    assert torch.equal(trunk.run(trunk.embed(ids), mask, start=0, stop=3, deltas=zero).last, trunk(ids, mask).last)
+    assert torch.equal(
+        trunk.run(trunk.embed(ids), mask, start=0, stop=3, deltas=zero).last, trunk(ids, mask).last
+    )
 
 
 def test_a_delta_acts_in_its_own_layer_only(trunk, batch):
@@ -196,7 +206,7 @@ def test_a_delta_outside_the_layers_run_is_refused(trunk, batch):
 
 
 def test_bfloat16_trunk_agrees_with_float32(data, batch):
-    """Wholly in bf16 (8 bits of mantissa, steps of 0.4 %): within 0.1 on states of unit scale, cosine over 0.999."""
+    """Wholly in bf16 (8 bits of mantissa, steps of 0.4 %): within 0.1 at unit scale, cosine over 0.999."""
     ids, mask, segments = batch
     exact = Trunk.from_data(data)(ids, mask, segments=segments)
     rough = Trunk.from_data(data, dtype=torch.bfloat16)(ids, mask, segments=segments)

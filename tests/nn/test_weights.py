@@ -45,7 +45,12 @@ def test_no_two_names_of_a_table_are_equal(family):
 @pytest.mark.parametrize("prefix", ["bert.", "roberta.", "module.electra.", "0.auto_model."])
 def test_prefix_is_found_and_heads_beside_it_are_left_out(family, ours, prefix):
     theirs = {prefix + name: value for name, value in to_hugging_face(ours, family).items()}
-    heads = {"cls.predictions.bias": 0, "lm_head.dense.weight": 0, "classifier.weight": 0, f"{prefix}pooler.dense.bias": 0}
+    heads = {
+        "cls.predictions.bias": 0,
+        "lm_head.dense.weight": 0,
+        "classifier.weight": 0,
+        f"{prefix}pooler.dense.bias": 0,
+    }
     assert from_hugging_face(theirs | heads, family) == ours
 
 

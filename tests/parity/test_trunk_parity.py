@@ -1,4 +1,4 @@
-"""Every layer's output against `transformers`, float32, for tiny random encoders of each family and for minilm."""
+"""Every layer against `transformers` in float32: tiny random encoders of each family, and minilm."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,14 @@ BERT = {
     "vocab_size": 50,
     "max_position_embeddings": 30,
 }
-DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "vocab_size": 50, "max_position_embeddings": 30}
+DISTILBERT = {
+    "dim": 32,
+    "n_layers": 3,
+    "n_heads": 4,
+    "hidden_dim": 64,
+    "vocab_size": 50,
+    "max_position_embeddings": 30,
+}
 ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
 CASES = {
     "bert": ("Bert", BERT),
@@ -55,7 +62,9 @@ def case(request, tmp_path):
             value.copy_(centre + 0.3 * torch.randn(value.shape, generator=generator))
     model.save_pretrained(tmp_path)
     words = {f"w{i}": i for i in range(50)}
-    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(
+        str(tmp_path / "tokenizer.json")
+    )
     return model, load_trunk(str(tmp_path))
 
 
@@ -73,7 +82,9 @@ def assert_same_layers(model, trunk, ids, mask, segments, *, padding, tolerance=
     ids = torch.where(mask, ids, padding)
     given = {} if segments is None else {"token_type_ids": segments}
     with torch.inference_mode():
-        expected = model(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **given).hidden_states
+        expected = model(
+            input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **given
+        ).hidden_states
         states = trunk(ids, mask, segments=segments)
     assert states.depth + 1 == len(expected)
     differences = [(states.layer(i) - h)[mask].abs().max().item() for i, h in enumerate(expected)]
@@ -136,7 +147,7 @@ def test_every_layer_of_minilm_equals_transformers(minilm):
 
 @pytest.mark.minilm
 def test_minilm_in_bfloat16_agrees_with_float32(minilm):
-    """Measured on random tokens: at most 0.11 apart on any layer, cosine at least 0.9998; held at twice that."""
+    """Measured on random tokens: at most 0.11 apart on any layer, cosine at least 0.9998; held at twice it."""
     data = load_trunk("minilm")
     ids, mask, segments = ragged(30522, [40, 1, 9, 23], tokens=40)
     with torch.inference_mode():

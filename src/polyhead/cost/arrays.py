@@ -79,8 +79,8 @@ def part_arrays(path: Path, shape: Architecture, owner: str) -> dict[str, tuple[
 def parameters(plan: Plan, shape: Architecture, *, matrices_only: bool = False) -> int:
     """How many numbers the plan's arrays hold, shared ones counted once.
 
-    `matrices_only` leaves out biases and layer norms, as Stickland and Murray (2019) count; their released code
-    has biases on every projection, and so have our arrays.
+    `matrices_only` leaves out biases and layer norms, as Stickland and Murray (2019) count; their released
+    code has biases on every projection, and so have our arrays.
     """
     return sum(a.size for a in arrays_of_plan(plan, shape) if a.is_matrix or not matrices_only)
 

