@@ -57,11 +57,22 @@ def main() -> None:
         key = {"task": "similarity", "method": "trained head on mean pooling", "seed": seed}
         if not any(all(row.get(k) == v for k, v in key.items()) for row in study.rows):
             extractor = extractor or open_extractor()
-            print(study.row(lambda x=extractor, n=seed: run(similarity(), SIMILARITY, x, n), **key), flush=True)
+            print(
+                study.row(lambda x=extractor, n=seed: run(similarity(), SIMILARITY, x, n), **key), flush=True
+            )
     if not any(row["method"] == "cosine of mean pooling" for row in study.rows):
         extractor = extractor or open_extractor()
-        print(study.row(lambda x=extractor: cosine(x), task="similarity", method="cosine of mean pooling", seed=0))
-    found = results("first_light_quality", command="python benchmarks/first_light_quality.py", rows=study.rows, claims=claims(study.rows))
+        print(
+            study.row(
+                lambda x=extractor: cosine(x), task="similarity", method="cosine of mean pooling", seed=0
+            )
+        )
+    found = results(
+        "first_light_quality",
+        command="python benchmarks/first_light_quality.py",
+        rows=study.rows,
+        claims=claims(study.rows),
+    )
     print(write_results(RESULTS, found))
 
 
@@ -79,7 +90,13 @@ def entry(task: str) -> TaskEntry:
 def similarity() -> TaskEntry:
     files = {split: f"{DATA}/glue_stsb/{split}.jsonl.gz" for split in ("train", "validation", "test")}
     return TaskEntry(
-        name="similarity", kind="regression", range=(0.0, 5.0), pair="separate", text="text_a", text_b="text_b", **files
+        name="similarity",
+        kind="regression",
+        range=(0.0, 5.0),
+        pair="separate",
+        text="text_a",
+        text_b="text_b",
+        **files,
     )
 
 
@@ -113,12 +130,16 @@ def cosine(extractor: Extractor) -> dict[str, object]:
     requests = [Wanted(path=path, inputs=texts) for texts in inputs]
     extractor.fill(requests)
     u, v = (
-        extractor.store(path).features(r.keys()).take(np.arange(len(r.inputs))).values[:, 0, 0] for r in requests
+        extractor.store(path).features(r.keys()).take(np.arange(len(r.inputs))).values[:, 0, 0]
+        for r in requests
     )
     similarity_of = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     targets = np.array([float(t) for t in ready.test.examples.targets])
     return {
-        "test": {"pearson": metrics.pearson(targets, similarity_of), "spearman": metrics.spearman(targets, similarity_of)},
+        "test": {
+            "pearson": metrics.pearson(targets, similarity_of),
+            "spearman": metrics.spearman(targets, similarity_of),
+        },
         "test_rows": len(targets),
     }
 
@@ -133,17 +154,63 @@ def claims(rows: list[dict]) -> list[Claim]:
         first, mean, attention = (
             scores(task, name) for name in ("first, last layer", "mean, last layer", "attention, mean of 4")
         )
-        gap = 100 * min(statistics.mean(attention) - statistics.mean(mean), statistics.mean(mean) - statistics.mean(first))
-        said = ", ".join(f"{n} {100 * statistics.mean(s):.1f} ± {100 * statistics.stdev(s):.1f}" for n, s in (("attention over the mean of 4", attention), ("mean", mean), ("first", first)))
-        found.append(Claim(id=f"first-light.pooler-order-{task}", text=f"{task}: attention over the mean of the last 4 layers beats mean pooling beats first position (smaller of the two gaps; macro-F1 {said})", target=0.0, value=gap, unit="points", holds=gap > 0))
+        gap = 100 * min(
+            statistics.mean(attention) - statistics.mean(mean), statistics.mean(mean) - statistics.mean(first)
+        )
+        said = ", ".join(
+            f"{n} {100 * statistics.mean(s):.1f} ± {100 * statistics.stdev(s):.1f}"
+            for n, s in (("attention over the mean of 4", attention), ("mean", mean), ("first", first))
+        )
+        found.append(
+            Claim(
+                id=f"first-light.pooler-order-{task}",
+                text=f"{task}: attention over the mean of the last 4 layers beats mean pooling beats first position (smaller of the two gaps; macro-F1 {said})",
+                target=0.0,
+                value=gap,
+                unit="points",
+                holds=gap > 0,
+            )
+        )
     emotion = statistics.mean(scores("emotion", "attention, mean of 4"))
-    found.append(Claim(id="first-light.emotion", text="emotion test macro-F1, attention over the mean of the last 4 layers, mean of 3 seeds", target=0.75, value=emotion, unit="macro-F1", holds=emotion >= 0.75))
+    found.append(
+        Claim(
+            id="first-light.emotion",
+            text="emotion test macro-F1, attention over the mean of the last 4 layers, mean of 3 seeds",
+            target=0.75,
+            value=emotion,
+            unit="macro-F1",
+            holds=emotion >= 0.75,
+        )
+    )
     for task in TASKS:
-        pairs = zip(scores(task, "attention, mean of 4, uint8"), scores(task, "attention, mean of 4"), strict=True)
+        pairs = zip(
+            scores(task, "attention, mean of 4, uint8"), scores(task, "attention, mean of 4"), strict=True
+        )
         change = 100 * statistics.mean(a - b for a, b in pairs)
-        found.append(Claim(id=f"first-light.uint8-{task}", text=f"{task}: uint8 minus float16 features, paired by seed, mean of 3 (within 0.5 points)", target=-0.5, value=change, unit="points", holds=change >= -0.5))
-    trained, plain = statistics.mean(scores("similarity", "trained head on mean pooling")), scores("similarity", "cosine of mean pooling")[0]
-    found.append(Claim(id="first-light.stsb-cosine", text=f"STS-B test Pearson, trained head (mean of 3 seeds {trained:.4f}) minus plain cosine of mean-pooled vectors ({plain:.4f})", target=0.0, value=100 * (trained - plain), unit="points", holds=trained > plain))
+        found.append(
+            Claim(
+                id=f"first-light.uint8-{task}",
+                text=f"{task}: uint8 minus float16 features, paired by seed, mean of 3 (within 0.5 points)",
+                target=-0.5,
+                value=change,
+                unit="points",
+                holds=change >= -0.5,
+            )
+        )
+    trained, plain = (
+        statistics.mean(scores("similarity", "trained head on mean pooling")),
+        scores("similarity", "cosine of mean pooling")[0],
+    )
+    found.append(
+        Claim(
+            id="first-light.stsb-cosine",
+            text=f"STS-B test Pearson, trained head (mean of 3 seeds {trained:.4f}) minus plain cosine of mean-pooled vectors ({plain:.4f})",
+            target=0.0,
+            value=100 * (trained - plain),
+            unit="points",
+            holds=trained > plain,
+        )
+    )
     return found
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from polyhead.config import Hashed
+from polyhead.config import Value
 from polyhead.errors import TrunkError
 
 Family = Literal["bert", "roberta", "electra", "distilbert"]
 ArrayShape = tuple[str, tuple[int, ...]]
 
 
-class Architecture(Hashed):
+class Architecture(Value):
     """Shape of a post-norm encoder: layer `a = LN(h + MH(h)); h' = LN(a + W2 gelu(W1 a))` (papers.md 0.2)."""
 
     layers: int
@@ -33,7 +33,9 @@ class Architecture(Hashed):
             if getattr(self, name) < 1:
                 raise TrunkError(f"a trunk's {name} must be positive", got=getattr(self, name))
         if self.width % self.heads:
-            raise TrunkError("a trunk's width must be a multiple of its heads", got=f"{self.width} and {self.heads}")
+            raise TrunkError(
+                "a trunk's width must be a multiple of its heads", got=f"{self.width} and {self.heads}"
+            )
 
     @property
     def max_tokens(self) -> int:

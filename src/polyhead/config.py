@@ -27,12 +27,6 @@ class Value(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_
     """Base of every value that crosses a module border: frozen, keyword-only, unknown keys refused."""
 
 
-class Hashed(Value, omit_defaults=True):
-    """Base of values that go into digests: a field at its default is not written, so that a later version may add a
-    field without changing what every digest was. A default of such a field is therefore never changed.
-    """
-
-
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
@@ -45,10 +39,12 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
         raise ConfigError(
             f"no configuration file at {path}", do="write one with `polyhead init`, or give its path"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML", got=error, do="fix that line") from None
     except OSError as error:
-        raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None
+        raise ConfigError(
+            f"cannot read {path}", got=error.strerror, do="give the path of a TOML file"
+        ) from None
     return to_value(data, kind, source=str(path))
 
 
@@ -64,8 +60,10 @@ def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
     """JSON bytes as a checked `kind`."""
     try:
         return to_value(msgspec.json.decode(raw), kind, source=source)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(
+            f"{source} is not JSON", got=error, do="restore the file or write it again"
+        ) from None
 
 
 def to_json(value: object, *, indent: int = 2) -> bytes:
@@ -79,6 +77,30 @@ def to_toml(value: object) -> str:
 
     text: str = tomli_w.dumps(_without_none(msgspec.to_builtins(value)))
     return text
+
+
+def digested(value: object) -> Any:
+    """Plain data for a digest: fields that equal their default are left out.
+
+    A later version may so add a field without changing what every digest was; the default of a field that goes into
+    digests is therefore never changed.
+    """
+    if isinstance(value, msgspec.Struct):
+        kept = {name: digested(getattr(value, name)) for name in _changed(value)}
+        tag = value.__struct_config__.tag
+        return kept if tag is None else {str(value.__struct_config__.tag_field): tag, **kept}
+    if isinstance(value, dict):
+        return {key: digested(item) for key, item in value.items()}
+    return [digested(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _changed(value: msgspec.Struct) -> list[str]:
+    found = []
+    for field in msgspec.structs.fields(type(value)):
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if getattr(value, field.name) != default:
+            found.append(field.name)
+    return found
 
 
 def _without_none(data: Any) -> Any:
@@ -119,9 +141,15 @@ def _field_names(kind: Any, path: str, data: object) -> list[str]:
                 kind = typing.get_args(kind)[1]
             data = data.get(name) if isinstance(data, dict) else None
         elif index:
-            kind = typing.get_args(kind)[0] if typing.get_args(kind) else kind
+            options = typing.get_args(kind)
+            kind = options[typing.get_origin(kind) is dict] if options else kind
             data = data[int(index)] if isinstance(data, list) and index.isdigit() else None
-    return [name for struct in _chosen(_structs(kind), data) for name in struct.__struct_encode_fields__]
+    return [name for struct in _chosen(_structs(kind), data) for name in _keys(struct)]
+
+
+def _keys(struct: Any) -> tuple[str, ...]:
+    tag = struct.__struct_config__.tag_field
+    return (*([tag] if tag else []), *struct.__struct_encode_fields__)
 
 
 def _structs(kind: Any) -> list[Any]:

@@ -39,13 +39,13 @@ class PolyheadError(Exception):
 
 
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
-    parts = [what.rstrip(".") + "."]
+    parts = [_shown(what, 1000).rstrip(".") + "."]
     if got is not None:
         parts.append(f"Got: {_shown(got)}.")
     if allowed is not None:
         parts.append(f"Allowed: {_shown(allowed)}.")
     if do is not None:
-        parts.append(f"Do: {do.rstrip('.')}.")
+        parts.append(f"Do: {_shown(do, 1000).rstrip('.')}.")
     return " ".join(parts)
 
 
@@ -138,10 +138,10 @@ class BackendError(PolyheadError):
 class MissingExtra(PolyheadError):
     """A package that is not installed; the message holds the line that installs it."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str, purpose: str, *, instead: str | None = None) -> None:
         super().__init__(
             f"{purpose} needs the package '{package}', which is not installed",
-            do=f"pip install 'polyhead[{extra}]'",
+            do=f"pip install 'polyhead[{extra}]'" + (f", or {instead}" if instead else ""),
             package=package,
             extra=extra,
         )

@@ -58,7 +58,9 @@ class Model(nn.Module):
                 case Pool() as node:
                     key = (step.parent, node.stored())
                     if key not in values:
-                        values[key] = coded(stored_value(states[step.parent], key[1], batch.words), key[1].codec)
+                        values[key] = coded(
+                            stored_value(states[step.parent], key[1], batch.words), key[1].codec
+                        )
                     found.update(dict.fromkeys(step.tasks, values[key]))
                 case Head():
                     pass
@@ -71,7 +73,9 @@ class Model(nn.Module):
     def _run(self, node: Layers, states: States) -> States:
         if node.weights != "trunk" or node.delta is not None or not node.is_plain:
             raise PlanError(
-                "this version runs the trunk's own layers only", got=node, allowed="Layers with weights 'trunk'"
+                "this version runs the trunk's own layers only",
+                got=node,
+                allowed="Layers with weights 'trunk'",
             )
         self.layers_run += node.stop - node.start
         return self.trunk.go_on(states, stop=node.stop)
@@ -85,7 +89,11 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
     (cut away, or normalised to nothing) is a row of zeros.
     """
     depth = states.depth
-    chosen = {"last": [depth], "mean": list(range(depth - pool.of + 1, depth + 1)), "all": list(range(1, depth + 1))}
+    chosen = {
+        "last": [depth],
+        "mean": list(range(depth - pool.of + 1, depth + 1)),
+        "all": list(range(1, depth + 1)),
+    }
     layers = [states.layer(i) for i in chosen[pool.layers]]
     mask = states.mask
     if pool.positions == "first":
@@ -96,7 +104,9 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
         mask = mask.new_ones(len(mask), 1)
     elif pool.positions == "tokens":
         if words is None:
-            raise PlanError("a path that reads words needs each word's first sub-token", do="give the batch its words")
+            raise PlanError(
+                "a path that reads words needs each word's first sub-token", do="give the batch its words"
+            )
         mask = words >= 0
         index = words.clamp(min=0).long().unsqueeze(-1)
         layers = [h.gather(1, index.expand(-1, -1, h.shape[-1])) * mask.unsqueeze(-1) for h in layers]

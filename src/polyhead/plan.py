@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.config import Hashed
+from polyhead.config import Value, digested
 from polyhead.errors import PlanError
 
 TRUNK = "trunk"
@@ -23,14 +23,18 @@ DeltaKind = Literal["projected_attention", "low_rank", "feed_forward", "scale", 
 CodecName = Literal["float32", "float16", "uint8", "sign"]
 
 
-class Prompt(Hashed):
+class Prompt(Value):
     """`rows` trained input vectors that one owner adds before the text (paper 002)."""
 
     part: str
     rows: int
 
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise PlanError("a prompt has at least one row", got=self.rows)
 
-class Delta(Hashed):
+
+class Delta(Value):
     """A function added inside each layer: `h' = LN2(a + FFN(a) + TS(h))` (paper 004, papers.md 5.a.2)."""
 
     kind: DeltaKind
@@ -57,7 +61,7 @@ class Delta(Hashed):
             )
 
 
-class Codec(Hashed):
+class Codec(Value):
     """How a stored feature is written: uint8 is `q = clip(round(x / scale) + zero, 0, 255)`, 1 bit the sign.
 
     `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
@@ -78,7 +82,7 @@ class Codec(Hashed):
             )
 
 
-class Embed(Hashed, tag="embed"):
+class Embed(Value, tag="embed"):
     """The text, and prompt rows if any, become the first state."""
 
     trunk: str  # digest
@@ -86,7 +90,7 @@ class Embed(Hashed, tag="embed"):
     isolated: bool = False  # text rows do not see prompts, a prompt sees the text and itself
 
 
-class Layers(Hashed, tag="layers"):
+class Layers(Value, tag="layers"):
     """Run layers [start, stop) with the trunk's or a part's weights."""
 
     start: int
@@ -111,7 +115,7 @@ class Layers(Hashed, tag="layers"):
         return not (self.enter or self.leave)
 
 
-class Pool(Hashed, tag="pool"):
+class Pool(Value, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
     `first`, `mean`, `attention` (learned query, paper 000) and `prompt` (mean of own prompt rows) give one
@@ -147,7 +151,7 @@ class Pool(Hashed, tag="pool"):
         )
 
 
-class Head(Hashed, tag="head"):
+class Head(Value, tag="head"):
     """Features to the kind's outputs: `y = U tanh(W z + b) + u`, or `y = U z + u` when `hidden` is 0."""
 
     kind: str
@@ -161,14 +165,16 @@ class Head(Hashed, tag="head"):
 Node = Embed | Layers | Pool | Head
 
 
-class Path(Hashed):
+class Path(Value):
     """How one task gets from text to answer, or a prefix of that way."""
 
     nodes: tuple[Node, ...]
 
     def __post_init__(self) -> None:
         order = [_ORDER[type(node)] for node in self.nodes]
-        if not order or order[0] != 0 or order != sorted(order) or order.count(0) > 1 or order.count(2) > 1:
+        once = all(order.count(kind) <= 1 for kind in (0, 2, 3))
+        headless = 3 in order and 2 not in order
+        if not order or order[0] != 0 or order != sorted(order) or not once or headless:
             raise PlanError(
                 "a path does not have its nodes in order",
                 got=[type(node).__name__ for node in self.nodes],
@@ -218,7 +224,7 @@ class Path(Hashed):
 _ORDER: dict[type, int] = {Embed: 0, Layers: 1, Pool: 2, Head: 3}
 
 
-class Step(Hashed):
+class Step(Value):
     """One node of the merged tree. `parent` is an index into the plan's steps, -1 at a root."""
 
     node: Node
@@ -226,7 +232,7 @@ class Step(Hashed):
     tasks: tuple[str, ...]  # every task whose path passes here
 
 
-class Plan(Hashed):
+class Plan(Value):
     """The paths of many tasks merged on equal prefixes: steps in an order where parents come first."""
 
     steps: tuple[Step, ...]
@@ -248,7 +254,7 @@ class Plan(Hashed):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """All tasks, in the order in which they were merged."""
+        """All tasks: those of one root together, in the order in which they were merged."""
         return tuple(dict.fromkeys(task for step in self.steps for task in step.tasks))
 
 
@@ -287,11 +293,11 @@ def merge(paths: Mapping[str, Path]) -> Plan:
     """One plan for many tasks: layer nodes are cut at all paths' boundaries, then equal prefixes meet."""
     cuts = {edge for path in paths.values() for node in path.layers for edge in (node.start, node.stop)}
     steps: list[tuple[Node, int, list[str]]] = []
-    known: dict[tuple[int, bytes], int] = {}
+    known: dict[tuple[int, Node], int] = {}
     for task, path in paths.items():
         parent = -1
         for node in split(path, cuts).nodes:
-            key = (parent, _encode(node))
+            key = (parent, node)
             if key not in known:
                 known[key] = len(steps)
                 steps.append((node, parent, []))
@@ -313,7 +319,7 @@ def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
             "a digest needs the arrays' digest of every part on the path", got=f"none for {missing}"
         )
     content = {"nodes": joined(path).nodes, "parts": {owner: (parts or {})[owner] for owner in owners}}
-    return hashlib.sha256(_encode(content)).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()
 
 
 def owners_of(path: Path) -> Iterator[str]:
@@ -337,7 +343,3 @@ def owners_of_node(node: Node) -> Iterator[str]:
                 yield node.part
         case Head():
             yield node.part
-
-
-def _encode(value: object) -> bytes:
-    return msgspec.json.encode(value, order="sorted")

@@ -54,7 +54,9 @@ class Training(Value):
     dropout: float = 0.1  # on the pooled vector and before the output layer; 0.1/0.1 as in papers.md 1.a.5
     class_weights: bool = False  # balanced: n / (labels * n of the label)
     clip: float = 1.0  # global norm of the gradients
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"  # of the frozen trunk; auto: bfloat16 where native
+    precision: Literal["auto", "float32", "bfloat16"] = (
+        "auto"  # of the frozen trunk; auto: bfloat16 where native
+    )
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 1 or self.patience < 1 or not self.learning_rate > 0:
@@ -66,7 +68,9 @@ class Training(Value):
             )
         if not 0 <= self.dropout < 1 or not 0 <= self.warmup <= 1:
             raise ConfigError(
-                "dropout and warmup are shares", got=f"{self.dropout} and {self.warmup}", allowed="0 to below 1"
+                "dropout and warmup are shares",
+                got=f"{self.dropout} and {self.warmup}",
+                allowed="0 to below 1",
             )
 
 

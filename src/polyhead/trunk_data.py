@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from polyhead.architecture import Architecture, trunk_arrays
-from polyhead.config import Hashed
+from polyhead.config import Value, digested
 from polyhead.errors import WeightsMismatch
 
 
-class TextSettings(Hashed):
+class TextSettings(Value):
     """How a text becomes token ids; part of the trunk's digest, since it decides what the states are."""
 
     max_tokens: int  # special tokens included; longer inputs are cut, or read in windows where a task asks
@@ -46,7 +46,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
 def trunk_digest(architecture: Architecture, arrays: str, tokenizer: bytes, settings: TextSettings) -> str:
     """The digest of a trunk from the digest of its arrays, so that a reader need not hash them twice."""
     facts = {"architecture": architecture, "settings": settings, "arrays": arrays}
-    content = msgspec.json.encode(facts, order="sorted") + hashlib.sha256(tokenizer).digest()
+    content = msgspec.json.encode(digested(facts), order="sorted") + hashlib.sha256(tokenizer).digest()
     return hashlib.sha256(content).hexdigest()
 
 
@@ -60,7 +60,9 @@ def arrays_digest(arrays: Mapping[str, np.ndarray]) -> str:
     return total.hexdigest()
 
 
-def check_arrays(arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], *, owner: str) -> None:
+def check_arrays(
+    arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[int, ...]], *, owner: str
+) -> None:
     """Raises WeightsMismatch that names every array missing, extra or of another shape."""
     missing, extra = sorted(set(expected) - set(arrays)), sorted(set(arrays) - set(expected))
     if missing or extra:
@@ -69,7 +71,9 @@ def check_arrays(arrays: Mapping[str, np.ndarray], expected: Mapping[str, tuple[
             got=f"missing {missing[:5] or 'none'}, extra {extra[:5] or 'none'}",
             do="give the weights that belong to this configuration",
         )
-    wrong = [f"{n}: {arrays[n].shape} for {shape}" for n, shape in expected.items() if arrays[n].shape != shape]
+    wrong = [
+        f"{n}: {arrays[n].shape} for {shape}" for n, shape in expected.items() if arrays[n].shape != shape
+    ]
     if wrong:
         raise WeightsMismatch(
             f"arrays of {owner} have another shape than their configuration says",

@@ -113,7 +113,7 @@ def test_attention_equals_torchs_multi_head_attention(attention, values, mask):
 
 
 def test_attention_computed_folded_equals_unfolded_in_value_and_gradients(attention, values, mask):
-    """In float64, where only the algebra can differ. Unfolded, the key bias gets rounding noise for a gradient."""
+    """In float64, where only the algebra differs. Unfolded, the key bias gets rounding noise as gradient."""
     attention, values = attention.double(), values.double().requires_grad_(True)
     weights = torch.randn(4, WIDTH, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     found = []

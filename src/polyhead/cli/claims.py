@@ -20,7 +20,16 @@ def command(folder: str, json_to: str | None) -> None:
     claims = in_order(read_results(Path(folder)))
     rows: list[list[object]] = [["holds", "claim", "target", "value", "unit", "what"]]
     for _, claim in claims:
-        rows.append(["yes" if claim.holds else "NO", claim.id, f"{claim.target:g}", f"{claim.value:.4g}", claim.unit, claim.text])
+        rows.append(
+            [
+                "yes" if claim.holds else "NO",
+                claim.id,
+                f"{claim.target:g}",
+                f"{claim.value:.4g}",
+                claim.unit,
+                claim.text,
+            ]
+        )
     printer.lines(table(rows, left=2))
     for _, claim in claims:
         if claim.note:

@@ -29,7 +29,10 @@ def declared(
     tags = (label or "tags") if tokens else None
     column = spans or tags or label or "label"
     values = list(_column(data, column))
-    entry: dict[str, object] = {"name": name or re.sub(r"[^A-Za-z0-9._-]+", "-", data.name.split(".")[0]), "kind": kind}
+    entry: dict[str, object] = {
+        "name": name or re.sub(r"[^A-Za-z0-9._-]+", "-", data.name.split(".")[0]),
+        "kind": kind,
+    }
     if kind == "regression":
         numbers = [float(str(value)) for value in values]
         entry["range"] = [min(numbers), max(numbers)]

@@ -77,4 +77,9 @@ def _answer(answer: dict[str, Any]) -> str:
         return ", ".join(f"{name} ({answer['scores'][name]:.2f})" for name in answer["labels"]) or "none"
     if "value" in answer:
         return f"{answer['value']:.2f}"
-    return ", ".join(f"{span['label']}={span['text']!r} [{span['start']}:{span['end']}]" for span in answer["spans"]) or "none"
+    return (
+        ", ".join(
+            f"{span['label']}={span['text']!r} [{span['start']}:{span['end']}]" for span in answer["spans"]
+        )
+        or "none"
+    )

@@ -35,6 +35,8 @@ def command(
     rows: list[list[object]] = [["task", "split", "rows", "metric", "score", "other metrics"]]
     for score in found:
         others = ", ".join(f"{n} {v:.4f}" for n, v in score.scores.items() if n != score.metric)
-        rows.append([score.task, score.split, score.rows, score.metric, f"{score.scores[score.metric]:.4f}", others])
+        rows.append(
+            [score.task, score.split, score.rows, score.metric, f"{score.scores[score.metric]:.4f}", others]
+        )
     printer.lines(table(rows, left=2))
     printer.json({"backend": session.backend.name, "precision": session.backend.precision, "scores": found})

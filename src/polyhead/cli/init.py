@@ -12,14 +12,18 @@ from polyhead.cli.output import Printer, json_option
 @click.command("init")
 @click.argument("data", type=click.Path(dir_okay=False))
 @click.option("--task", "name", help="Name of the task (default: the file's name).")
-@click.option("--kind", type=click.Choice(["single_label", "multi_label", "regression", "tagging"]), required=True)
+@click.option(
+    "--kind", type=click.Choice(["single_label", "multi_label", "regression", "tagging"]), required=True
+)
 @click.option("--text", default="text", show_default=True, help="Column of the text.")
 @click.option("--text-b", help="Column of the second text, for pairs.")
 @click.option("--label", help="Column of the label (tagging: of the tags).")
 @click.option("--tokens", help="Column of the tokens, for tagging.")
 @click.option("--spans", help="Column of labelled spans, for tagging.")
 @click.option("--test", type=click.Path(dir_okay=False), help="File of the reported split.")
-@click.option("--output", "-o", default="polyhead.toml", show_default=True, help="Where to write the project file.")
+@click.option(
+    "--output", "-o", default="polyhead.toml", show_default=True, help="Where to write the project file."
+)
 @json_option
 def command(
     data: str,
@@ -49,8 +53,14 @@ def command(
     )  # fmt: skip
     before = target.read_text(encoding="utf-8") if target.exists() else ""
     if before and entry["name"] in [known.name for known in read_project(target).tasks]:
-        raise ConfigError(f"{output} declares a task '{entry['name']}' already", do="give --task another name")
-    after = before.rstrip() + "\n\n" + project_text(entry, is_first=False) if before else project_text(entry, is_first=True)
+        raise ConfigError(
+            f"{output} declares a task '{entry['name']}' already", do="give --task another name"
+        )
+    after = (
+        before.rstrip() + "\n\n" + project_text(entry, is_first=False)
+        if before
+        else project_text(entry, is_first=True)
+    )
     temporary = target.with_name(target.name + ".tmp")
     temporary.write_text(after, encoding="utf-8")
     try:
@@ -62,6 +72,8 @@ def command(
     printer.line(f"{output}: task '{entry['name']}' ({kind})")
     for key in ("labels", "range"):
         if key in entry:
-            printer.line(f"{key}: {entry[key]}  (found in {data}; check their order and that none is missing)")
+            printer.line(
+                f"{key}: {entry[key]}  (found in {data}; check their order and that none is missing)"
+            )
     printer.line(f"next: polyhead train {output}")
     printer.json({"file": output, "task": entry})

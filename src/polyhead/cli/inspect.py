@@ -24,12 +24,24 @@ def command(bundle: str, tokens: int, verify: bool, json_to: str | None) -> None
     if verify:
         opened.verify()
     shape, plan = opened.architecture, merge({name: record.path for name, record in opened.tasks.items()})
-    printer.line(f"bundle {bundle}: trunk {opened.trunk_name}, digest {opened.digest[:16]}, {len(opened.tasks)} tasks")
+    printer.line(
+        f"bundle {bundle}: trunk {opened.trunk_name}, digest {opened.digest[:16]}, {len(opened.tasks)} tasks"
+    )
     if verify:
         printer.line("every file is as it was written")
     printer.lines(["", *tree(plan)])
     rows: list[list[object]] = [
-        ["task", "kind", "version", "metric", "test", "parameters", "part bytes", "MFLOP added", "of the pass"]
+        [
+            "task",
+            "kind",
+            "version",
+            "metric",
+            "test",
+            "parameters",
+            "part bytes",
+            "MFLOP added",
+            "of the pass",
+        ]
     ]
     total = cost.cost_of(plan, shape, tokens)
     shared = total.flops - sum(cost.added(plan, name, shape, tokens).flops for name in opened.tasks)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import io
 import logging
+import os
 import sys
+import traceback
 
 import click
 
@@ -21,6 +26,7 @@ VERBS = {
     "papers": "Reproduce figures and tables of the papers.",
     "claims": "Print every claim of the results files, those that do not hold first.",
 }
+FAILED, MISUSED, STOPPED = 1, 2, 130
 
 
 class _Verbs(click.Group):
@@ -43,33 +49,63 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="polyhead")
-@click.option("--verbose", is_flag=True, help="Also print the log of what the library does.")
+@click.option("--verbose", is_flag=True, help="Also print the log of what the library does, and tracebacks.")
 def commands(verbose: bool) -> None:
-    """One shared encoder, every text task: train, bundle and answer many tasks with one pass."""
+    """One shared encoder, every text task: train, bundle and answer many tasks with one pass.
+
+    `polyhead demo` shows all of it in two minutes. With data of your own: init, train, evaluate, predict.
+
+    Exit codes: 0 done, 1 an error, 2 a wrong command line, 130 stopped.
+    """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command line; ends the process with 1 after an error of ours, 2 after a wrong command line."""
+    """Runs a command line; ends the process with 1 after an error, 2 after a wrong command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a path or a label may hold what the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
-    except click.exceptions.Abort:
-        _fail("stopped; what was written stays, and the same command goes on from there", 130)
-    except KeyboardInterrupt:
-        _fail("stopped; what was written stays, and the same command goes on from there", 130)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _end("stopped; what was finished is kept", STOPPED)
     except click.ClickException as error:
         error.show()
-        sys.exit(error.exit_code)
+        _end("", error.exit_code)
     except PolyheadError as error:
-        _fail(f"{type(error).__name__}: {error}", 1)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        _end(f"{type(error).__name__}: {error}", FAILED, error)
     except OSError as error:
-        name = f" {error.filename}" if error.filename else ""
-        _fail(f"cannot read or write{name}: {error.strerror or error}. What was finished before is kept.", 1)
+        _end(_said(error), FAILED, error)
+    except MemoryError as error:
+        _end("there is not enough memory; what was finished is kept", FAILED, error)
+    except Exception as error:
+        _end(
+            f"a fault of polyhead itself: {type(error).__name__}: {error}. What was finished is kept. "
+            "Do: run `polyhead --verbose` with the same words and report what it prints.",
+            FAILED,
+            error,
+        )
 
 
-def _fail(message: str, code: int) -> None:
-    click.echo(f"polyhead: {message}", err=True)
+def _said(error: OSError) -> str:
+    name = f" {error.filename}" if error.filename else ""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    do = " Do: make room, then run the same command again." if full else ""
+    return f"cannot read or write{name}: {error.strerror or error}. What was finished is kept.{do}"
+
+
+def _end(message: str, code: int, error: BaseException | None = None) -> None:
+    """Says why and ends the process, also when nobody reads what it says."""
+    with contextlib.suppress(OSError, ValueError):
+        if error is not None and logging.getLogger().isEnabledFor(logging.INFO):
+            click.echo("".join(traceback.format_exception(error)), err=True)
+        if message:
+            click.echo(f"polyhead: {message}", err=True)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):  # a closed pipe or a full disk: Python would try again at its end
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)

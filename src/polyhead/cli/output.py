@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -14,23 +16,27 @@ from polyhead.config import to_json
 from polyhead.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+DASH = "-"  # standard input or output in place of a file
 
 
 def json_option(command: Command) -> Command:
-    """Adds `--json FILE`: all that the command prints, as JSON; `-` for standard output instead of the lines."""
-    return click.option(
-        "--json", "json_to", metavar="FILE", help="Write what is printed as JSON to FILE, or - for standard output."
-    )(command)
+    """Adds `--json FILE`: all that the command prints as JSON; `-` for standard output, in place of the lines."""
+    said = "Write all that is printed to FILE as JSON; - for standard output, in place of the lines."
+    return click.option("--json", "json_to", metavar="FILE", help=said)(command)
 
 
 class Printer:
-    """Prints lines unless JSON goes to standard output; a progress line is replaced in place on a terminal."""
+    """Prints lines unless JSON goes to standard output; a progress line is replaced in place on a terminal.
 
-    def __init__(self, json_to: str | None) -> None:
+    Raises ConfigError at once when `json_to` cannot be written, not after hours of work.
+    """
+
+    def __init__(self, json_to: str | None = None) -> None:
         self._json_to = json_to
-        self._is_quiet = json_to == "-"
+        self._is_quiet = json_to == DASH
         self._width = 0
-        self._last = 0
+        if json_to is not None and not self._is_quiet:
+            check_writable(json_to)
 
     def line(self, text: str = "") -> None:
         """A line on standard output."""
@@ -44,7 +50,7 @@ class Printer:
 
     def show(self, text: str) -> None:
         """A progress line on standard error, if that is a terminal; "" clears it."""
-        if not sys.stderr.isatty():
+        if sys.stderr is None or not sys.stderr.isatty():
             return
         cut = text[: shutil.get_terminal_size().columns - 1]
         click.echo("\r" + cut.ljust(self._width) + ("\r" if not cut else ""), nl=False, err=True)
@@ -55,20 +61,84 @@ class Printer:
         if self._json_to is None:
             return
         raw = to_json(value)
-        if self._json_to == "-":
+        if self._is_quiet:
             click.echo(raw.decode(), nl=False)
             return
-        try:
-            Path(self._json_to).write_bytes(raw)
-        except OSError as error:
-            raise ConfigError(f"cannot write {self._json_to}", got=error.strerror, do="name a file that can be") from None
+        with writing(self._json_to) as file:
+            file.write(raw)
+
+
+def note(text: str) -> None:
+    """A line on standard error for people: a warning or a reason, never a result."""
+    click.echo(f"polyhead: {text}", err=True)
+
+
+def check_writable(name: str) -> None:
+    """Raises ConfigError unless a file of this name can be written."""
+    path = Path(name)
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not path.parent.is_dir():
+        reason = f"there is no folder {path.parent}"
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        reason = "permission denied"
+    else:
+        return
+    raise ConfigError(f"cannot write {name}", got=reason, do="name a file in a folder that you can write to")
+
+
+@contextmanager
+def writing(name: str) -> Iterator[IO[bytes]]:
+    """A file to write; it takes its name when it is whole, so that an older file is lost to no failure.
+
+    What was written before a failure stays as `<name>.partial`. Pipes and devices are written as they are.
+    """
+    check_writable(name)
+    path = Path(name)
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+        return
+    partial = path.with_name(path.name + ".partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        if partial.exists() and not partial.stat().st_size:
+            partial.unlink()
+        elif partial.exists():
+            note(f"what was written before is in {partial}")
+        raise
+    partial.replace(path)
 
 
 def table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
-    """Columns two spaces apart, the first `left` ones to the left, the rest to the right; row 0 is the heading."""
+    """Columns two spaces apart, the first `left` to the left, the rest to the right; row 0 is the heading."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    return [
-        "  ".join(c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in cells
+    return [_aligned(row, widths, left) for row in cells]
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> str:
+    placed = [
+        cell.ljust(width) if column < left else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
+    return "  ".join(placed).rstrip()
+
+
+def counted(number: int, what: str, *, several: str | None = None) -> str:
+    """`1 task`, `6 tasks`, `2 encoder passes`."""
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
+
+
+def in_bytes(number: int) -> str:
+    """`605 KB`, `2.97 MB`: three digits, in powers of 1000."""
+    size, unit = float(number), "B"
+    for larger in ("KB", "MB", "GB", "TB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g} {unit}" if unit != "B" else f"{number} B"

@@ -2,110 +2,176 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.output import Printer
+from polyhead.cli.lines import Line, line_of, pieces
+from polyhead.cli.options import backend_option, names_in, tasks_option
+from polyhead.cli.output import DASH, Printer, counted, note, writing
+from polyhead.config import Value
+from polyhead.errors import BackendError, ConfigError, DataError, EmptyData
 
-PIECE = 256  # inputs answered at a time
+if TYPE_CHECKING:
+    from polyhead.engine.session import Session
 
 
 @click.command("predict")
 @click.argument("bundle", type=click.Path(file_okay=False))
-@click.argument("file", default="-")
-@click.option("--tasks", help="Comma-separated tasks to answer; all that fit by default.")
-@click.option("--backend", default="torch", show_default=True, help="torch or reference.")
-@click.option("--precision", help="float32 or bfloat16; by default what the tasks were trained with.")
-@click.option("--deterministic", is_flag=True, help="Fixed batch shapes: equal bits whatever the batch mates.")
-@click.option("--output", "-o", default="-", help="Write here instead of standard output.")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default=DASH)
+@tasks_option("Answer these tasks only, with commas between them; by default all that fit an input.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["auto", "text", "json"]),
+    default="auto",
+    show_default=True,
+    help="What a line is; auto: JSON if it begins with { or is a JSON string, else text.",
+)
+@backend_option
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Of the trunk; by default the one that the tasks were trained with.",
+)
+@click.option(
+    "--deterministic", is_flag=True, help="Fixed batch shapes: equal bits whatever the batch mates."
+)
+@click.option("--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, not to standard output.")
 def command(
-    bundle: str, file: str, tasks: str | None, backend: str, precision: str | None, deterministic: bool, output: str
+    bundle: str,
+    file: str,
+    tasks: tuple[str, ...],
+    form: str,
+    backend: str,
+    precision: str | None,
+    deterministic: bool,
+    output: str,
 ) -> None:
     """Answer tasks of BUNDLE for every line of FILE (or standard input), as one JSON object a line.
 
     A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair, or
-    {"tokens": [...]}. Lines that cannot be read get {"error": ...} in their place, are counted, and end the command
-    with exit code 1 after all others are answered.
-    """
-    from polyhead.engine.session import Session
+    {"tokens": [...]}; an "id" comes back with the answers. Lines from a pipe are answered as they arrive.
 
-    names = [name.strip() for name in tasks.split(",") if name.strip()] if tasks is not None else None
-    session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-    session.plan(session._asked(names))
-    printer = Printer(None)
-    failed = done = 0
-    with click.open_file(file, "rb") as source, click.open_file(output, "w", encoding="utf-8") as target:
-        for piece in _pieces(source):
-            failed += _answer(session, piece, names, target)
-            done += len(piece)
-            printer.show(f"{done:,} answered")
-    printer.show("")
-    if not done:
-        raise click.ClickException(f"{file} holds no line to answer")
-    if failed:
-        click.echo(f"polyhead: {failed} of {done} lines could not be read; their place holds the reason", err=True)
+    An answer line holds the number of its line, "answers" by task, the "receipt" of what they cost, and under
+    "skipped" the tasks that do not fit the input, with the reason. Blank lines are skipped and counted. A line
+    that cannot be read, or that no task can answer, has its reason in its place; all other lines are answered,
+    and the command ends with exit code 1.
+    """
+    with _source(file) as source, _target(output) as target:
+        session = _opened(bundle, names_in(tasks), backend, precision, deterministic)
+        count = _answered(session, source, target, names_in(tasks) or None, form)
+        if not count.lines:
+            raise EmptyData(f"{_name(file)} holds no line to answer", do="give text, one input a line")
+    if count.blank:
+        note(f"{counted(count.blank, 'blank line')} skipped")
+    if count.unread or count.unanswered:
+        note(
+            f"of {counted(count.lines, 'line')}, {count.unread:,} could not be read and {count.unanswered:,} "
+            "fit no task; their place holds the reason"
+        )
         sys.exit(1)
 
 
-def _answer(session: Any, lines: list[tuple[int, bytes]], names: list[str] | None, target: IO[str]) -> int:
+class _Count(Value):
+    """What became of the lines so far."""
+
+    lines: int = 0  # not blank
+    blank: int = 0
+    unread: int = 0
+    unanswered: int = 0
+
+
+def _opened(
+    bundle: str, names: tuple[str, ...], backend: str, precision: str | None, deterministic: bool
+) -> Session:
+    from polyhead.engine.session import Session
+
+    session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
+    if precision is not None and session.backend.precision != precision:
+        raise BackendError(
+            f"the {backend} backend cannot run the trunk in {precision}", allowed=session.backend.precision
+        )
+    if not session.asked(names or None):
+        raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
+    return session
+
+
+def _answered(
+    session: Session, source: IO[bytes], target: IO[bytes], names: tuple[str, ...] | None, form: str
+) -> _Count:
     import msgspec
 
-    from polyhead.errors import DataError
+    printer, count = Printer(), _Count()
+    for piece in pieces(source):
+        rows = _rows(session, piece.lines, names, form)
+        target.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        target.flush()
+        count = _Count(
+            lines=count.lines + len(rows),
+            blank=count.blank + piece.blank,
+            unread=count.unread + sum("error" in row for row in rows),
+            unanswered=count.unanswered + sum(row.get("answers") == {} for row in rows),
+        )
+        if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough
+            printer.show(f"{count.lines:,} answered")
+    printer.show("")
+    return count
 
-    rows: list[dict[str, object] | None] = []
-    inputs, words, places = [], [], []
-    for number, line in lines:
+
+def _rows(
+    session: Session, lines: list[tuple[int, bytes]], names: tuple[str, ...] | None, form: str
+) -> list[dict[str, Any]]:
+    """One plain object a line, in order."""
+    import msgspec
+
+    read: list[Line] = []
+    rows: list[dict[str, Any]] = []
+    for number, raw in lines:
+        rows.append({"line": number})
         try:
-            given, own = _input(number, line)
+            line = line_of(number, raw, form)
         except DataError as error:
-            rows.append({"line": number, "error": str(error)})
+            rows[-1]["error"] = str(error)
             continue
-        inputs.append(given)
-        words.append(own)
-        places.append(len(rows))
-        rows.append(None)
-    for place, result in zip(places, session.predict(inputs, tasks=names, words=words), strict=True):
-        rows[place] = msgspec.to_builtins(result)
-    for row in rows:
-        target.write(msgspec.json.encode(row).decode() + "\n")
-    target.flush()
-    return len(rows) - len(places)
+        if line.id is not None:
+            rows[-1]["id"] = line.id
+        read.append(line)
+    found = session.predict([line.input for line in read], tasks=names, words=[line.words for line in read])
+    waiting = [row for row in rows if "error" not in row]
+    for row, result in zip(waiting, found, strict=True):
+        row |= msgspec.to_builtins(result)
+    return rows
 
 
-def _input(number: int, line: bytes) -> tuple[Any, Any]:
-    import json
-
-    from polyhead.engine.session import input_of
-    from polyhead.errors import BadValue
-
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadValue(f"line {number} is not UTF-8", got=error.reason, do="save the file as UTF-8") from None
-    if text[:1] not in ("{", '"'):
-        return (text,), None
-    try:
-        row = json.loads(text)  # the standard library keeps lone surrogates, which are then repaired and counted
-    except ValueError as error:
-        if text[0] == '"':
-            return (text,), None
-        raise BadValue(f"line {number} is not JSON", got=error, do="fix the line, or give plain text") from None
-    return input_of(row, where=f"line {number}")
+@contextlib.contextmanager
+def _source(file: str) -> Iterator[IO[bytes]]:
+    if file != DASH:
+        try:
+            opened = open(file, "rb")
+        except FileNotFoundError:
+            raise DataError(f"no file at {file}", do="give the path of a file that exists") from None
+        with opened:
+            yield opened
+        return
+    if sys.stdin is None:
+        raise DataError("standard input is closed", do="name a file, or pipe text into the command")
+    yield sys.stdin.buffer
 
 
-def _pieces(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
-    piece: list[tuple[int, bytes]] = []
-    for number, raw in enumerate(source, 1):
-        line = raw.rstrip(b"\r\n")
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
-        if line.strip():
-            piece.append((number, line))
-        if len(piece) == PIECE:
-            yield piece
-            piece = []
-    if piece:
-        yield piece
+@contextlib.contextmanager
+def _target(output: str) -> Iterator[IO[bytes]]:
+    if output != DASH:
+        with writing(output) as file:
+            yield file
+        return
+    if sys.stdout is None:
+        raise ConfigError("standard output is closed", do="give --output a file")
+    yield sys.stdout.buffer
+
+
+def _name(file: str) -> str:
+    return "standard input" if file == DASH else file

@@ -14,7 +14,11 @@ from polyhead.cli.output import Printer, json_option
 @click.option("--task", "tasks", multiple=True, help="Train this task only; may be repeated.")
 @click.option("--bundle", help="Write to this bundle instead of the project's.")
 @click.option("--seed", type=int, help="Train under this seed instead of the project's.")
-@click.option("--cache", type=click.Path(file_okay=False), help="Keep features and checkpoints here (default: BUNDLE-cache).")
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False),
+    help="Keep features and checkpoints here (default: BUNDLE-cache).",
+)
 @click.option("--events", type=click.Path(dir_okay=False), help="Append one JSON line an event to this file.")
 @json_option
 def command(

@@ -1,6 +1,6 @@
 """How many multiplications and additions a plan takes on one text, and how many layers it runs.
 
-Rule (papers.md 0.3; it gives the FLOPs of Du et al. 2020 to the printed digit): a multiply and an add are 2; a
+Rule (papers.md 0.3; it gives the FLOPs that Du et al. 2020 print): a multiply and an add are 2; a
 dense map d -> m on t positions is `2 t d m`; the two products of attention are `4 t^2 d`. A layer with
 d_ff = 4 d is then `24 d^2 t + 4 t^2 d`. Look-ups, norms, biases, softmax, GELU, scaling and plain sums do not
 count.

@@ -51,7 +51,9 @@ def evaluate_bundle(
     return [_score(session, known[name], folder, split, show or (lambda text: None)) for name in names]
 
 
-def _score(session: Session, entry: TaskEntry, folder: Path, split: str, show: Callable[[str], None]) -> Score:
+def _score(
+    session: Session, entry: TaskEntry, folder: Path, split: str, show: Callable[[str], None]
+) -> Score:
     validation = None if isinstance(entry.validation, float) else entry.validation
     first, second = (entry.test, validation) if split == "test" else (validation, entry.test)
     chosen = first or second

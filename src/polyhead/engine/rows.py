@@ -62,7 +62,9 @@ def readings_of(
     found: list[Reading] = []
     for role, rows, texts, names in roles:
         if names and rows:
-            found += _read(role, rows, texts, {n: tasks[n] for n in names}, tokeniser, settings, words, len(found))
+            found += _read(
+                role, rows, texts, {n: tasks[n] for n in names}, tokeniser, settings, words, len(found)
+            )
     return found
 
 
@@ -83,7 +85,9 @@ def _read(
     for encoded in tokeniser.encode(texts, windows=windows):
         row, text = rows[encoded.row], texts[encoded.row]
         given = words[row] if words is not None else None
-        spans = (given if given is not None else words_of(text[0])) if per_word else np.zeros((0, 2), np.int32)
+        spans = (
+            (given if given is not None else words_of(text[0])) if per_word else np.zeros((0, 2), np.int32)
+        )
         yield Reading(
             id=next_id,
             row=row,

@@ -14,10 +14,11 @@ from polyhead.config import Value
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.rows import Reading, batched, readings_of
-from polyhead.errors import DataError, UnknownTask
+from polyhead.errors import BadValue, UnknownTask
 from polyhead.plan import Plan, merge
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.tokenise import Input, Tokeniser
+from polyhead.text.tokenise import Input, Tokeniser, repair
+
 
 class Receipt(Value):
     """What one input cost."""
@@ -58,7 +59,8 @@ class Session:
         trunk = self.bundle.trunk()
         self.records = dict(self.bundle.tasks)
         loaded = {
-            name: LoadedTask(path=record.path, arrays=self.bundle.part(name)) for name, record in self.records.items()
+            name: LoadedTask(path=record.path, arrays=self.bundle.part(name))
+            for name, record in self.records.items()
         }
         self.deterministic = deterministic
         self.backend = open_backend(backend, trunk, loaded, precision=precision or self._trained_precision())
@@ -77,7 +79,7 @@ class Session:
 
         `words` gives an input's own words (words, 2), in characters, for tagging; without it words are found.
         """
-        names = self._asked(tasks)
+        names = self.asked(tasks)
         given: list[Input] = [(text,) if isinstance(text, str) else text for text in inputs]
         readings = readings_of(
             given, {name: self.records[name].task for name in names}, self.tokeniser, self.settings, words
@@ -92,7 +94,7 @@ class Session:
         self, task: str, inputs: Sequence[Input], *, words: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
-        self._asked([task])
+        self.asked([task])
         readings = readings_of(
             list(inputs), {task: self.records[task].task}, self.tokeniser, self.settings, words
         )
@@ -106,7 +108,8 @@ class Session:
             self._plans[key] = merge({name: self.records[name].path for name in key})
         return self._plans[key]
 
-    def _asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
+    def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
+        """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         names = tuple(dict.fromkeys(tasks)) if tasks is not None else tuple(self.records)
         unknown = [name for name in names if name not in self.records]
         if unknown:
@@ -179,7 +182,9 @@ class Session:
                 continue
             task = self.records[name].task
             own = next(r for r in mine if name in r.tasks)
-            answers[name] = kind_of(task).decode(task, outputs[name, index], text=text[0], words=own.all_words)
+            answers[name] = kind_of(task).decode(
+                task, outputs[name, index], text=text[0], words=own.all_words
+            )
         return Result(answers=answers, receipt=self._receipt(mine, list(answers)), skipped=skipped)
 
     def _receipt(self, readings: Sequence[Reading], answered: Sequence[str]) -> Receipt:
@@ -256,15 +261,17 @@ def input_of(row: object, *, where: str) -> tuple[Input, np.ndarray | None]:
         return (row,), None
     if isinstance(row, dict):
         for first, second in (("text", "text_b"), ("text_a", "text_b")):
-            if isinstance(row.get(first), str):
-                return ((row[first], row[second]) if isinstance(row.get(second), str) else (row[first],)), None
+            texts = [row[name] for name in (first, second) if row.get(name) is not None]
+            if row.get(first) is not None and all(isinstance(text, str) for text in texts):
+                return ((texts[0], texts[1]) if len(texts) == 2 else (texts[0],)), None
         tokens = row.get("tokens")
         if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
             ends = np.cumsum([len(token) + 1 for token in tokens]) - 1
             starts = ends - [len(token) for token in tokens]
             return (" ".join(tokens),), np.stack([starts, ends], axis=1).astype(np.int32).reshape(-1, 2)
-    raise DataError(
+    raise BadValue(
         f"{where}: this is not an input",
-        got=msgspec.json.encode(row).decode()[:200] if row is not None else "null",
+        got="null" if row is None else row,
         allowed='a string, {"text": ...}, {"text": ..., "text_b": ...} or {"tokens": [...]}',
+        do="give one of these, each text a string",
     )

@@ -59,7 +59,7 @@ class SelfAttention(nn.Module):
         """(rows, tokens, width) to the same shape."""
         rows, tokens, width = hidden.shape
         query, key, value = (
-            part(hidden).view(rows, tokens, self.heads, -1).transpose(1, 2)
+            part(hidden).view(rows, tokens, self.heads, width // self.heads).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )  # (rows, heads, tokens, width / heads)
         dropout = self.dropout if self.training else 0.0

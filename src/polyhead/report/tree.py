@@ -43,7 +43,9 @@ def describe(node: Node) -> str:
             mix = {"last": "last layer", "mean": f"mean of the last {node.of}", "learned": "learned mix"}
             order = " before the mean" if node.codec.before_mean else ""
             heads = f", {node.heads} heads" if node.heads else ""
-            return f"Pool {mix.get(node.layers, node.layers)}, {node.positions}{heads}, {node.codec.name}{order}"
+            return (
+                f"Pool {mix.get(node.layers, node.layers)}, {node.positions}{heads}, {node.codec.name}{order}"
+            )
         case Head():
             pair = ", two texts compared" if node.separate else ""
             hidden = f"tanh {node.hidden}, " if node.hidden else ""

@@ -32,7 +32,9 @@ def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture
     positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
     if not kind.per_word:
         if strategy.positions == "auto":
-            raise ConfigError(f"task '{task.name}': 'auto' must be decided on validation before a path is made")
+            raise ConfigError(
+                f"task '{task.name}': 'auto' must be decided on validation before a path is made"
+            )
         positions = strategy.positions
     learned = strategy.layers == "learned" or positions == "attention"
     pool = Pool(
@@ -59,13 +61,17 @@ class PooledPart(nn.Module):
     Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens).
     """
 
-    def __init__(self, path: Path, width: int, *, dropout: float = 0.0, generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, path: Path, width: int, *, dropout: float = 0.0, generator: torch.Generator | None = None
+    ) -> None:
         super().__init__()
         node, head = path.pool, path.head
         depth = path.layers[-1].stop
         self.positions, self.separate = node.positions, head.separate
         self.mix = Learned(depth) if node.layers == "learned" else None
-        self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
+        self.pool = (
+            Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
+        )
         self.dropout = nn.Dropout(dropout)
         inputs = 4 * width if head.separate else width
         self.head = HeadModule(

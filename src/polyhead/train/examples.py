@@ -34,7 +34,9 @@ class FeatureExamples(LengthSorted):
         arguments: tuple[object, ...] = _tensors(self._features, members)
         if self._second is not None:
             arguments = (*arguments, _tensors(self._second, members))
-        return Batch(arguments=arguments, targets=stacked([self._targets[i] for i in members]), members=members)
+        return Batch(
+            arguments=arguments, targets=stacked([self._targets[i] for i in members]), members=members
+        )
 
 
 def _tensors(features: Features, members: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from polyhead import plan as planning
-from polyhead.model import Pooled, TextBatch, stored_value
+from polyhead.model import Pooled, stored_value
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Codec, Path, Pool
@@ -40,7 +40,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         if self.words is None:
             return [key_of(text) for text in self.inputs]
         pairs = zip(self.inputs, self.words, strict=True)
-        return [key_of(text, "words:" + np.ascontiguousarray(w, np.int32).tobytes().hex()) for text, w in pairs]
+        return [
+            key_of(text, "words:" + np.ascontiguousarray(w, np.int32).tobytes().hex()) for text, w in pairs
+        ]
 
 
 class Extraction(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,10 +86,14 @@ class Extractor:
         raw = msgspec.structs.replace(pool, codec=plain)
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
         values = list(self._values([inputs[i] for i in spaced], raw))
-        codec = calibrate(np.concatenate(values), name="uint8", per="dimension" if per == "dimension" else "tensor")
+        codec = calibrate(
+            np.concatenate(values), name="uint8", per="dimension" if per == "dimension" else "tensor"
+        )
         return msgspec.structs.replace(codec, before_mean=pool.codec.before_mean)
 
-    def fill(self, wanted: Sequence[Wanted], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+    def fill(
+        self, wanted: Sequence[Wanted], *, update: Callable[[int, int], None] | None = None
+    ) -> Extraction:
         """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
         began = time.monotonic()
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])

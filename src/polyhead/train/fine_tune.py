@@ -27,7 +27,9 @@ from polyhead.trunk_data import TrunkData
 class FineTuned(nn.Module):
     """A trunk of its own and a part on top, trained together; the trunk computes under bf16 autocast where asked."""
 
-    def __init__(self, data: TrunkData, path: Path, *, dropout: float, bfloat16: bool, generator: torch.Generator) -> None:
+    def __init__(
+        self, data: TrunkData, path: Path, *, dropout: float, bfloat16: bool, generator: torch.Generator
+    ) -> None:
         super().__init__()
         self.trunk = Trunk.from_data(data)
         self.part = PooledPart(path, data.architecture.width, dropout=dropout, generator=generator)
@@ -56,7 +58,9 @@ class TextExamples(LengthSorted):
         self._pad_id = tokeniser.pad_id
         super().__init__(np.array([len(e.ids) for e in self._encoded]))
         self._words = (
-            [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)] if words is not None else None
+            [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)]
+            if words is not None
+            else None
         )
 
     def words_in(self, member: int) -> int | None:
@@ -81,4 +85,6 @@ class TextExamples(LengthSorted):
             segments=torch.from_numpy(piece.segments),
             words=words,
         )
-        return Batch(arguments=(texts,), targets=stacked([self._targets[i] for i in members]), members=members)
+        return Batch(
+            arguments=(texts,), targets=stacked([self._targets[i] for i in members]), members=members
+        )

@@ -22,6 +22,10 @@ from polyhead.project import Training
 from polyhead.train.events import Events
 from polyhead.train.loss import Loss
 
+SAVE_SECONDS = (
+    5.0  # a kill loses at most this much, and an epoch, of a task's training; epochs of small tasks take less
+)
+
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of the module's call, targets, and which examples they are."""
@@ -100,13 +104,18 @@ def fit(
 class _Run:
     """State of one training run; everything that a resumed run needs is in `state`."""
 
-    def __init__(self, module: nn.Module, examples: Examples, training: Training, checkpoint: Path | None) -> None:
+    def __init__(
+        self, module: nn.Module, examples: Examples, training: Training, checkpoint: Path | None
+    ) -> None:
         self.module, self.examples, self.training, self.checkpoint = module, examples, training, checkpoint
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(_groups(module, training.weight_decay), lr=training.learning_rate)
+        self.optimizer = torch.optim.AdamW(
+            _groups(module, training.weight_decay), lr=training.learning_rate, fused=True
+        )
         self.history: list[dict[str, float]] = []
         self.best_state = _copy(module)
         self.best_score, self.best_epoch = -float("inf"), 0
+        self.saved = time.monotonic()
 
     @property
     def done(self) -> int:
@@ -150,9 +159,10 @@ class _Run:
             self.best_score, self.best_epoch, self.best_state = score, self.done, _copy(self.module)
 
     def save(self) -> None:
-        """Writes the checkpoint under a temporary name, then renames it."""
-        if self.checkpoint is None:
+        """Writes the checkpoint under a temporary name, then renames it; not more often than SAVE_SECONDS."""
+        if self.checkpoint is None or time.monotonic() - self.saved < SAVE_SECONDS:
             return
+        self.saved = time.monotonic()
         state = {
             "module": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),

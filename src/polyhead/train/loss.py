@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 UNLABELLED = -100  # a word without a target: cut away, or padding
 
@@ -14,17 +14,17 @@ Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 def cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
     """Mean of -log softmax(outputs)[target]; `weights` (labels,) multiply each label's examples."""
-    return F.cross_entropy(outputs, targets, weight=weights)
+    return functional.cross_entropy(outputs, targets, weight=weights)
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
     """Mean over examples and labels; `weights` (labels,) multiply each label's positive term."""
-    return F.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
+    return functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
 
 
 def squared_error(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
     """Mean of (output - target)^2 on targets scaled to [0, 1]."""
-    return F.mse_loss(outputs[:, 0], targets)
+    return functional.mse_loss(outputs[:, 0], targets)
 
 
 def word_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
@@ -32,7 +32,7 @@ def word_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None)
     flat, words = outputs.flatten(0, 1), targets.flatten()
     if bool((words == UNLABELLED).all()):
         return flat.sum() * 0.0
-    return F.cross_entropy(flat, words, weight=weights, ignore_index=UNLABELLED)
+    return functional.cross_entropy(flat, words, weight=weights, ignore_index=UNLABELLED)
 
 
 LOSSES: dict[str, Loss] = {

@@ -22,7 +22,9 @@ def outlook(
         lines.append(f"trained already, unchanged: {', '.join(kept)}")
     if not todo:
         return [*lines, "nothing to train"]
-    rows: list[Sequence[str]] = [("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")]
+    rows: list[Sequence[str]] = [
+        ("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")
+    ]
     for p in todo:
         plan = merge({p.task.name: paths[p.task.name][-1]})
         added = cost.added(plan, p.task.name, shape, tokens=TOKENS)
@@ -53,7 +55,10 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns aligned by two spaces, the first to the left and the rest to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
-        "  ".join(cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
         for row in rows
     ]
 

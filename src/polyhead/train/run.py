@@ -60,21 +60,27 @@ def train_project(
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
-            "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"
+            "tasks of one run must read the trunk in one precision",
+            got=precisions,
+            do="set one [training] precision",
         )
     extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
     bundle = _opened(root, extractor)
     prints = {p.task.name: _with_numerics(p, precisions[0]) for p in prepared}
     todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
     kept = tuple(p.task.name for p in prepared if p not in todo)
-    paths = _paths(todo, extractor, bundle, events)
+    paths = _paths(todo, prepared, extractor, bundle)
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
     extraction = _extract(todo, paths, extractor, events)
     scores = {}
     for p in todo:
         trained = train_task(
-            p, paths[p.task.name], extractor, checkpoints=cache / "checkpoints" / _tag(prints[p.task.name]), events=events
+            p,
+            paths[p.task.name],
+            extractor,
+            checkpoints=cache / "checkpoints" / _tag(prints[p.task.name]),
+            events=events,
         )
         _commit(root, p, trained, extractor, prints[p.task.name])
         scores[p.task.name] = trained.scores
@@ -114,40 +120,45 @@ def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object])
 
 
 def _paths(
-    todo: list[Prepared], extractor: Extractor, bundle: Bundle, events: Events
+    todo: list[Prepared], prepared: list[Prepared], extractor: Extractor, bundle: Bundle
 ) -> dict[str, list[Path]]:
     """Each task's candidate paths; uint8 constants are shared by all tasks that store the same value.
 
-    A bundle's own constants come first, so that a task added later reads the features that are kept already.
+    A bundle's own constants come first, so that a task added later reads the features that are kept already. Others
+    come from the texts of all tasks, those that are done too, so that a resumed run finds the same ones.
     """
     known: dict[bytes, Codec] = {}
     for record in bundle.tasks.values():
-        known.setdefault(_codec_key(record.path), record.path.pool.codec)
+        per = "dimension" if len(record.path.pool.codec.scale) > 1 else "tensor"
+        known.setdefault(_codec_key(record.path, per), record.path.pool.codec)
     found: dict[str, list[Path]] = {}
     for p in todo:
         bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
         found[p.task.name] = []
         for path in paths_of(p, extractor, bare):
-            key = _codec_key(path)
+            per = p.strategy.codec_per
+            key = _codec_key(path, per)
             if key not in known:
-                known[key] = extractor.calibrated(path, _texts_like(path, todo, extractor), per=p.strategy.codec_per)
-            nodes = [msgspec.structs.replace(n, codec=known[key]) if hasattr(n, "codec") else n for n in path.nodes]
+                known[key] = extractor.calibrated(path, _texts_like(key, prepared, extractor), per=per)
+            nodes = [
+                msgspec.structs.replace(n, codec=known[key]) if hasattr(n, "codec") else n for n in path.nodes
+            ]
             found[p.task.name].append(Path(nodes=tuple(nodes)))
     return found
 
 
-def _codec_key(path: Path) -> bytes:
+def _codec_key(path: Path, per: str) -> bytes:
     pool = path.stored().pool
     bare = msgspec.structs.replace(pool.codec, scale=(), zero=())
-    return msgspec.json.encode(msgspec.structs.replace(pool, codec=bare))
+    return msgspec.json.encode([msgspec.structs.replace(pool, codec=bare), per])
 
 
-def _texts_like(path: Path, todo: list[Prepared], extractor: Extractor) -> list[Input]:
+def _texts_like(key: bytes, prepared: list[Prepared], extractor: Extractor) -> list[Input]:
     """Training inputs of every task that stores the same value, taken in turn."""
     lists: list[list[Input]] = []
-    for p in todo:
+    for p in prepared:
         bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
-        if any(_codec_key(other) == _codec_key(path) for other in paths_of(p, extractor, bare)):
+        if any(_codec_key(path, p.strategy.codec_per) == key for path in paths_of(p, extractor, bare)):
             lists += single_inputs(p.train.examples.inputs, p.task)
     return [text for inputs in lists for text in inputs]
 

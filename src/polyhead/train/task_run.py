@@ -36,7 +36,9 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
 def chosen(strategy: Pooled, prepared: Prepared) -> tuple[Pooled, ...]:
     """The strategies to try: the one asked for, or one for each frozen pooler."""
     if strategy.positions != "auto" or kind_of(prepared.task).per_word:
-        return (strategy if strategy.positions != "auto" else msgspec.structs.replace(strategy, positions="mean"),)
+        return (
+            strategy if strategy.positions != "auto" else msgspec.structs.replace(strategy, positions="mean"),
+        )
     return tuple(msgspec.structs.replace(strategy, positions=positions) for positions in CANDIDATES)
 
 
@@ -60,7 +62,12 @@ def wanted(prepared: Prepared, path: Path) -> list[Wanted]:
 
 
 def train_task(
-    prepared: Prepared, paths: list[Path], extractor: Extractor, *, checkpoints: FilePath | None, events: Events
+    prepared: Prepared,
+    paths: list[Path],
+    extractor: Extractor,
+    *,
+    checkpoints: FilePath | None,
+    events: Events,
 ) -> Trained:
     """Trains the task on each path and keeps the one with the best validation score (ties: the first, the cheapest).
 
@@ -84,7 +91,9 @@ def train_task(
         if split.name != "train"
     }
     arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
-    return Trained(path=path, arrays=arrays, scores=scores, fitted=fitted, tried=tried if len(paths) > 1 else {})
+    return Trained(
+        path=path, arrays=arrays, scores=scores, fitted=fitted, tried=tried if len(paths) > 1 else {}
+    )
 
 
 def evaluate_part(
@@ -92,7 +101,9 @@ def evaluate_part(
 ) -> dict[str, float]:
     """All metrics of the task's kind on the whole split."""
     examples = examples_of(prepared, split, path, extractor)
-    return kind_of(prepared.task).evaluate(prepared.task, outputs_of(module, examples), split.examples.targets)
+    return kind_of(prepared.task).evaluate(
+        prepared.task, outputs_of(module, examples), split.examples.targets
+    )
 
 
 def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extractor) -> FeatureExamples:
@@ -103,7 +114,9 @@ def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extract
         store.features(Wanted(path=path, inputs=inputs, words=words).keys())
         for inputs in single_inputs(split.examples.inputs, prepared.task)
     ]
-    return FeatureExamples(features[0], split.examples.targets, second=features[1] if len(features) > 1 else None)
+    return FeatureExamples(
+        features[0], split.examples.targets, second=features[1] if len(features) > 1 else None
+    )
 
 
 def _fit(

@@ -25,6 +25,11 @@ def open_backend(
         try:
             from polyhead.engine.backends.torch import TorchBackend
         except ImportError:
-            raise MissingExtra("torch", "train", "the torch backend") from None
+            raise MissingExtra(
+                "torch",
+                "train",
+                "the torch backend",
+                instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
+            ) from None
         return TorchBackend(trunk, tasks, precision=precision)
     raise BackendError(f"there is no backend '{name}'", allowed=BACKENDS, do="choose one of these")

@@ -59,7 +59,9 @@ class ReferenceBackend:
     def _embed(self, batch: TokenBatch) -> Array:
         arrays, shape = self.trunk.arrays, self.trunk.architecture
         positions = np.arange(batch.ids.shape[1]) + shape.first_position
-        out: Array = arrays["embeddings.word.weight"][batch.ids] + arrays["embeddings.position.weight"][positions]
+        out: Array = (
+            arrays["embeddings.word.weight"][batch.ids] + arrays["embeddings.position.weight"][positions]
+        )
         if shape.segments:
             out = out + arrays["embeddings.segment.weight"][np.minimum(batch.segments, shape.segments - 1)]
         out = _norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
@@ -82,7 +84,7 @@ class ReferenceBackend:
 
         def heads(part: str) -> Array:
             flat = _dense(hidden, arrays, f"{name}.attention.{part}")
-            return flat.reshape(rows, tokens, shape.heads, -1).transpose(0, 2, 1, 3)
+            return flat.reshape(rows, tokens, shape.heads, width // shape.heads).transpose(0, 2, 1, 3)
 
         scores = heads("query") @ heads("key").swapaxes(-1, -2) / math.sqrt(width // shape.heads)
         weights = _softmax(np.where(mask[:, None, None, :], scores, -np.inf))  # (rows, heads, tokens, tokens)
@@ -118,7 +120,10 @@ def _stored(states: list[Array], node: Pool, batch: TokenBatch) -> tuple[Array, 
         mask = np.ones((len(mask), 1), bool)
     elif pool.positions == "tokens":
         mask = batch.words >= 0
-        value = np.take_along_axis(value, np.maximum(batch.words, 0)[:, :, None, None], axis=1) * mask[..., None, None]
+        value = (
+            np.take_along_axis(value, np.maximum(batch.words, 0)[:, :, None, None], axis=1)
+            * mask[..., None, None]
+        )
     if pool.layers == "mean" and not pool.codec.before_mean:
         value = value.mean(axis=2, keepdims=True)
     return through(np.ascontiguousarray(value, np.float32), pool.codec), mask
@@ -128,8 +133,8 @@ def _attention(features: Array, mask: Array, arrays: Mapping[str, Array], heads:
     """One learned query over keys and values of all positions (papers.md 1.a.4), unfolded."""
     rows, tokens, width = features.shape
     query = _dense(arrays["pool.query"], arrays, "pool.inner_query").reshape(heads, -1)
-    keys = _dense(features, arrays, "pool.key").reshape(rows, tokens, heads, -1)
-    values = _dense(features, arrays, "pool.value").reshape(rows, tokens, heads, -1)
+    keys = _dense(features, arrays, "pool.key").reshape(rows, tokens, heads, width // heads)
+    values = _dense(features, arrays, "pool.value").reshape(rows, tokens, heads, width // heads)
     scores = np.einsum("hk,rthk->rht", query, keys) / math.sqrt(width // heads)
     weights = _softmax(np.where(mask[:, None, :], scores, -np.inf))
     mixed = np.einsum("rht,rthk->rhk", weights, values).reshape(rows, width)
@@ -156,5 +161,7 @@ def _softmax(scores: Array) -> Array:
 
 
 def _gelu(values: Array) -> Array:
-    out: Array = (values * 0.5 * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float32))).astype(np.float32)
+    out: Array = (values * 0.5 * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float32))).astype(
+        np.float32
+    )
     return out

@@ -8,7 +8,10 @@ import numpy as np
 import torch
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.model import Model, TextBatch
+from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
+from polyhead.sharing.pooled import PooledPart, compared
 from polyhead.trunk_data import TrunkData
 
 
@@ -17,17 +20,17 @@ class TorchBackend:
 
     name = "torch"
 
-    def __init__(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], *, precision: str = "float32") -> None:
-        from polyhead.model import Model
-        from polyhead.nn.trunk import Trunk
-        from polyhead.sharing.pooled import PooledPart
-
+    def __init__(
+        self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], *, precision: str = "float32"
+    ) -> None:
         self.precision = precision
         self.tolerance = 1e-4 if precision == "float32" else 0.5
         parts = {}
         for name, task in tasks.items():
             part = PooledPart(task.path, trunk.architecture.width)
-            part.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in task.arrays.items()})
+            part.load_state_dict(
+                {key: torch.from_numpy(np.array(value)) for key, value in task.arrays.items()}
+            )
             parts[name] = part
         self._model = Model(Trunk.from_data(trunk, dtype=getattr(torch, precision)), parts)
         self._model.eval().requires_grad_(False)
@@ -40,8 +43,6 @@ class TorchBackend:
     @torch.inference_mode()
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """One run of the plan, then each task's own pooler."""
-        from polyhead.model import TextBatch
-
         tensors = TextBatch(
             ids=torch.from_numpy(batch.ids),
             mask=torch.from_numpy(batch.mask),
@@ -49,13 +50,13 @@ class TorchBackend:
             words=torch.from_numpy(batch.words),
         )
         stored = self._model.stored(plan, tensors)
-        return {task: self._model.parts[task].features(v.values, v.mask).numpy() for task, v in stored.items()}
+        return {
+            task: self._model.parts[task].features(v.values, v.mask).numpy() for task, v in stored.items()
+        }
 
     @torch.inference_mode()
     def outputs(self, task: str, features: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
         """The task's head on its features."""
-        from polyhead.sharing.pooled import compared
-
         values = torch.from_numpy(features)
         if second is not None:
             values = compared(values, torch.from_numpy(second))

@@ -1,0 +1,181 @@
+"""Two ratios, each taken in one run: extraction against the bare forward, a head's training against fine-tuning.
+
+Texts are the TweetEval offensive train split, as they come. Both sides of a ratio alternate, and medians are compared.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from first_light_quality import entry, prepared
+from settings import RESULTS
+
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Codec
+from polyhead.project import Pooled, Training
+from polyhead.report.results import Claim, results, write_results
+from polyhead.sharing.pooled import PooledPart
+from polyhead.text.batch import batches
+from polyhead.train.events import Events
+from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
+from polyhead.train.fine_tune import FineTuned, TextExamples
+from polyhead.train.fit import fit
+from polyhead.train.loss import LOSSES
+from polyhead.train.numerics import precision_of
+from polyhead.train.task_run import examples_of, paths_of
+
+TEXTS, REPEATS = 6000, 5
+HEAD_TEXTS, HEAD_EPOCHS = 12000, 3
+TUNED_TEXTS = 1024
+STRATEGY = Pooled(layers="mean", of=4, positions="attention")
+
+
+def main() -> None:
+    torch.set_num_threads(2)
+    precision = precision_of(Training())
+    data = load_trunk("minilm", max_tokens=128)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        rows = [*extraction(data, folder, precision), *training(data, folder, precision)]
+    finally:
+        shutil.rmtree(folder)
+    by_name = {row["measure"]: row for row in rows}
+    share = by_name["extraction over bare forward"]["ratio"]
+    times = by_name["head training over fine-tuning"]["ratio"]
+    claims = [
+        Claim(
+            id="first-light.extraction",
+            text=f"feature extraction (tokenizing, layer mean, codec and writing included) against a bare {precision} forward on the same length-sorted batches, texts a second",
+            target=0.9,
+            value=share,
+            unit="ratio",
+            holds=share >= 0.9,
+        ),
+        Claim(
+            id="first-light.head-training",
+            text="examples a second, training one head over 12,000 cached texts, against fine-tuning the whole trunk (batch 32 both)",
+            target=20.0,
+            value=times,
+            unit="ratio",
+            holds=times >= 20,
+        ),
+    ]
+    print(
+        write_results(
+            RESULTS,
+            results(
+                "first_light_speed",
+                command="python benchmarks/first_light_speed.py",
+                rows=rows,
+                claims=claims,
+            ),
+        )
+    )
+
+
+def extraction(data, folder: Path, precision: str) -> list[dict]:
+    ready = prepared(entry("offensive"), STRATEGY, 1)
+    inputs = ready.train.examples.inputs[:TEXTS]
+    rows, bare, whole = [], [], []
+    for repeat in range(REPEATS + 1):
+        extractor = Extractor(data, folder=folder / f"extract{repeat}", precision=precision)
+        path = paths_of(ready, extractor, Codec(name="float16"))[0]
+        encoded = extractor.tokeniser.encode(inputs)
+        pieces = list(batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokeniser.pad_id))
+        began = time.perf_counter()
+        for piece in pieces:
+            extractor.states(piece)
+        seconds = time.perf_counter() - began
+        found = extractor.fill([Wanted(path=path, inputs=inputs)])
+        shutil.rmtree(folder / f"extract{repeat}")
+        if repeat == 0:  # warm-up
+            continue
+        bare.append(len(inputs) / seconds)
+        whole.append(found.passes / found.seconds)
+        rows.append(
+            {
+                "measure": "extraction",
+                "repeat": repeat,
+                "bare_texts_per_s": bare[-1],
+                "extraction_texts_per_s": whole[-1],
+                "tokens": found.tokens,
+            }
+        )
+        print(rows[-1], flush=True)
+    ratio = statistics.median(w / b for w, b in zip(whole, bare, strict=True))
+    return [
+        *rows,
+        {
+            "measure": "extraction over bare forward",
+            "ratio": ratio,
+            "precision": precision,
+            "texts": len(inputs),
+        },
+    ]
+
+
+def training(data, folder: Path, precision: str) -> list[dict]:
+    ready = prepared(entry("offensive"), STRATEGY, 1)
+    examples = ready.train.examples
+    count = min(HEAD_TEXTS, len(examples.inputs))
+    index = (list(range(count)) * (HEAD_TEXTS // count + 1))[:HEAD_TEXTS]
+    extractor = Extractor(data, folder=folder / "train", precision=precision)
+    path = paths_of(ready, extractor, Codec(name="float16"))[0]
+    extractor.fill([Wanted(path=path, inputs=examples.inputs)])
+    cached = examples_of(
+        ready, type(ready.train)(name="train", examples=examples.take(index)), path, extractor
+    )
+    tuned = examples.take(list(range(TUNED_TEXTS)))
+    texts = TextExamples(extractor.tokeniser, tuned.inputs, tuned.targets)
+    rows, heads, whole = [], [], []
+    for repeat in range(REPEATS):
+        part = PooledPart(
+            path, data.architecture.width, dropout=0.1, generator=torch.Generator().manual_seed(repeat)
+        )
+        heads.append(speed(part, cached, Training(epochs=HEAD_EPOCHS, patience=HEAD_EPOCHS, seed=repeat)))
+        model = FineTuned(
+            data,
+            path,
+            dropout=0.1,
+            bfloat16=precision == "bfloat16",
+            generator=torch.Generator().manual_seed(repeat),
+        )
+        whole.append(speed(model, texts, Training(epochs=1, patience=1, learning_rate=2e-5, seed=repeat)))
+        rows.append(
+            {
+                "measure": "training",
+                "repeat": repeat,
+                "head_examples_per_s": heads[-1],
+                "fine_tuning_examples_per_s": whole[-1],
+            }
+        )
+        print(rows[-1], flush=True)
+    ratio = statistics.median(h / w for h, w in zip(heads, whole, strict=True))
+    return [
+        *rows,
+        {
+            "measure": "head training over fine-tuning",
+            "ratio": ratio,
+            "head_texts": HEAD_TEXTS,
+            "fine_tuned_texts": TUNED_TEXTS,
+        },
+    ]
+
+
+def speed(module, examples, training: Training) -> float:
+    """Examples a second of the training loop alone; validation is not counted on either side."""
+    module.train()
+    done = fit(
+        module, examples, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training, events=Events()
+    )
+    return done.examples_seen / done.seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Writes the generated parts of README and docs: measured numbers, command help, keys of the project file.
+
+    python benchmarks/readme.py            write them
+    python benchmarks/readme.py --check    say what is out of date, and end with 1 if anything is
+
+Each part stands between two comments, `<!-- name:start -->` and `<!-- name:end -->`; the rest of a page is
+written by hand, and so is the last column of a table of keys.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import msgspec
+from settings import RESULTS, ROOT
+
+from polyhead import project
+from polyhead.cli.main import VERBS, commands
+from polyhead.report.results import Results, read_results
+
+STRUCTS = (
+    project.Project,
+    project.TrunkChoice,
+    project.TaskEntry,
+    project.DataFile,
+    project.Pooled,
+    project.Training,
+)
+HELP_WIDTH = 100
+NO_MEANING = "(not described yet)"
+NOTHING = "Nothing was measured yet: `results/` holds no file."
+
+
+def main() -> int:
+    stale = [page for page, text in pages().items() if page.read_text(encoding="utf-8") != text]
+    for page in stale:
+        print(f"{'out of date' if '--check' in sys.argv else 'written'}: {page.relative_to(ROOT)}")
+        if "--check" not in sys.argv:
+            page.write_text(pages()[page], encoding="utf-8")
+    return int(bool(stale) and "--check" in sys.argv)
+
+
+def pages() -> dict[Path, str]:
+    """Every page with generated parts, as it should be now."""
+    return {
+        ROOT / "README.md": filled(ROOT / "README.md", {"results": lambda _: results_table()}),
+        ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
+        ROOT / "docs/tasks-and-data.md": filled(
+            ROOT / "docs/tasks-and-data.md",
+            {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},
+        ),
+    }
+
+
+def filled(page: Path, parts: dict[str, Callable[[str], list[str]]]) -> str:
+    """The page with each part made anew; a page without the part's comments is an error."""
+    text = page.read_text(encoding="utf-8")
+    for name, make in parts.items():
+        pattern = re.compile(rf"(<!-- {name}:start -->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
+        found = pattern.search(text)
+        if found is None:
+            raise SystemExit(f"{page.name} has no comments {name}:start and {name}:end")
+        body = "\n".join(make(found[2]))
+        text = text[: found.start(2)] + body + "\n" + text[found.end(2) :]
+    return text
+
+
+def results_table(folder: Path = RESULTS) -> list[str]:
+    """Every claim of every results file: target, value, whether it holds; then where each file was measured."""
+    if not any(folder.glob("*.json")):
+        return [NOTHING]
+    files = read_results(folder)
+    lines = ["| what | measured | target | holds |", "|---|---|---|---|"]
+    lines += [line for file in files for line in _claims(file)]
+    return [*lines, "", *(_source(file) for file in files)]
+
+
+def _claims(file: Results) -> Iterator[str]:
+    for claim in file.claims:
+        cells = (
+            claim.text,
+            f"{_number(claim.value)} {claim.unit}",
+            _number(claim.target),
+            "yes" if claim.holds else f"**no**{': ' if claim.note else ''}{claim.note}",
+        )
+        yield "| " + " | ".join(cell.replace("|", "\\|").strip() for cell in cells) + " |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _source(file: Results) -> str:
+    torch = f", torch {file.versions['torch']}" if "torch" in file.versions else ""
+    path = f"results/{file.name}.json"
+    return f"* [`{path}`]({path}): `{file.command}`, {file.date}, {file.hardware}{torch}"
+
+
+def help_texts() -> list[str]:
+    """The help of the command and of every verb."""
+    lines = _help(commands, "polyhead")
+    for verb in VERBS:
+        if importlib.util.find_spec(f"polyhead.cli.{verb}") is None:
+            continue  # listed, but not in this version
+        found = commands.get_command(click.Context(commands), verb)
+        assert found is not None
+        lines += ["", *_verb(found, verb)]
+    return lines
+
+
+def _verb(command: click.Command, verb: str) -> list[str]:
+    lines = _help(command, f"polyhead {verb}")
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            lines += ["", *_help(inner, f"polyhead {verb} {name}")]
+    return lines
+
+
+def _help(command: click.Command, name: str) -> list[str]:
+    context = click.Context(command, info_name=name, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
+    context.help_option_names = ["-h", "--help"]
+    return [f"## {name}", "", "```text", *command.get_help(context).splitlines(), "```"]
+
+
+def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
+    """Key, type and default of every field; meanings are taken over from the table as it stands."""
+    known = dict(re.findall(r"^\| `(\w+)` \|(?:(?:[^|]|\\\|)*\|){2} (.*?) \|$", old, re.MULTILINE))
+    lines = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    hints = typing.get_type_hints(kind)
+    if kind.__struct_config__.tag is not None:
+        key, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
+        lines.append(f'| `{key}` | `"{tag}"` | required | {known.get(str(key), NO_MEANING)} |')
+    for field in msgspec.structs.fields(kind):
+        cells = (
+            f"`{field.name}`",
+            _type(hints[field.name]),
+            _default(field),
+            known.get(field.name, NO_MEANING),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _type(hint: object) -> str:
+    plain = {str: "string", int: "integer", float: "number", bool: "boolean"}
+    if hint in plain:
+        return plain[typing.cast(type, hint)]
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(f'`"{choice}"`' for choice in inside)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(one) for one in inside if one is not types.NoneType)
+    if origin is dict:
+        return f"table of {_type(inside[1])}"
+    if origin is tuple:
+        return (
+            f"list of {_type(inside[0])}s"
+            if inside[-1] is Ellipsis
+            else f"list of {len(inside)} {_type(inside[0])}s"
+        )
+    names = {"DataFile": "a file table", "Pooled": "a strategy table", "Training": "a training table"}
+    names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task"}
+    return names[typing.cast(type, hint).__name__]
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is msgspec.NODEFAULT:
+        return "required" if field.default_factory is msgspec.NODEFAULT else "empty"
+    value = field.default
+    if value is None:
+        return "not set"
+    if isinstance(value, msgspec.Struct):
+        return "its own defaults"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, str):
+        return f'`"{value}"`'
+    return "empty" if value == () else f"`{value}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

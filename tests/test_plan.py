@@ -1,0 +1,380 @@
+"""Paths, splitting, merging and digests: hand cases, and properties over many random plans."""
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyhead.errors import PlanError
+from polyhead.plan import (
+    TRUNK,
+    Codec,
+    Delta,
+    Embed,
+    Head,
+    Layers,
+    Path,
+    Plan,
+    Pool,
+    Prompt,
+    digest,
+    joined,
+    merge,
+    owners_of,
+    split,
+)
+
+DEPTH = 8
+
+
+def head(task):
+    return Head(kind="single_label", width=2, part=f"task:{task}")
+
+
+def pooled(task, *, trunk="plain", **pool):
+    return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=DEPTH), Pool(**pool), head(task)))
+
+
+def branch(task, tap, stop=DEPTH, *, trunk="plain"):
+    layers = [Layers(start=0, stop=tap)] if tap else []
+    own = Layers(start=tap, stop=stop, weights=f"task:{task}")
+    return Path(nodes=(Embed(trunk=trunk), *layers, own, Pool(), head(task)))
+
+
+def narrow(task):
+    own = Layers(start=DEPTH, stop=DEPTH + 3, weights=f"task:{task}", width=8, enter=True, leave=True)
+    return Path(nodes=(Embed(trunk="plain"), Layers(start=0, stop=DEPTH), own, Pool(), head(task)))
+
+
+@st.composite
+def paths(draw, task="a"):
+    """A whole, joined path: trunk or own layers, with or without deltas, perhaps narrow ones on top."""
+    rows = draw(st.integers(0, 2))
+    prompts = (Prompt(part=f"task:{task}", rows=rows),) if rows else ()
+    edges = sorted({0, DEPTH, *draw(st.lists(st.integers(1, DEPTH - 1), max_size=3))})
+    layers = []
+    for start, stop in itertools.pairwise(edges):
+        weights = draw(st.sampled_from([TRUNK, TRUNK, f"task:{task}"]))
+        delta = draw(st.sampled_from([None, None, Delta(kind="low_rank", part=f"task:{task}", size=2)]))
+        layers.append(Layers(start=start, stop=stop, weights=weights, delta=delta))
+    if draw(st.booleans()):
+        top = Layers(start=DEPTH, stop=DEPTH + 2, weights=f"task:{task}", width=4, enter=True, leave=True)
+        layers.append(top)
+    pool = draw(
+        st.sampled_from([
+            Pool(),
+            Pool(layers="mean", of=4, positions="mean", codec=Codec(name="sign")),
+            Pool(layers="learned", positions="attention", heads=2, part=f"task:{task}"),
+        ])
+    )  # fmt: skip
+    embed = Embed(trunk=draw(st.sampled_from(["plain", "other"])), prompts=prompts)
+    return joined(Path(nodes=(embed, *layers, pool, head(task))))
+
+
+@st.composite
+def many(draw, least=1, most=5):
+    """Several tasks' paths by name."""
+    names = [f"t{index}" for index in range(draw(st.integers(least, most)))]
+    return {name: draw(paths(task=name)) for name in names}
+
+
+def parts(path):
+    return {owner: f"arrays of {owner}" for owner in owners_of(path)}
+
+
+cuts = st.lists(st.integers(-2, DEPTH + 5), max_size=8)
+
+
+# split and joined
+
+
+@given(paths(), cuts)
+def test_joined_undoes_split(path, boundaries):
+    assert joined(split(path, boundaries)) == path
+
+
+@given(paths(), cuts)
+def test_split_leaves_no_layer_node_across_a_boundary(path, boundaries):
+    for node in split(path, boundaries).layers:
+        if node.is_plain and node.width is None:
+            assert not any(node.start < boundary < node.stop for boundary in boundaries)
+
+
+@given(paths(), cuts, cuts)
+def test_splitting_twice_is_splitting_at_all_boundaries(path, first, second):
+    assert split(split(path, first), second) == split(path, [*first, *second])
+
+
+def test_split_keeps_everything_but_the_range():
+    delta = Delta(kind="projected_attention", part="task:a", size=4, heads=2, tied=True)
+    node = Layers(start=0, stop=6, weights="task:a", delta=delta)
+    found = split(Path(nodes=(Embed(trunk="plain"), node)), [2, 6, 9, 0]).layers
+    assert found == (msgspec.structs.replace(node, stop=2), msgspec.structs.replace(node, start=2))
+
+
+def test_narrow_layers_with_projections_are_never_cut():
+    assert split(narrow("a"), range(20)).layers[-1] == narrow("a").layers[-1]
+
+
+def test_layers_of_other_weights_are_not_joined():
+    assert joined(branch("a", 3)) == branch("a", 3)
+
+
+# digests
+
+
+@given(paths(), cuts)
+def test_cutting_layers_does_not_change_the_digest(path, boundaries):
+    assert digest(split(path, boundaries), parts(path)) == digest(path, parts(path))
+
+
+@given(paths(), paths())
+def test_other_paths_have_other_digests(first, second):
+    same = digest(first, parts(first)) == digest(second, parts(second))
+    assert same == (first == second)
+
+
+def test_a_digest_changes_with_the_arrays_of_a_part_and_with_the_trunk():
+    path = branch("a", 3)
+    assert digest(path, {"task:a": "one"}) != digest(path, {"task:a": "two"})
+    assert digest(path, {"task:a": "one"}) != digest(branch("a", 3, trunk="other"), {"task:a": "one"})
+    assert digest(path, {"task:a": "one"}) == digest(path, {"task:a": "one", "task:b": "not on the path"})
+
+
+def test_a_digest_without_the_arrays_of_a_part_is_refused():
+    with pytest.raises(PlanError, match="task:a"):
+        digest(branch("a", 3))
+
+
+def test_a_prefix_of_the_trunk_alone_needs_no_parts():
+    assert digest(pooled("a").stored()) == digest(pooled("b").stored())
+
+
+def test_a_codec_is_part_of_the_digest():
+    codecs = [
+        Codec(name="float16"),
+        Codec(name="sign"),
+        Codec(name="sign", before_mean=True),
+        Codec(name="uint8", scale=(0.5,), zero=(3.0,)),
+        Codec(name="uint8", scale=(0.5,), zero=(4.0,)),
+    ]
+    digests = {digest(pooled("a", layers="mean", of=2, codec=codec).stored()) for codec in codecs}
+    assert len(digests) == len(codecs)
+
+
+# merging
+
+
+@given(many())
+def test_each_task_keeps_its_path_in_the_plan(tasks):
+    plan = merge(tasks)
+    assert sorted(plan.tasks) == list(tasks)
+    for task, path in tasks.items():
+        assert joined(plan.path(task)) == path
+
+
+@given(many(least=2), st.randoms(use_true_random=False))
+def test_merging_in_another_order_gives_the_same_tree(tasks, random):
+    names = list(tasks)
+    random.shuffle(names)
+    assert as_sets(merge(tasks)) == as_sets(merge({name: tasks[name] for name in names}))
+
+
+@given(many())
+def test_parents_come_first_and_hold_the_tasks_of_their_children(tasks):
+    plan = merge(tasks)
+    for index, step in enumerate(plan.steps):
+        assert step.parent < index
+        below = [task for child in plan.children(index) for task in plan.steps[child].tasks]
+        assert sorted(below) == sorted(set(step.tasks) if below else [])
+    assert [plan.steps[i].node for i in plan.children(-1)] == list(
+        dict.fromkeys(path.embed for path in tasks.values())
+    )
+
+
+@given(many())
+def test_no_two_siblings_are_equal(tasks):
+    plan = merge(tasks)
+    seen = [(step.parent, step.node) for step in plan.steps]
+    assert len(set(seen)) == len(seen)
+
+
+@given(many(least=2), st.data())
+def test_only_keeps_just_what_is_asked_for(tasks, data):
+    wanted = data.draw(st.lists(st.sampled_from(list(tasks)), min_size=1, unique=True))
+    less = merge(tasks).only(wanted)
+    assert less == merge({task: tasks[task] for task in wanted})
+    assert all(set(step.tasks) <= set(wanted) for step in less.steps)
+
+
+@given(many())
+def test_merging_a_plans_own_paths_changes_nothing(tasks):
+    plan = merge(tasks)
+    assert as_sets(merge({task: plan.path(task) for task in plan.tasks})) == as_sets(plan)
+
+
+def as_sets(plan: Plan) -> set:
+    """The tree without the order of tasks: for each step the nodes from the root, and its tasks."""
+    found: list[tuple] = []
+    for step in plan.steps:
+        above = found[step.parent][0] if step.parent >= 0 else ()
+        found.append(((*above, step.node), frozenset(step.tasks)))
+    return set(found)
+
+
+def test_two_pooled_tasks_share_all_but_their_heads():
+    plan = merge({"a": pooled("a"), "b": pooled("b")})
+    assert [step.tasks for step in plan.steps] == [("a", "b")] * 3 + [("a",), ("b",)]
+    assert plan.steps[1].node == Layers(start=0, stop=DEPTH)
+
+
+def test_layers_are_cut_where_another_path_leaves():
+    plan = merge({"a": branch("a", 2), "b": branch("b", 5), "c": pooled("c")})
+    shared = [
+        (s.node.start, s.node.stop, s.tasks) for s in plan.steps if getattr(s.node, "weights", "") == TRUNK
+    ]
+    assert shared == [(0, 2, ("a", "b", "c")), (2, 5, ("b", "c")), (5, 8, ("c",))]
+
+
+def test_trunks_of_another_digest_share_nothing():
+    plan = merge({"a": pooled("a", trunk="one"), "b": pooled("b", trunk="two")})
+    assert all(len(step.tasks) == 1 for step in plan.steps)
+    assert len(plan.steps) == 8
+
+
+def test_a_delta_ends_the_sharing():
+    delta = Delta(kind="low_rank", part="task:b", size=2)
+    nodes = pooled("b").nodes
+    changed = Layers(start=0, stop=DEPTH, delta=delta)
+    plan = merge({"a": pooled("a"), "b": Path(nodes=(nodes[0], changed, *nodes[2:]))})
+    assert [step.tasks for step in plan.steps if len(step.tasks) > 1] == [("a", "b")]
+
+
+def test_tasks_of_one_trunk_keep_the_order_in_which_they_were_merged():
+    names = ["c", "a", "d", "b"]
+    assert merge({name: branch(name, 3) for name in names}).tasks == tuple(names)
+
+
+def test_an_empty_plan_has_no_steps_and_no_tasks():
+    assert merge({}).steps == merge({}).tasks == ()
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones():
+    with pytest.raises(PlanError, match=r"no task 'x'.*Allowed: a, b"):
+        merge({"a": pooled("a"), "b": pooled("b")}).only(["a", "x"])
+
+
+# what means nothing is refused
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (),
+        (Layers(start=0, stop=1),),
+        (Embed(trunk="t"), Embed(trunk="t")),
+        (Embed(trunk="t"), Pool(), Layers(start=0, stop=1)),
+        (Embed(trunk="t"), head("a"), Pool()),
+        (Embed(trunk="t"), Pool(), Pool()),
+        (Embed(trunk="t"), Layers(start=0, stop=1), head("a")),
+        (Embed(trunk="t"), Layers(start=1, stop=2)),
+        (Embed(trunk="t"), Layers(start=0, stop=2), Layers(start=3, stop=4)),
+        (Embed(trunk="t"), Layers(start=0, stop=2), Layers(start=1, stop=4)),
+    ],
+    ids=[
+        "empty",
+        "no-embed",
+        "two-embeds",
+        "layers-last",
+        "pool-last",
+        "two-pools",
+        "no-pool",
+        "late",
+        "gap",
+        "overlap",
+    ],
+)
+def test_nodes_in_a_wrong_order_are_refused(nodes):
+    with pytest.raises(PlanError):
+        Path(nodes=nodes)
+
+
+def test_a_path_has_at_most_one_head():
+    with pytest.raises(PlanError):
+        Path(nodes=(Embed(trunk="t"), Pool(), head("a"), head("a")))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Layers(start=2, stop=2),
+        lambda: Layers(start=-1, stop=2),
+        lambda: Pool(positions="attention", heads=2),
+        lambda: Pool(layers="learned"),
+        lambda: Pool(part="task:a"),
+        lambda: Pool(layers="last", of=2),
+        lambda: Pool(layers="mean", of=0),
+        lambda: Codec(name="sign", scale=(1.0,), zero=(0.0,)),
+        lambda: Codec(name="uint8", scale=(1.0,)),
+        lambda: Delta(kind="low_rank", part="task:a"),
+        lambda: Delta(kind="scale", part="task:a", size=4),
+        lambda: Delta(kind="scale", part="task:a", tied=True),
+        lambda: Delta(kind="projected_attention", part="task:a", size=10, heads=3),
+        lambda: Delta(kind="feed_forward", part="task:a", size=5),
+        lambda: Prompt(part="task:a", rows=0),
+    ],
+    ids=[
+        "empty-range", "below-zero", "attention-without-part", "mix-without-part", "part-of-nothing",
+        "last-of-two", "mean-of-none", "constants-of-sign", "scale-without-zero", "low-rank-of-0",
+        "sized-scale", "tied-scale", "heads", "odd", "no-rows",
+    ],
+)  # fmt: skip
+def test_nodes_that_mean_nothing_are_refused(make):
+    with pytest.raises(PlanError):
+        make()
+
+
+def test_a_prefix_has_no_pool_or_head_to_ask_for():
+    prefix = Path(nodes=(Embed(trunk="t"), Layers(start=0, stop=1)))
+    for name in ("pool", "head"):
+        with pytest.raises(PlanError, match=f"no {name}"):
+            getattr(prefix, name)
+
+
+# what is stored
+
+
+def test_a_store_keeps_what_is_left_to_learn_unmixed():
+    attention = pooled("a", layers="mean", of=4, positions="attention", heads=2, part="task:a")
+    assert attention.stored().pool == Pool(layers="mean", of=4, positions="all")
+    learned = pooled("a", layers="learned", positions="mean", part="task:a")
+    assert learned.stored().pool.layers == "all"
+    assert pooled("a").stored().nodes == pooled("a").nodes[:3]
+
+
+@given(paths())
+def test_a_stored_prefix_is_stored_as_itself(path):
+    stored = path.stored()
+    assert stored.stored() == stored
+    assert stored.pool.part is None
+    assert stored.layers == path.layers
+
+
+@given(paths(), cuts)
+def test_a_path_survives_json(path, boundaries):
+    cut = split(path, boundaries)
+    assert msgspec.json.decode(msgspec.json.encode(cut), type=Path) == cut
+
+
+def test_every_owner_on_a_path_is_named():
+    delta = Delta(kind="low_rank", part="family:f", size=2)
+    nodes = (
+        Embed(trunk="t", prompts=(Prompt(part="family:group", rows=2),)),
+        Layers(start=0, stop=1),
+        Layers(start=1, stop=2, weights="task:a", delta=delta),
+        Pool(positions="prompt", part="family:group"),
+        head("a"),
+    )
+    assert set(owners_of(Path(nodes=nodes))) == {TRUNK, "task:a", "family:f", "family:group"}

@@ -1,0 +1,169 @@
+"""A tiny trunk on disk, small labelled files and a project over them, made by the tests that need them."""
+
+import json
+import random
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors.numpy import save_file
+
+from polyhead.nn.weights import to_hugging_face
+from polyhead.project import Pooled, Project, TaskEntry, Training, TrunkChoice
+from polyhead.testing import tiny_trunk
+
+GOOD, BAD = ("good", "happy"), ("bad", "sad", "broken", "late")
+THINGS, PEOPLE = ("lamp", "kettle", "phone", "box"), ("anna", "ben")
+TAGS = ("O", "B-product", "B-person")
+TOPICS = ("order", "bill", "card")
+
+
+def write_trunk(folder, data=None):
+    """The tiny trunk as a checkpoint folder."""
+    data, folder = data or tiny_trunk(), Path(folder)
+    shape = data.architecture
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "model_type": "bert",
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.width,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.feed_forward,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": shape.positions,
+        "type_vocab_size": shape.segments,
+        "layer_norm_eps": shape.norm_epsilon,
+        "hidden_act": "gelu",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_bytes(data.tokenizer)
+    arrays = {name: np.ascontiguousarray(a) for name, a in to_hugging_face(data.arrays, "bert").items()}
+    save_file(arrays, folder / "model.safetensors")
+    return folder
+
+
+def message(chance):
+    """A short message with all its labels."""
+    mood = chance.choice(("good", "bad"))
+    topics = [topic for topic in TOPICS if chance.random() < 0.4]
+    words, tags = [], []
+    for word in ["the", chance.choice(THINGS), "is", chance.choice(GOOD if mood == "good" else BAD), *topics]:
+        words.append(word)
+        tags.append("B-product" if word in THINGS else "O")
+    for _ in range(chance.randint(0, 6)):
+        words.insert(0, chance.choice(("please", "my", "today", "monday", *PEOPLE)))
+        tags.insert(0, "B-person" if words[0] in PEOPLE else "O")
+    return {
+        "text": " ".join(words),
+        "mood": mood,
+        "topics": topics,
+        "urgency": round(0.2 * len(topics) + (0.3 if mood == "bad" else 0.0), 2),
+        "tokens": words,
+        "tags": tags,
+    }
+
+
+def messages(count, seed=0):
+    """Distinct messages."""
+    chance, found = random.Random(seed), {}
+    while len(found) < count:
+        row = message(chance)
+        found[row["text"]] = row
+    return list(found.values())
+
+
+def pairs(count, seed=0):
+    """Pairs of messages: alike where their moods are equal."""
+    one, other = messages(count, seed), messages(count, seed + 100)
+    return [
+        {
+            "text": a["text"],
+            "text_b": b["text"],
+            "same": "yes" if a["mood"] == b["mood"] else "no",
+            "alike": float(a["mood"] == b["mood"]) + 2.0 * (a["topics"] == b["topics"]),
+        }
+        for a, b in zip(one, other, strict=True)
+    ]
+
+
+def write_jsonl(path, rows):
+    """One row a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def write_data(folder, *, train=32, other=12):
+    """messages-{train,validation,test}.jsonl and pairs-… of the same splits."""
+    folder.mkdir(parents=True, exist_ok=True)
+    whole, both = messages(train + 2 * other), pairs(train + 2 * other)
+    cuts = {
+        "train": slice(0, train),
+        "validation": slice(train, train + other),
+        "test": slice(train + other, None),
+    }
+    for split, cut in cuts.items():
+        write_jsonl(folder / f"messages-{split}.jsonl", whole[cut])
+        write_jsonl(folder / f"pairs-{split}.jsonl", both[cut])
+    return folder
+
+
+def files(kind):
+    return {split: f"data/{kind}-{split}.jsonl" for split in ("train", "validation", "test")}
+
+
+ENTRIES = {
+    "mood": TaskEntry(
+        name="mood", kind="single_label", labels=("bad", "good"), label="mood", **files("messages")
+    ),
+    "topics": TaskEntry(
+        name="topics", kind="multi_label", labels=TOPICS, label="topics", **files("messages")
+    ),
+    "urgency": TaskEntry(
+        name="urgency", kind="regression", range=(0.0, 1.0), label="urgency", **files("messages")
+    ),
+    "names": TaskEntry(
+        name="names", kind="tagging", labels=TAGS, tokens="tokens", tags="tags", **files("messages")
+    ),
+    "same": TaskEntry(
+        name="same",
+        kind="single_label",
+        labels=("no", "yes"),
+        label="same",
+        pair="joined",
+        text_b="text_b",
+        **files("pairs"),
+    ),
+    "alike": TaskEntry(
+        name="alike",
+        kind="regression",
+        range=(0.0, 3.0),
+        label="alike",
+        pair="separate",
+        text_b="text_b",
+        **files("pairs"),
+    ),
+}
+TRAINING = Training(seed=1, epochs=4, patience=4, batch=8, learning_rate=5e-3, precision="float32")
+STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8, codec="float32")
+
+
+def project(folder, *names, training=TRAINING, strategy=STRATEGY, max_tokens=None, **changes):
+    """A project over these tasks; `folder` gets the trunk and the data where it has none."""
+    if not (folder / "trunk").exists():
+        write_trunk(folder / "trunk")
+    if not (folder / "data").exists():
+        write_data(folder / "data")
+    entries = [msgspec.structs.replace(ENTRIES[name], **changes) for name in names or ENTRIES]
+    return Project(
+        tasks=tuple(entries),
+        trunk=TrunkChoice(name=str(folder / "trunk"), max_tokens=max_tokens),
+        training=training,
+        strategy=strategy,
+    )
+
+
+def part_bytes(bundle, task):
+    """The live part of a task, as it lies on disk."""
+    root = Path(bundle)
+    live = json.loads((root / "bundle.json").read_text())["tasks"][task]["version"]
+    return (root / "tasks" / task / live / "part.safetensors").read_bytes()

@@ -1,0 +1,495 @@
+"""From a project to a bundle: what is promised of a run of training, on a tiny trunk."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from polyhead.bundle.read import Bundle
+from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
+from polyhead.nn.load import load_trunk
+from polyhead.project import Pooled, with_seed
+from polyhead.tasks.kinds import kind_of
+from polyhead.train import extract as extraction
+from polyhead.train import fit as fitting
+from polyhead.train import run as running
+from polyhead.train.events import Events
+from polyhead.train.run import train_project
+
+ALL = tuple(tiny.ENTRIES)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with trunk, data and one bundle of all tasks, trained once."""
+    folder = tmp_path_factory.mktemp("home")
+    lines = []
+    outcome = train_project(tiny.project(folder), folder=folder, events=Events(say=lines.append))
+    return folder, outcome, lines
+
+
+@pytest.fixture(scope="module")
+def baseline(home, tmp_path_factory):
+    """The part of a task as an uninterrupted run over these tasks gives it, trained once for each set of tasks."""
+    known = {}
+
+    def part(task, *names):
+        if names not in known:
+            folder = copied(home, tmp_path_factory.mktemp("baseline"))
+            train_project(tiny.project(folder, *names), folder=folder)
+            known[names] = {name: tiny.part_bytes(folder / "bundle", name) for name in names}
+        return known[names][task]
+
+    return part
+
+
+@pytest.fixture
+def every_epoch(monkeypatch):
+    """A checkpoint after each epoch, however short."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+
+
+def copied(home, tmp_path):
+    """A new folder over the same trunk and data."""
+    tmp_path.mkdir(exist_ok=True)
+    for name in ("trunk", "data"):
+        (tmp_path / name).symlink_to(home[0] / name)
+    return tmp_path
+
+
+def test_training_leaves_the_trunk_digest_as_it_was(home):
+    folder, _, _ = home
+    assert Bundle.open(folder / "bundle").trunk().digest == load_trunk(str(folder / "trunk")).digest
+
+
+def test_training_trains_every_task_and_writes_scores_of_whole_splits(home):
+    folder, outcome, _ = home
+    bundle = Bundle.open(folder / "bundle")
+    assert tuple(bundle.tasks) == tuple(outcome.trained) == ALL and outcome.kept == ()
+    for name in ALL:
+        assert bundle.scores(name)["splits"] == outcome.trained[name]
+        assert set(outcome.trained[name]) == {"validation", "test"}
+    bundle.verify()
+
+
+def test_training_learns_what_a_word_says(home, tmp_path):
+    folder = copied(home, tmp_path)
+    longer = msgspec.structs.replace(tiny.TRAINING, epochs=40, patience=40)
+    outcome = train_project(tiny.project(folder, "mood", training=longer), folder=folder)
+    assert outcome.trained["mood"]["test"]["accuracy"] >= 0.75
+
+
+def test_live_evaluation_equals_the_scores_that_training_wrote(home):
+    folder, outcome, _ = home
+    session = Session(folder / "bundle")
+    for split in ("test", "validation"):
+        found = evaluate_bundle(session, tiny.project(folder), folder=folder, split=split)
+        assert [score.task for score in found] == list(ALL)
+        for score in found:
+            assert score.split == split and score.rows == 12
+            assert score.scores == pytest.approx(outcome.trained[score.task][split], abs=1e-5)
+
+
+def test_each_input_is_encoded_once_for_all_tasks(home):
+    folder, outcome, _ = home
+    texts = {
+        (row["text"],)
+        for split in ("train", "validation", "test")
+        for row in map(json.loads, (folder / "data" / f"messages-{split}.jsonl").read_text().splitlines())
+    }
+    both = {
+        (row["text"], row["text_b"])
+        for split in ("train", "validation", "test")
+        for row in map(json.loads, (folder / "data" / f"pairs-{split}.jsonl").read_text().splitlines())
+    }
+    singles = {(text,) for pair in both for text in pair}
+    assert outcome.extraction.passes == len(texts | singles | both)
+
+
+def test_same_seed_gives_the_same_bytes_in_another_folder(home, tmp_path):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder), folder=folder)
+    for name in ALL:
+        assert tiny.part_bytes(folder / "bundle", name) == tiny.part_bytes(home[0] / "bundle", name), name
+
+
+def test_another_seed_gives_another_part(home, tmp_path, baseline):
+    folder = copied(home, tmp_path)
+    train_project(with_seed(tiny.project(folder, "mood"), 2), folder=folder)
+    assert tiny.part_bytes(folder / "bundle", "mood") != baseline("mood", "mood")
+
+
+def test_order_of_tasks_in_the_file_changes_no_bit_of_them(home, tmp_path, baseline):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "urgency", "mood"), folder=folder)
+    for name in ("mood", "urgency"):
+        assert tiny.part_bytes(folder / "bundle", name) == baseline(name, "mood", "urgency")
+
+
+def test_a_second_run_trains_and_encodes_nothing(home):
+    folder, _, _ = home
+    before = {name: tiny.part_bytes(folder / "bundle", name) for name in ALL}
+    lines = []
+    outcome = train_project(tiny.project(folder), folder=folder, events=Events(say=lines.append))
+    assert outcome.kept == ALL and not outcome.trained and outcome.extraction.passes == 0
+    assert any("nothing to train" in line for line in lines)
+    assert before == {name: tiny.part_bytes(folder / "bundle", name) for name in ALL}
+
+
+def test_one_more_task_over_the_same_texts_trains_alone_and_encodes_nothing(home, tmp_path, baseline):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    first = tiny.part_bytes(folder / "bundle", "mood")
+    outcome = train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    assert tuple(outcome.trained) == ("urgency",) and outcome.kept == ("mood",)
+    assert outcome.extraction.passes == 0 and outcome.extraction.reused > 0
+    assert tiny.part_bytes(folder / "bundle", "mood") == first
+    assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
+
+
+def test_changed_training_numbers_replace_the_task_and_keep_its_old_version(home, tmp_path):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    shorter = msgspec.structs.replace(tiny.TRAINING, epochs=1)
+    outcome = train_project(tiny.project(folder, "mood", training=shorter), folder=folder)
+    assert tuple(outcome.trained) == ("mood",)
+    assert Bundle.open(folder / "bundle").versions("mood") == ["v0001", "v0002"]
+
+
+def interrupted_after(monkeypatch, epochs):
+    """Ctrl-C right after that many checkpoints."""
+    saved, count = fitting._Run.save, [0]
+
+    def save(run):
+        saved(run)
+        count[0] += 1
+        if count[0] == epochs:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting._Run, "save", save)
+
+
+@pytest.mark.parametrize("epochs", [1, 3, 6], ids=["first epoch", "third epoch", "second task"])
+def test_interrupted_and_resumed_is_the_uninterrupted_run_byte_for_byte(
+    home, tmp_path, monkeypatch, epochs, baseline, every_epoch
+):
+    folder = copied(home, tmp_path)
+    names = ("mood", "names")
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, epochs)
+        with pytest.raises(KeyboardInterrupt):
+            train_project(tiny.project(folder, *names), folder=folder)
+    done = tuple(Bundle.open(folder / "bundle").tasks)
+    assert done == (("mood",) if epochs > 4 else ())
+    outcome = train_project(tiny.project(folder, *names), folder=folder)
+    assert outcome.extraction.passes == 0 and outcome.kept == done
+    for name in names:
+        assert tiny.part_bytes(folder / "bundle", name) == baseline(name, *names)
+
+
+def test_interruption_between_tasks_keeps_uint8_constants_of_a_chosen_pooler(home, tmp_path, monkeypatch):
+    strategy = msgspec.structs.replace(tiny.STRATEGY, codec="uint8")
+    auto = msgspec.structs.replace(strategy, positions="auto")
+    first = msgspec.structs.replace(strategy, positions="first")
+
+    def asked(folder):
+        base = tiny.project(folder, "mood", "urgency", strategy=strategy)
+        mood, urgency = base.tasks
+        less = msgspec.structs.replace(urgency, train="data/messages-validation.jsonl")
+        tasks = (msgspec.structs.replace(mood, strategy=auto), msgspec.structs.replace(less, strategy=first))
+        return msgspec.structs.replace(base, tasks=tasks)
+
+    whole, cut = copied(home, tmp_path / "whole-run"), copied(home, tmp_path / "cut-run")
+    train_project(asked(whole), folder=whole)
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "_score_line", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train_project(asked(cut), folder=cut)
+    assert tuple(Bundle.open(cut / "bundle").tasks) == ("mood",)
+    outcome = train_project(asked(cut), folder=cut)
+    assert outcome.extraction.passes == 0
+    assert tiny.part_bytes(cut / "bundle", "urgency") == tiny.part_bytes(whole / "bundle", "urgency")
+
+
+KILLED = """
+    import os, signal, sys
+    sys.path.insert(0, {tests!r})
+    from pathlib import Path
+    import torch
+    torch.set_num_threads(1)
+    import tiny
+    from polyhead.train import fit
+    from polyhead.train.run import train_project
+    fit.SAVE_SECONDS = {seconds}
+    saved = fit._Run.save
+    def save(run):
+        saved(run)
+        if run.done == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+    fit._Run.save = save
+    folder = Path(sys.argv[1])
+    train_project(tiny.project(folder, "mood"), folder=folder)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["after a checkpoint", "before the first checkpoint"])
+def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline, seconds):
+    folder = copied(home, tmp_path)
+    code = textwrap.dedent(KILLED.format(tests=str(Path(__file__).parents[1]), seconds=seconds))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], env=os.environ | child_path(), check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert bool(list(folder.rglob("*.pt"))) == (seconds == 0.0)
+    outcome = train_project(tiny.project(folder, "mood"), folder=folder)
+    assert outcome.extraction.passes == 0
+    assert tiny.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
+
+
+def child_path():
+    return {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+def full_disk(*_args, **_kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_at_a_checkpoint_is_a_training_error_and_finished_tasks_stay(
+    home, tmp_path, monkeypatch, baseline, every_epoch
+):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting.torch, "save", full_disk)
+        with pytest.raises(TrainError, match="checkpoint") as caught:
+            train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    assert "disk" in caught.value.do and not list(folder.rglob("*.tmp"))
+    assert readable(folder) == ("mood",)
+    train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
+
+
+def test_a_full_disk_while_features_are_written_is_a_store_error_and_finished_tasks_stay(
+    home, tmp_path, monkeypatch
+):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    with monkeypatch.context() as patched:
+        patched.setattr("polyhead.store.layout._write", full_disk)
+        with pytest.raises(StoreError, match="bytes were needed"):
+            train_project(tiny.project(folder, "mood", "names"), folder=folder)
+    assert readable(folder) == ("mood",)
+    train_project(tiny.project(folder, "mood", "names"), folder=folder)
+    assert readable(folder) == ("mood", "names")
+
+
+def test_a_full_disk_while_a_task_is_written_is_a_bundle_error_and_finished_tasks_stay(
+    home, tmp_path, monkeypatch, baseline
+):
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    with monkeypatch.context() as patched:
+        patched.setattr("polyhead.bundle.write.write_file", full_disk)
+        with pytest.raises(BundleError, match="disk is full"):
+            train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    assert readable(folder) == ("mood",)
+    outcome = train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
+    assert tuple(outcome.trained) == ("urgency",)
+    assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
+
+
+def readable(folder):
+    bundle = Bundle.open(folder / "bundle")
+    bundle.verify()
+    assert Session(bundle).predict(["the lamp is bad"])[0].answers
+    return tuple(bundle.tasks)
+
+
+@pytest.mark.parametrize("change", ["max_tokens", "weights"])
+def test_a_bundle_of_another_trunk_is_refused(home, tmp_path, change):
+    from polyhead.testing import tiny_trunk
+
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    before = tiny.part_bytes(folder / "bundle", "mood")
+    if change == "max_tokens":
+        asked = tiny.project(folder, "mood", max_tokens=20)
+    else:
+        (folder / "trunk").unlink()
+        tiny.write_trunk(folder / "trunk", tiny_trunk(seed=5))
+        asked = tiny.project(folder, "mood")
+    with pytest.raises(WrongTrunk, match="another trunk") as caught:
+        train_project(asked, folder=folder)
+    assert Bundle.open(folder / "bundle").digest[:16] in str(caught.value)
+    assert tiny.part_bytes(folder / "bundle", "mood") == before
+
+
+def test_the_pooler_is_the_best_on_validation_and_the_run_says_so(home, tmp_path):
+    folder, lines = copied(home, tmp_path), []
+    strategy = msgspec.structs.replace(tiny.STRATEGY, positions="auto")
+    asked = tiny.project(folder, "mood", "names", strategy=strategy)
+    train_project(asked, folder=folder, events=Events(say=lines.append))
+    bundle = Bundle.open(folder / "bundle")
+    tried = bundle.scores("mood")["tried"]
+    assert set(tried) == {"first", "mean", "attention"}
+    chosen = bundle.tasks["mood"].path.pool.positions
+    assert tried[chosen] == max(tried.values()) == bundle.scores("mood")["splits"]["validation"]["accuracy"]
+    assert any(f"{chosen} chosen of first, mean, attention" in line for line in lines)
+    assert not bundle.scores("names")["tried"] and bundle.tasks["names"].path.pool.positions == "tokens"
+
+
+def test_rows_that_are_labelled_for_some_tasks_only_are_counted_and_said(home, tmp_path):
+    folder, lines = copied(home, tmp_path), []
+    (folder / "data").unlink()
+    tiny.write_data(folder / "data")
+    rows = [json.loads(line) for line in (folder / "data/messages-train.jsonl").read_text().splitlines()]
+    for row in rows[:5]:
+        row["mood"] = None
+    for row in rows[3:6]:
+        del row["urgency"]
+    rows[7]["text"] = "  "
+    tiny.write_jsonl(folder / "data/messages-train.jsonl", rows)
+    train_project(tiny.project(folder, "mood", "urgency"), folder=folder, events=Events(say=lines.append))
+    said = "\n".join(lines)
+    assert "mood, train: of 32 rows: 5 without a label, skipped, 1 with an empty text, skipped" in said
+    assert "urgency, train: of 32 rows: 3 without a label, skipped, 1 with an empty text, skipped" in said
+    trained_with = Bundle.open(folder / "bundle").tasks["mood"].trained_with
+    assert trained_with["data"]["train"]["rows"] == 26
+
+
+def test_a_task_without_any_row_to_use_is_an_error_before_anything_is_encoded(home, tmp_path):
+    folder = copied(home, tmp_path)
+    (folder / "data").unlink()
+    tiny.write_data(folder / "data")
+    (folder / "data/messages-train.jsonl").write_text("")
+    with pytest.raises((EmptyData, PolyheadError)):
+        train_project(tiny.project(folder, "mood"), folder=folder)
+    assert not (folder / "bundle").exists()
+
+
+def test_tasks_of_one_run_read_the_trunk_in_one_precision(home, tmp_path):
+    folder = copied(home, tmp_path)
+    asked = tiny.project(folder, "mood", "urgency")
+    other = msgspec.structs.replace(tiny.TRAINING, precision="bfloat16")
+    tasks = (asked.tasks[0], msgspec.structs.replace(asked.tasks[1], training=other))
+    with pytest.raises(TrainError, match="one precision"):
+        train_project(msgspec.structs.replace(asked, tasks=tasks), folder=folder)
+
+
+def test_each_task_keeps_its_own_way_of_uint8_constants(home, tmp_path):
+    folder = copied(home, tmp_path)
+    strategy = msgspec.structs.replace(tiny.STRATEGY, codec="uint8")
+    base = tiny.project(folder, "mood", "urgency", strategy=strategy)
+    each = msgspec.structs.replace(strategy, codec_per="dimension")
+    tasks = (base.tasks[0], msgspec.structs.replace(base.tasks[1], strategy=each))
+    train_project(msgspec.structs.replace(base, tasks=tasks), folder=folder)
+    codecs = {name: r.path.pool.codec for name, r in Bundle.open(folder / "bundle").tasks.items()}
+    assert len(codecs["mood"].scale) == 1 and len(codecs["urgency"].scale) == 16
+
+
+@pytest.mark.parametrize("codec", ["float16", "uint8", "sign"])
+@pytest.mark.parametrize("before", [False, True], ids=["after the mean", "before the mean"])
+def test_live_answers_pass_the_codec_that_training_read(home, tmp_path, codec, before):
+    folder = copied(home, tmp_path)
+    strategy = Pooled(of=2, heads=2, hidden=8, codec=codec, codec_before_mean=before)
+    outcome = train_project(tiny.project(folder, "mood", "names", strategy=strategy), folder=folder)
+    found = evaluate_bundle(
+        Session(folder / "bundle"), tiny.project(folder, "mood", "names"), folder=folder, split="test"
+    )
+    for score in found:
+        assert score.scores == pytest.approx(outcome.trained[score.task]["test"], abs=0.01), score.task
+
+
+def test_events_file_holds_extraction_and_every_task(home, tmp_path):
+    folder = copied(home, tmp_path)
+    events = Events(file=folder / "events.jsonl")
+    train_project(tiny.project(folder, "mood", "urgency"), folder=folder, events=events)
+    rows = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [row["event"] for row in rows] == ["extraction", "task", "task"]
+    assert [row["loss"] > 0 for row in rows[1]["history"]] == [True] * len(rows[1]["history"])
+
+
+def test_probes_hold_every_label_and_the_longest_text(home):
+    folder, _, _ = home
+    probes = Bundle.open(folder / "bundle").probes("mood")
+    rows = [json.loads(x) for x in (folder / "data/messages-validation.jsonl").read_text().splitlines()]
+    texts = [probe["text"][0] for probe in probes]
+    assert texts == [row["text"] for row in rows]  # twelve rows are fewer than the most probes
+    assert max(rows, key=lambda row: len(row["text"]))["text"] in texts
+
+
+def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_path, monkeypatch):
+    folder = copied(home, tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(extraction, "FLUSH_BYTES", 1)
+        patched.setattr(extraction, "TOKEN_BUDGET", 64)
+        patched.setattr(extraction.Extractor, "states", failing_after(extraction.Extractor.states, 4))
+        with pytest.raises(KeyboardInterrupt):
+            train_project(tiny.project(folder, "mood"), folder=folder)
+    outcome = train_project(tiny.project(folder, "mood"), folder=folder)
+    assert 0 < outcome.extraction.passes < 56
+    assert outcome.extraction.passes + outcome.extraction.reused == 56
+    assert outcome.extraction.reused >= 4
+
+
+def failing_after(method, calls):
+    count = [0]
+
+    def wrapped(self, batch):
+        count[0] += 1
+        if count[0] > calls:
+            raise KeyboardInterrupt
+        return method(self, batch)
+
+    return wrapped
+
+
+@pytest.mark.parametrize("codec", ["float32", "float16"])
+def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
+    """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
+    from polyhead.engine.rows import readings_of
+    from polyhead.train.extract import Extractor, Wanted
+
+    folder = copied(home, tmp_path)
+    strategy = msgspec.structs.replace(tiny.STRATEGY, positions="mean", codec=codec)
+    train_project(tiny.project(folder, "mood", strategy=strategy), folder=folder)
+    session = Session(folder / "bundle")
+    path = session.records["mood"].path
+    texts = [(row["text"],) for row in tiny.messages(20, seed=7)]
+    extractor = Extractor(session.bundle.trunk(), folder=tmp_path / "kept", precision="float32")
+    wanted = Wanted(path=path, inputs=texts)
+    extractor.fill([wanted])
+    kept = extractor.store(path).features(wanted.keys()).take(np.arange(len(texts))).values[:, 0, 0]
+    tasks = {"mood": session.records["mood"].task}
+    readings = readings_of(texts, tasks, session.tokeniser, session.settings, None)
+    live = np.zeros_like(kept)
+    for batch, members in session._batched(readings):
+        features = session.backend.features(session.plan(["mood"]), batch)["mood"]
+        for row, reading in enumerate(members):
+            live[reading.row] = features[row]
+    assert live.tobytes() == kept.tobytes()
+
+
+def test_class_weights_are_used_where_they_are_asked_for(home, tmp_path, baseline):
+    folder = copied(home, tmp_path)
+    training = msgspec.structs.replace(tiny.TRAINING, class_weights=True)
+    train_project(tiny.project(folder, "mood", training=training), folder=folder)
+    assert tiny.part_bytes(folder / "bundle", "mood") != baseline("mood", "mood")
+
+
+def test_kind_of_every_trained_task_is_the_declared_one(home):
+    records = Bundle.open(home[0] / "bundle").tasks
+    assert {name: kind_of(r.task).name for name, r in records.items()} == {
+        name: entry.kind for name, entry in tiny.ENTRIES.items()
+    }
