@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -178,4 +177,4 @@ def speed(module, examples, training: Training) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

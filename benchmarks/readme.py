@@ -9,7 +9,6 @@ written by hand, and so is the last column of a table of keys.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 import types
@@ -104,23 +103,20 @@ def _source(file: Results) -> str:
 
 
 def help_texts() -> list[str]:
-    """The help of the command and of every verb."""
+    """The help of the command, of every verb, and of the commands inside a verb."""
     lines = _help(commands, "polyhead")
     for verb in VERBS:
-        if importlib.util.find_spec(f"polyhead.cli.{verb}") is None:
-            continue  # listed, but not in this version
         found = commands.get_command(click.Context(commands), verb)
         assert found is not None
-        lines += ["", *_verb(found, verb)]
+        lines += _helps(found, f"polyhead {verb}")
     return lines
 
 
-def _verb(command: click.Command, verb: str) -> list[str]:
-    lines = _help(command, f"polyhead {verb}")
-    if isinstance(command, click.Group):
-        for name, inner in command.commands.items():
-            lines += ["", *_help(inner, f"polyhead {verb} {name}")]
-    return lines
+def _helps(command: click.Command, name: str) -> Iterator[str]:
+    yield from ["", *_help(command, name)]
+    inner = command.commands if isinstance(command, click.Group) else {}
+    for verb, found in inner.items():
+        yield from _helps(found, f"{name} {verb}")
 
 
 def _help(command: click.Command, name: str) -> list[str]:
@@ -136,7 +132,8 @@ def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
     hints = typing.get_type_hints(kind)
     if kind.__struct_config__.tag is not None:
         key, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
-        lines.append(f'| `{key}` | `"{tag}"` | required | {known.get(str(key), NO_MEANING)} |')
+        default = f'`"{tag}"`' if project.Strategy is kind else "required"  # the only one may be left unsaid
+        lines.append(f'| `{key}` | `"{tag}"` | {default} | {known.get(str(key), NO_MEANING)} |')
     for field in msgspec.structs.fields(kind):
         cells = (
             f"`{field.name}`",

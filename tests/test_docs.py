@@ -11,18 +11,16 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import pytest
 
 import polyhead
 from polyhead import errors
-from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.cli.main import VERBS, commands, main
 from polyhead.engine.backends import BACKENDS
 from polyhead.plan import CodecName
 from polyhead.project import Pooled, Project, read_project
 from polyhead.tasks.kinds import KINDS
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.testing import tiny_trunk
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "changes" / "README.md"]
@@ -73,39 +71,9 @@ def generated():
     return module
 
 
-def tiny_trunk(name="minilm", *, max_tokens=None):
-    """Two layers, 16 wide, filled by ramps; reads letters and digits one by one."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    letters = "abcdefghijklmnopqrstuvwxyz0123456789.,!?'#-"
-    vocabulary = {token: i for i, token in enumerate([*special, *letters, *(f"##{c}" for c in letters)])}
-    tokenizer = {
-        "version": "1.0",
-        "added_tokens": [
-            {"id": i, "content": token, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-             "normalized": False}
-            for i, token in enumerate(special)
-        ],
-        "normalizer": {"type": "Lowercase"},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]},
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-                  "max_input_chars_per_word": 100, "vocab": vocabulary},
-    }  # fmt: skip
-    shape = Architecture(
-        layers=2, width=16, heads=2, feed_forward=32, vocabulary=len(vocabulary), positions=128
-    )
-    arrays = {
-        key: np.sin(i + np.arange(np.prod(size)) / 3).astype(np.float32).reshape(size) / 4
-        for i, (key, size) in enumerate(trunk_arrays(shape))
-    }
-    settings = TextSettings(max_tokens=min(max_tokens or 128, 128))
-    return TrunkData(
-        name=name,
-        architecture=shape,
-        arrays=arrays,
-        tokenizer=msgspec.json.encode(tokenizer),
-        settings=settings,
-    )
+def small_trunk(name, *, max_tokens=None):
+    """In place of the pre-trained trunk: two layers, 16 wide, made by us."""
+    return tiny_trunk(max_tokens=max_tokens or 128)
 
 
 def short(project, *, epochs, tasks=None):
@@ -125,7 +93,7 @@ def quick(monkeypatch, tmp_path):
     from polyhead import project
     from polyhead.train import run
 
-    monkeypatch.setattr(run, "load_trunk", tiny_trunk)
+    monkeypatch.setattr(run, "load_trunk", small_trunk)
     monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -165,7 +133,9 @@ def run_shell(line, monkeypatch):
 
 
 def run_command(arguments, line):
-    said, errors_said = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    said, errors_said = (
+        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
+    )
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors_said):
             main(arguments)
@@ -239,19 +209,36 @@ def test_readme_example_is_short():
     assert len([line for line in block.body.splitlines() if line.strip()]) < 15
 
 
-def test_comments_beside_prints_are_what_is_printed():
-    """`print(...)  # value` in docs/concepts.md."""
+def test_comments_after_prints_are_what_is_printed():
+    """`print(...)` with `# value` beside or below it, in docs/concepts.md; what follows `:` explains."""
     checked, namespace = 0, {}
     for block in blocks_of(ROOT / "docs" / "concepts.md"):
-        if block.kind != "python":
-            continue
-        said = run_python(block, "concepts.md", namespace).splitlines()
-        for line in block.body.splitlines():
-            if line.startswith("print(") and "  # " in line:
-                shown = line.split("  # ", 1)[1]
+        if block.kind == "python":
+            said = run_python(block, "concepts.md", namespace).splitlines()
+            for shown in re.findall(r"# (.+)$", block.body, re.MULTILINE):
                 checked += 1
-                assert any(s == shown or shown.startswith(f"{s}:") for s in said), (line, said)
+                assert any(line == shown or shown.startswith(f"{line}:") for line in said), (shown, said)
     assert checked >= 3
+
+
+def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
+    """Drawn again from the packaged project file and the shape of `minilm`; its digest is the page's."""
+    pytest.importorskip("torch")
+    from polyhead.architecture import Architecture
+    from polyhead.plan import Codec, merge
+    from polyhead.report.tree import tree
+    from polyhead.sharing.pooled import pooled_path
+
+    (shown,) = [b.body for b in blocks_of(ROOT / "docs" / "concepts.md") if b.body.startswith("Embed")]
+    trunk = re.search(r"[0-9a-f]{12}", shown)[0] + "0" * 52
+    shape = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)
+    sample = read_project(ROOT / "src" / "polyhead" / "sample" / "polyhead.toml")
+    codec = Codec(name=sample.strategy.codec)
+    paths = {
+        entry.name: pooled_path(entry.task(), sample.strategy, trunk=trunk, shape=shape, codec=codec)
+        for entry in sample.tasks
+    }
+    assert shown.splitlines() == list(tree(merge(paths)))
 
 
 def test_generated_parts_are_current(generated):
@@ -401,8 +388,7 @@ def test_readme_tree_is_the_source_tree():
     there = {
         path.name + ("/" if path.is_dir() else "")
         for path in (ROOT / "src" / "polyhead").iterdir()
-        if path.name not in ("__pycache__", "__main__.py", "py.typed")
-        and (path.is_file() or any(path.glob("*.py")))
+        if path.name != "__main__.py" and (path.suffix == ".py" or any(path.glob("*.py")))
     }
     assert Counter(listed) == Counter(there)
 
@@ -451,8 +437,8 @@ def test_every_receipt_field_is_explained():
 
 def test_glossary_has_the_words():
     text = (ROOT / "docs" / "glossary.md").read_text()
-    words = "task kind trunk owner family part path plan strategy recipe tap digest bundle engine store backfill receipt"
-    for word in words.split():
+    words = "task kind trunk owner family part path plan strategy recipe tap digest bundle engine store"
+    for word in [*words.split(), "backfill", "receipt"]:
         assert re.search(rf"^\| {word} \| \S", text, re.MULTILINE), word
 
 

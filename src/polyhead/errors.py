@@ -51,10 +51,8 @@ def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
 
 def _shown(value: object, limit: int = 300) -> str:
     """A short, printable form: long values cut, control characters and lone surrogates escaped."""
-    if isinstance(value, (list, tuple, set, frozenset)):
-        text = ", ".join(str(item) for item in value)
-    else:
-        text = str(value)
+    several = isinstance(value, (list, tuple, set, frozenset))
+    text = ", ".join(map(str, value)) if several else str(value)  # type: ignore[call-overload]
     text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 from typing import Literal
 
@@ -13,12 +15,27 @@ from polyhead.plan import CodecName
 from polyhead.tasks.read import Source
 from polyhead.tasks.task import KindName, Task
 
+LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
+
 
 class TrunkChoice(Value):
     """Which encoder: `minilm`, a Hugging Face folder, or a hub id."""
 
     name: str = "minilm"
     max_tokens: int | None = None  # special tokens included; None: the trunk's own limit
+
+    def __post_init__(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < LEAST_TOKENS:
+            raise ConfigError(
+                "trunk.max_tokens leaves no room for a text",
+                got=self.max_tokens,
+                allowed=f"{LEAST_TOKENS} or more",
+            )
+
+    def place(self, folder: Path) -> str:
+        """The name as `load_trunk` takes it: a folder's path, relative to the project file's `folder`, or the name."""
+        inside = folder / os.path.expanduser(self.name)
+        return str(inside) if self.name != "minilm" and inside.is_dir() else self.name
 
 
 class Pooled(Value, tag="pooled", tag_field="kind"):
@@ -36,6 +53,12 @@ class Pooled(Value, tag="pooled", tag_field="kind"):
     codec: CodecName = "float16"
     codec_per: Literal["tensor", "dimension"] = "tensor"  # constants of uint8
     codec_before_mean: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("of", 1), ("heads", 1), ("hidden", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
 
 
 Strategy = Pooled  # the other strategies join this union
@@ -59,19 +82,17 @@ class Training(Value):
     )
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch < 1 or self.patience < 1 or not self.learning_rate > 0:
-            raise ConfigError(
-                "training cannot run with these numbers",
-                got=f"epochs {self.epochs}, batch {self.batch}, patience {self.patience}, "
-                f"learning_rate {self.learning_rate}",
-                allowed="positive numbers",
-            )
-        if not 0 <= self.dropout < 1 or not 0 <= self.warmup <= 1:
-            raise ConfigError(
-                "dropout and warmup are shares",
-                got=f"{self.dropout} and {self.warmup}",
-                allowed="0 to below 1",
-            )
+        for name in ("epochs", "patience", "batch", "learning_rate", "clip"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"training.{name} must be positive", got=value, allowed="a number above 0")
+        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
+            raise ConfigError("training.weight_decay is wrong", got=self.weight_decay, allowed="0 or more")
+        for name in ("dropout", "warmup"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"training.{name} is a share", got=getattr(self, name), allowed="0 to below 1"
+                )
 
 
 class DataFile(Value):
@@ -150,8 +171,8 @@ class Project(Value):
     training: Training = Training()
 
     def __post_init__(self) -> None:
-        names = [entry.name for entry in self.tasks]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
+        twice = sorted({entry.name for entry in self.tasks if names.count(entry.name.casefold()) > 1})
         if twice:
             raise BadName("two tasks have one name", got=twice, do="give each task a name of its own")
         if not names:

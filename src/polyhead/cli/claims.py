@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, counted, json_option, table
 
 
 @click.command("claims")
@@ -20,20 +20,20 @@ def command(folder: str, json_to: str | None) -> None:
     claims = in_order(read_results(Path(folder)))
     rows: list[list[object]] = [["holds", "claim", "target", "value", "unit", "what"]]
     for _, claim in claims:
-        rows.append(
-            [
-                "yes" if claim.holds else "NO",
-                claim.id,
-                f"{claim.target:g}",
-                f"{claim.value:.4g}",
-                claim.unit,
-                claim.text,
-            ]
-        )
-    printer.lines(table(rows, left=2))
+        numbers = [f"{claim.target:g}", f"{claim.value:.4g}"]
+        rows.append(["yes" if claim.holds else "NO", claim.id, *numbers, claim.unit, claim.text])
+    printer.lines(_aligned(rows))
     for _, claim in claims:
         if claim.note:
             printer.line(f"\n{claim.id}: {claim.note}")
     missed = sum(not claim.holds for _, claim in claims)
-    printer.line(f"\n{len(claims)} claims, {len(claims) - missed} hold, {missed} do not")
-    printer.json([claim for _, claim in claims])
+    printer.line(f"\n{counted(len(claims), 'claim')}: {len(claims) - missed} hold, {missed} do not")
+    printer.json([{"file": name, "claim": claim} for name, claim in claims])
+
+
+def _aligned(rows: list[list[object]]) -> list[str]:
+    """Numbers to the right; the unit and the sentence, which are words, to the left."""
+    numbers = table([row[:4] for row in rows], left=2)
+    width = max(len(line) for line in numbers)
+    unit = max(len(str(row[4])) for row in rows)
+    return [f"{line:<{width}}  {row[4]!s:<{unit}}  {row[5]}" for line, row in zip(numbers, rows, strict=True)]

@@ -1,58 +1,85 @@
-"""A task's declaration from a look at its data file: what is found is written down, never assumed later."""
+"""A task's declaration from a look at its data: what is found is written down, never assumed later."""
 
 from __future__ import annotations
 
+import difflib
+import json
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from polyhead.errors import MissingColumn
+from polyhead.config import Value, to_value
+from polyhead.errors import BadValue, ConfigError, EmptyData, MissingColumn
+from polyhead.project import TaskEntry
+from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import Rows
+from polyhead.tasks.split import split
+from polyhead.tasks.task import KindName
 
 MOST_LABELS = 1000
+DATASETS = "datasets:"
 
 
-def declared(
-    data: Path,
-    folder: Path,
-    *,
-    name: str | None,
-    kind: str,
-    text: str,
-    text_b: str | None,
-    label: str | None,
-    tokens: str | None,
-    spans: str | None,
-    test: str | None,
-) -> dict[str, object]:
-    """The keys of a `[[tasks]]` table; paths are relative to `folder` where they can be."""
-    tags = (label or "tags") if tokens else None
-    column = spans or tags or label or "label"
-    values = list(_column(data, column))
-    entry: dict[str, object] = {
-        "name": name or re.sub(r"[^A-Za-z0-9._-]+", "-", data.name.split(".")[0]),
-        "kind": kind,
-    }
-    if kind == "regression":
-        numbers = [float(str(value)) for value in values]
-        entry["range"] = [min(numbers), max(numbers)]
+class Asked(Value):
+    """What `polyhead init` was told: files and columns."""
+
+    data: str
+    kind: KindName
+    name: str | None = None
+    text: str = "text"
+    text_b: str | None = None
+    pair: str = "joined"
+    label: str | None = None
+    tokens: str | None = None
+    spans: str | None = None
+    separator: str | None = None
+    validation: str | None = None
+    test: str | None = None
+
+    @property
+    def column(self) -> str:
+        """Where the labels are."""
+        return self.spans or self.label or ("tags" if self.tokens else "label")
+
+    @property
+    def files(self) -> list[str]:
+        """Every file, train first."""
+        return [name for name in (self.data, self.validation, self.test) if name]
+
+
+class Declared(Value):
+    """A `[[tasks]]` table, and what its files hold."""
+
+    entry: dict[str, Any]
+    counts: dict[str, int]  # how often train has each label (of spans: each name), in their order
+    unseen: tuple[str, ...]  # labels of validation or test that train does not have
+    reports: dict[str, ReadReport]  # by split
+
+
+def declare(asked: Asked, folder: Path) -> Declared:
+    """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
+    found = [list(_labels_in(asked, name)) for name in asked.files]
+    entry: dict[str, Any] = {"name": asked.name or _name_of(asked.data), "kind": asked.kind}
+    counts: dict[str, int] = {}
+    unseen: tuple[str, ...] = ()
+    if asked.kind == "regression":
+        entry["range"] = _range(asked, [float(str(v)) for values in found for v in values])
     else:
-        entry["labels"] = _labels(kind, values, spans is not None)
-    entry["train"] = _relative(data, folder)
-    if test:
-        entry["test"] = _relative(Path(test), folder)
-    if tokens:
-        entry |= {"tokens": tokens, "tags": tags}
-    elif spans:
-        entry |= {"text": text, "spans": spans}
-    else:
-        entry |= {"text": text, "label": column}
-    if text_b:
-        entry |= {"text_b": text_b, "pair": "joined"}
-    return entry
+        labels = _ordered(asked, {str(v) for values in found for v in values})
+        seen = Counter(str(v) for v in found[0])
+        counts = {label: seen[label] for label in (sorted(seen) if asked.spans else labels)}
+        unseen = tuple(v for v in sorted({str(v) for values in found[1:] for v in values}) if not seen[v])
+        entry["labels"] = labels
+    entry |= {key: _place(name, folder) for key, name in _splits(asked).items()} | _columns(asked)
+    reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
+    return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
 
 
-def project_text(entry: dict[str, object], *, is_first: bool) -> str:
+def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
     """TOML for the entry, after a commented head where it is the first of its file."""
     import tomli_w
 
@@ -64,42 +91,128 @@ def project_text(entry: dict[str, object], *, is_first: bool) -> str:
     return head + body if is_first else body
 
 
-def _column(data: Path, column: str) -> Iterable[object]:
-    rows, found = Rows(str(data), (column,)), False
+def _splits(asked: Asked) -> dict[str, str]:
+    files = {"train": asked.data, "validation": asked.validation, "test": asked.test}
+    return {key: name for key, name in files.items() if name}
+
+
+def _columns(asked: Asked) -> dict[str, str]:
+    if asked.tokens:
+        columns = {"tokens": asked.tokens, "tags": asked.column}
+    else:
+        columns = {"text": asked.text, "spans" if asked.spans else "label": asked.column}
+    if asked.text_b:
+        columns |= {"text_b": asked.text_b, "pair": asked.pair}
+    return columns | ({"separator": asked.separator} if asked.separator else {})
+
+
+def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
+    """Reads every split, and tries to hold some of train out where training will."""
+    task, reports = entry.task(), {}
+    for name, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
+        if isinstance(file, str):
+            examples = read(entry.source(file, folder), task)
+            reports[name] = examples.report
+            if name == "train" and isinstance(entry.validation, float):
+                split(examples, entry.validation, 1, task)
+    return reports
+
+
+def _labels_in(asked: Asked, path: str) -> Iterator[object]:
+    """Every label of the file, once for each time it is there."""
+    rows, found = Rows(path, (asked.column,)), False
     for row in rows:
-        value = row.values.get(column)
+        value = row.values.get(asked.column)
         if value is not None and value != "":
             found = True
-            yield value
-    if not found:
-        raise MissingColumn(
-            f"{data}: no row has a value in column '{column}'",
-            allowed=sorted(rows.columns),
-            do="name the column of the label with --label, --tokens or --spans",
+            yield from _labels_of(asked, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
+    if found:
+        return
+    there = list(rows.columns)
+    if not there:
+        raise EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
+    if asked.column in there:
+        raise EmptyData(f"{path}: no row has a value in column '{asked.column}'", do="name another column")
+    near = difflib.get_close_matches(asked.column, there, n=1, cutoff=0.5)
+    raise MissingColumn(
+        f"{path} has no column '{asked.column}'",
+        allowed=there,
+        do=(f"did you mean '{near[0]}'? " if near else "") + "Name it with --label, or --spans or --tokens",
+    )
+
+
+def _labels_of(asked: Asked, value: object, *, from_cells: bool, where: str) -> list[object]:
+    if isinstance(value, str) and (from_cells or asked.separator):
+        value = _listed(value) if asked.spans else KINDS[asked.kind].parse(value, asked.separator)
+    if asked.kind == "regression":
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise BadValue(f"{where}: '{asked.column}' is no number", got=value, do="name another --kind")
+        return [value]
+    if asked.kind == "single_label":
+        return [_spelled(value, where, "name another --label, or --kind regression for numbers")]
+    if not isinstance(value, list):
+        raise BadValue(
+            f"{where}: '{asked.column}' holds no list",
+            got=value,
+            do="say with --separator what stands between the labels of a cell, or name another --kind",
         )
+    several = [one.get("label") if isinstance(one, dict) else None for one in value] if asked.spans else value
+    return [_spelled(one, where, "give labels as strings") for one in several]
 
 
-def _labels(kind: str, values: list[object], is_spans: bool) -> list[str]:
-    if is_spans:
-        names = sorted({str(span["label"]) for spans in values if isinstance(spans, list) for span in spans})
-        return ["O", *(f"{prefix}-{name}" for name in names for prefix in ("B", "I"))]
-    flat = [item for value in values for item in (value if isinstance(value, list) else [value])]
-    names = sorted({str(item).lower() if isinstance(item, bool) else str(item) for item in flat})
-    if kind == "tagging":
-        bare = sorted({name[2:] for name in names if name[:2] in ("B-", "I-")})
-        if bare and all(name == "O" or name[:2] in ("B-", "I-") for name in names):
-            return ["O", *(f"{prefix}-{name}" for name in bare for prefix in ("B", "I"))]
-    if len(names) > MOST_LABELS:
-        from polyhead.errors import ConfigError
+def _listed(cell: str) -> object:
+    try:
+        return json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
 
+
+def _spelled(value: object, where: str, do: str) -> str:
+    name = spelled(value)
+    if name is None:
+        raise BadValue(f"{where}: this cannot be a label", got=repr(value), do=do)
+    return name
+
+
+def _range(asked: Asked, numbers: list[float]) -> list[float]:
+    low, high = min(numbers), max(numbers)
+    if not low < high:
         raise ConfigError(
-            f"{len(names)} different labels are too many to be labels",
+            f"every row of {asked.data} has the same '{asked.column}'", got=low, do="name another column"
+        )
+    return [low, high]
+
+
+def _ordered(asked: Asked, names: set[str]) -> list[str]:
+    if len(names) > MOST_LABELS:
+        raise ConfigError(
+            f"'{asked.column}' has {len(names)} different values, too many to be labels",
             allowed=f"at most {MOST_LABELS}",
             do="name another column, or use --kind regression",
         )
-    return names
+    if asked.spans:
+        return ["O", *_begun_and_inside(names)]
+    bare = {name[2:] for name in names if name[:2] in ("B-", "I-")}
+    if asked.kind == "tagging" and bare and all(n == "O" or n[:2] in ("B-", "I-") for n in names):
+        return ["O", *_begun_and_inside(bare)]
+    if all(re.fullmatch(r"-?\d{1,18}", name) for name in names):
+        return sorted(names, key=int)
+    return sorted(names)
 
 
-def _relative(path: Path, folder: Path) -> str:
-    resolved = path.resolve()
-    return str(resolved.relative_to(folder)) if resolved.is_relative_to(folder) else str(resolved)
+def _begun_and_inside(names: set[str]) -> list[str]:
+    return [f"{prefix}-{name}" for name in sorted(names) for prefix in ("B", "I")]
+
+
+def _name_of(data: str) -> str:
+    last = re.split(r"[/\\]", data.removeprefix(DATASETS).partition(":")[0])[-1]
+    clean = re.sub(r"[^A-Za-z0-9_-]+", "-", last.lstrip(".").split(".")[0]).strip("-_")
+    return clean[:64] or "task"
+
+
+def _place(path: str, folder: Path) -> str:
+    if path.startswith(DATASETS):
+        return path
+    resolved = Path(path).resolve()
+    inside = resolved.is_relative_to(folder)
+    return (resolved.relative_to(folder) if inside else resolved).as_posix()

@@ -2,78 +2,127 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.output import Printer, json_option
+from polyhead.cli.output import Printer, counted, json_option, writing
+
+if TYPE_CHECKING:
+    from polyhead.cli.declare import Declared
+    from polyhead.tasks.read import ReadReport
+
+DATA = click.Path(dir_okay=False)
 
 
 @click.command("init")
-@click.argument("data", type=click.Path(dir_okay=False))
-@click.option("--task", "name", help="Name of the task (default: the file's name).")
+@click.argument("data", type=DATA)
+@click.option("--task", "name", help="Name of the task; by default that of the file.")
 @click.option(
-    "--kind", type=click.Choice(["single_label", "multi_label", "regression", "tagging"]), required=True
+    "--kind",
+    type=click.Choice(["single_label", "multi_label", "regression", "tagging"]),
+    required=True,
+    help="What an answer is: one label, any number of labels, a number, or labelled spans or words.",
 )
 @click.option("--text", default="text", show_default=True, help="Column of the text.")
-@click.option("--text-b", help="Column of the second text, for pairs.")
-@click.option("--label", help="Column of the label (tagging: of the tags).")
-@click.option("--tokens", help="Column of the tokens, for tagging.")
-@click.option("--spans", help="Column of labelled spans, for tagging.")
-@click.option("--test", type=click.Path(dir_okay=False), help="File of the reported split.")
+@click.option("--text-b", help="Column of the second text, for tasks over pairs.")
 @click.option(
-    "--output", "-o", default="polyhead.toml", show_default=True, help="Where to write the project file."
+    "--pair",
+    type=click.Choice(["joined", "separate"]),
+    default="joined",
+    show_default=True,
+    help="Pairs: read as one input, or each alone and then compared.",
+)
+@click.option("--label", help="Column of the label [default: label; with --tokens: tags].")
+@click.option("--tokens", help="Tagging: column of the list of tokens; --label then names their tags.")
+@click.option("--spans", help="Tagging: column of the list of {start, end, label}.")
+@click.option("--separator", help="What stands between several labels (or tokens) in one cell, such as ';'.")
+@click.option("--validation", type=DATA, help="File of the validation split; by default a tenth of DATA.")
+@click.option("--test", type=DATA, help="File of the reported split.")
+@click.option(
+    "--output", "-o", metavar="FILE", default="polyhead.toml", show_default=True, help="Project file."
 )
 @json_option
-def command(
-    data: str,
-    name: str | None,
-    kind: str,
-    text: str,
-    text_b: str | None,
-    label: str | None,
-    tokens: str | None,
-    spans: str | None,
-    test: str | None,
-    output: str,
-    json_to: str | None,
-) -> None:
-    """Write a project file for DATA (JSONL, CSV, TSV or Parquet): the labels found are listed in it, for you to check.
+def command(output: str, json_to: str | None, **asked: Any) -> None:
+    """Write a project file for DATA: what was found in it is listed there, for you to check.
 
-    An existing file gets the task added at its end.
+    DATA is a file (.jsonl, .csv, .tsv, each also .gz, or .parquet) or datasets:ID[/config][:split]. All of it is read
+    as `train` will read it. A project file that is there already gets the task added at its end.
     """
-    from polyhead.cli.declare import declared, project_text
-    from polyhead.errors import ConfigError
-    from polyhead.project import read_project
+    from polyhead.cli.declare import Asked, declare
 
     printer, target = Printer(json_to), Path(output)
-    entry = declared(
-        Path(data), target.resolve().parent, name=name, kind=kind, text=text, text_b=text_b, label=label,
-        tokens=tokens, spans=spans, test=test,
-    )  # fmt: skip
-    before = target.read_text(encoding="utf-8") if target.exists() else ""
-    if before and entry["name"] in [known.name for known in read_project(target).tasks]:
-        raise ConfigError(
-            f"{output} declares a task '{entry['name']}' already", do="give --task another name"
-        )
-    after = (
-        before.rstrip() + "\n\n" + project_text(entry, is_first=False)
-        if before
-        else project_text(entry, is_first=True)
+    before = _before(target)
+    declared = declare(Asked(**asked), target.resolve().parent)
+    after = _after(before, declared, output)
+    with writing(output) as file:
+        file.write(after.encode())
+    printer.lines(_told(declared, output))
+    printer.json(
+        {
+            "file": output,
+            "task": declared.entry,
+            "counts": declared.counts,
+            "unseen": declared.unseen,
+            "rows": declared.reports,
+        }
     )
-    temporary = target.with_name(target.name + ".tmp")
-    temporary.write_text(after, encoding="utf-8")
+
+
+def _before(target: Path) -> str:
+    """The text of the project file that is there; "" for none."""
+    from polyhead.project import read_project
+
+    if not target.exists():
+        return ""
+    read_project(target)
+    return target.read_text(encoding="utf-8")
+
+
+def _after(before: str, declared: Declared, output: str) -> str:
+    from polyhead.cli.declare import project_text
+    from polyhead.config import to_value
+    from polyhead.errors import ConfigError
+    from polyhead.project import Project
+
+    text = project_text(declared.entry, is_first=not before)
+    after = before.rstrip() + "\n\n" + text if before else text
     try:
-        read_project(temporary)
-    except Exception:
-        temporary.unlink()
-        raise
-    temporary.replace(target)
-    printer.line(f"{output}: task '{entry['name']}' ({kind})")
-    for key in ("labels", "range"):
-        if key in entry:
-            printer.line(
-                f"{key}: {entry[key]}  (found in {data}; check their order and that none is missing)"
-            )
-    printer.line(f"next: polyhead train {output}")
-    printer.json({"file": output, "task": entry})
+        content = tomllib.loads(after)
+    except tomllib.TOMLDecodeError as error:
+        do = "write the tasks of that file as [[tasks]] tables"
+        raise ConfigError(f"cannot add a task to {output}", got=error, do=do) from None
+    to_value(content, Project, source=output)
+    return after
+
+
+def _told(declared: Declared, output: str) -> list[str]:
+    entry = declared.entry
+    lines = [f"{output}: task '{entry['name']}' ({entry['kind']})"]
+    lines += [f"{split}: {_rows(report)}" for split, report in declared.reports.items()]
+    if "validation" not in entry:
+        lines.append("validation: a tenth of train is held out")
+    if "range" in entry:
+        lines.append(
+            f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur"
+        )
+    if declared.counts:
+        width = max(map(len, declared.counts))
+        lines.append("labels, and how often train has them; check that none is misspelt, missing or rare:")
+        lines += [f"  {label:<{width}}  {count:>7,}" for label, count in declared.counts.items()]
+    if declared.unseen:
+        lines.append(f"not in train, so it cannot be learned: {', '.join(declared.unseen)}")
+    return [*lines, f"next: polyhead train {output}"]
+
+
+def _rows(report: ReadReport) -> str:
+    skipped = {
+        "without a label, skipped": report.unlabelled,
+        "with an empty text, skipped": report.empty,
+        "lone surrogates replaced": report.repaired,
+        "spans widened to whole words": report.widened,
+    }
+    said = [f"{number:,} {what}" for what, number in skipped.items() if number]
+    return ", ".join([f"{counted(report.rows, 'row')}, {report.used:,} used", *said])

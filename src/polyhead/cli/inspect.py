@@ -2,64 +2,157 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+
+if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
+    from polyhead.cost import Cost
 
 
 @click.command("inspect")
 @click.argument("bundle", type=click.Path(file_okay=False))
-@click.option("--tokens", default=32, show_default=True, help="Length of the text that the costs are for.")
-@click.option("--verify", is_flag=True, help="Hash every file and name one that was touched.")
+@click.option("--task", metavar="NAME", help="Show the card of this task instead.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Length of the text that the costs are for, special tokens included.",
+)
+@click.option("--verify", is_flag=True, help="Also hash every file, and name one that was changed.")
 @json_option
-def command(bundle: str, tokens: int, verify: bool, json_to: str | None) -> None:
-    """Show the plan of BUNDLE as a tree, its tasks with their scores, and what each costs."""
-    from polyhead import cost
+def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: str | None) -> None:
+    """Show the plan of BUNDLE as a tree, its tasks with their scores, and what each costs.
+
+    Costs are counted from shapes: a multiplication and an addition are two floating-point operations (FLOP), and
+    attention poolers are counted folded, as they are served.
+    """
     from polyhead.bundle.read import Bundle
-    from polyhead.plan import merge
-    from polyhead.report.tree import tree
 
     printer = Printer(json_to)
     opened = Bundle.open(bundle)
     if verify:
         opened.verify()
-    shape, plan = opened.architecture, merge({name: record.path for name, record in opened.tasks.items()})
-    printer.line(
-        f"bundle {bundle}: trunk {opened.trunk_name}, digest {opened.digest[:16]}, {len(opened.tasks)} tasks"
-    )
+    if task is not None:
+        printer.line(opened.card(task).rstrip())
+        printer.json(_of_task(opened, task))
+        return
+    printer.lines([f"bundle {bundle}", *_facts(opened)])
     if verify:
-        printer.line("every file is as it was written")
-    printer.lines(["", *tree(plan)])
-    rows: list[list[object]] = [
-        [
-            "task",
-            "kind",
-            "version",
-            "metric",
-            "test",
-            "parameters",
-            "part bytes",
-            "MFLOP added",
-            "of the pass",
-        ]
+        printer.line("  verified  every file is as it was written")
+    if not opened.tasks:
+        printer.lines(["", "no task yet: train some with `polyhead train`"])
+    else:
+        printer.lines(_shown(opened, tokens))
+    printer.json(_as_json(opened, tokens, verify))
+
+
+def _facts(bundle: Bundle) -> list[str]:
+    shape = bundle.architecture
+    return [
+        f"  trunk     {bundle.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
+        f"  digest    {bundle.digest[:16]}",
+        f"  tasks     {len(bundle.tasks)}",
     ]
-    total = cost.cost_of(plan, shape, tokens)
-    shared = total.flops - sum(cost.added(plan, name, shape, tokens).flops for name in opened.tasks)
-    costs = {}
-    for name, record in opened.tasks.items():
-        added = cost.added(plan, name, shape, tokens)
-        metric, score = opened.headline(name)
-        value = "-" if score is None else f"{score:.4f}"
-        share = f"{100 * added.flops / shared:.2f} %" if shared else "-"
-        size = added.parameters * 4
+
+
+def _shown(bundle: Bundle, tokens: int) -> list[str]:
+    from polyhead.report.tree import tree
+
+    plan, total, added = _costs(bundle, tokens)
+    lines = ["", "Plan: what stands on a line of its own is computed once for the tasks below it", ""]
+    lines += [f"  {line}" for line in tree(plan)]
+    lines += ["", "Tasks", ""]
+    lines += [f"  {line}" for line in table(_scores(bundle, added), left=3)]
+    lines += ["", f"Work for one text of {counted(tokens, 'token')}", ""]
+    return lines + [f"  {line}".rstrip() for line in _work(total, added, tokens)]
+
+
+def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
+    rows: list[list[object]] = [
+        ["task", "kind", "metric", "score", "split", "labels", "parameters", "size", "version"]
+    ]
+    for name, record in bundle.tasks.items():
+        metric, score, split = _headline(bundle, name)
+        own = added[name]
         rows.append(
-            [name, record.task.kind, opened.version(name), metric, value, f"{added.parameters:,}", f"{size:,}",
-             f"{added.flops / 1e6:.2f}", share]
-        )  # fmt: skip
-        costs[name] = added
-    printer.lines(["", *table(rows, left=4)])
-    printer.line(
-        f"\none text of {tokens} tokens, all tasks: {total.flops / 1e6:,.0f} MFLOP, "
-        f"{total.layer_evaluations} layer evaluations, {total.parameters:,} parameters"
-    )
-    printer.json({"digest": opened.digest, "plan": plan, "total": total, "added": costs})
+            [name, record.task.kind, metric, "-" if score is None else f"{score:.4f}", split or "-"]
+            + [
+                len(record.task.labels) or "-",
+                f"{own.parameters:,}",
+                in_bytes(own.bytes),
+                bundle.version(name),
+            ]
+        )
+    return rows
+
+
+def _work(total: Cost, added: dict[str, Cost], tokens: int) -> list[str]:
+    shared = total.flops - sum(cost.flops for cost in added.values())
+    rows: list[list[object]] = [["", "MFLOP", "of the shared pass"]]
+    for name, flops in [
+        ("shared pass", shared),
+        *((f"+ {name}", cost.flops) for name, cost in added.items()),
+        ("all tasks", total.flops),
+    ]:
+        rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
+    layers = counted(total.layer_evaluations, "layer")
+    kept = in_bytes(total.stored_bytes)
+    return [*table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens"]
+
+
+def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:
+    from polyhead import cost
+    from polyhead.plan import merge
+
+    shape = bundle.architecture
+    plan = merge({name: record.path for name, record in bundle.tasks.items()})
+    added = {name: cost.added(plan, name, shape, tokens, folded=True) for name in bundle.tasks}
+    return plan, cost.cost_of(plan, shape, tokens, folded=True), added
+
+
+def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]:
+    """The task's metric, its score on the test split, or else the validation split, and which it was."""
+    metric, score = bundle.headline(name)
+    splits = bundle.scores(name).get("splits", {})
+    there = [split for split, found in splits.items() if metric in found]
+    return metric, score, "test" if "test" in there else there[-1] if there else None
+
+
+def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
+    record = bundle.tasks[name]
+    return {
+        "task": record.task,
+        "version": bundle.version(name),
+        "versions": bundle.versions(name),
+        "path": record.path,
+        "scores": bundle.scores(name),
+        "trained_with": record.trained_with,
+        "card": bundle.card(name),
+    }
+
+
+def _as_json(bundle: Bundle, tokens: int, verified: bool) -> dict[str, Any]:
+    facts = {
+        "bundle": str(bundle.root),
+        "trunk": {"name": bundle.trunk_name, "digest": bundle.digest, "architecture": bundle.architecture},
+        "verified": verified,
+        "tokens": tokens,
+    }
+    if not bundle.tasks:
+        return {**facts, "tasks": {}}
+    plan, total, added = _costs(bundle, tokens)
+    tasks: dict[str, dict[str, Any]] = {}
+    for name, record in bundle.tasks.items():
+        metric, score, split = _headline(bundle, name)
+        tasks[name] = {
+            "kind": record.task.kind,
+            "labels": record.task.labels,
+            "version": bundle.version(name),
+        }
+        tasks[name] |= {"metric": metric, "score": score, "split": split, "added": added[name]}
+    return {**facts, "tasks": tasks, "plan": plan, "total": total}

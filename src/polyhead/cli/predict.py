@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -150,11 +151,9 @@ def _rows(
 @contextlib.contextmanager
 def _source(file: str) -> Iterator[IO[bytes]]:
     if file != DASH:
-        try:
-            opened = open(file, "rb")
-        except FileNotFoundError:
-            raise DataError(f"no file at {file}", do="give the path of a file that exists") from None
-        with opened:
+        if not Path(file).exists():
+            raise DataError(f"no file at {file}", do="give the path of a file that exists")
+        with open(file, "rb") as opened:
             yield opened
         return
     if sys.stdin is None:

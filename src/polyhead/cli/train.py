@@ -6,20 +6,23 @@ from pathlib import Path
 
 import click
 
-from polyhead.cli.output import Printer, json_option
+from polyhead.cli.options import names_in, tasks_option
+from polyhead.cli.output import Printer, check_writable, json_option
 
 
 @click.command("train")
 @click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
-@click.option("--task", "tasks", multiple=True, help="Train this task only; may be repeated.")
-@click.option("--bundle", help="Write to this bundle instead of the project's.")
+@tasks_option("Train these tasks only, with commas between them.")
+@click.option(
+    "--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's."
+)
 @click.option("--seed", type=int, help="Train under this seed instead of the project's.")
 @click.option(
     "--cache",
     type=click.Path(file_okay=False),
-    help="Keep features and checkpoints here (default: BUNDLE-cache).",
+    help="Keep features and checkpoints here; by default beside the bundle, in BUNDLE-cache.",
 )
-@click.option("--events", type=click.Path(dir_okay=False), help="Append one JSON line an event to this file.")
+@click.option("--events", metavar="FILE", help="Append one JSON line for each event to FILE.")
 @json_option
 def command(
     project: str,
@@ -42,19 +45,24 @@ def command(
     from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
-    printer = Printer(json_to)
+    printer, only = Printer(json_to), names_in(tasks)
+    if events is not None:
+        check_writable(events)
     plan = read_project(project)
     if seed is not None:
         plan = with_seed(plan, seed)
     if bundle is not None:
         plan = msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
     names = [entry.name for entry in plan.tasks]
-    unknown = sorted(set(tasks) - set(names))
+    unknown = sorted(set(only) - set(names))
     if unknown:
-        raise UnknownTask(f"{project} declares no task {unknown}", allowed=names, do="name a declared task")
+        raise UnknownTask(f"{project} declares no such task", got=unknown, allowed=names)
     told = Events(say=printer.line, show=printer.show, file=Path(events) if events else None)
-    folder = Path(project).resolve().parent
     outcome = train_project(
-        plan, folder=folder, cache=Path(cache).resolve() if cache else None, events=told, only=tasks
+        plan,
+        folder=Path(project).resolve().parent,
+        cache=Path(cache).resolve() if cache else None,
+        events=told,
+        only=only,
     )
     printer.json(outcome)

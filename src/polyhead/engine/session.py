@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
-import msgspec
 import numpy as np
 
 from polyhead import cost
@@ -183,7 +182,7 @@ class Session:
             task = self.records[name].task
             own = next(r for r in mine if name in r.tasks)
             answers[name] = kind_of(task).decode(
-                task, outputs[name, index], text=text[0], words=own.all_words
+                task, outputs[name, index], text=repair(text[0]), words=own.all_words
             )
         return Result(answers=answers, receipt=self._receipt(mine, list(answers)), skipped=skipped)
 
@@ -215,7 +214,7 @@ class Session:
         return self.records[task].path.layers[-1].stop
 
     def _added(self, task: str, tokens: int) -> int:
-        return int(cost.added(self.plan([task]), task, self.shape, tokens).flops)
+        return int(cost.added(self.plan([task]), task, self.shape, tokens, folded=True).flops)
 
 
 def _by_tasks(readings: Sequence[Reading]) -> Iterator[list[Reading]]:

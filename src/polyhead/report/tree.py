@@ -2,51 +2,90 @@
 
 from __future__ import annotations
 
-from polyhead.plan import Embed, Head, Layers, Node, Plan, Pool
+from polyhead.plan import TRUNK, Embed, Head, Layers, Node, Plan, Pool
+
+ARROW = " → "
 
 
 def tree(plan: Plan) -> list[str]:
-    """One line a node, indented under its parent; heads name their task."""
+    """One line for each step that tasks share, and one for the rest of each task's way, with its name first.
+
+    Whatever stands on a line of its own is computed once for all the tasks below it.
+    """
     lines: list[str] = []
-    roots = list(plan.children(-1))
-    for root in roots:
-        lines.append(_node(plan, root))
+    for root in plan.children(-1):
+        if len(plan.steps[root].tasks) == 1:
+            lines.append(f"{plan.steps[root].tasks[0]}  {ARROW.join(_way(plan, root))}")
+            continue
+        lines.append(_shared(plan, root))
         _below(plan, root, "", lines)
     return lines
 
 
 def _below(plan: Plan, index: int, indent: str, lines: list[str]) -> None:
     children = list(plan.children(index))
+    alone = {child: _way(plan, child) for child in children if len(plan.steps[child].tasks) == 1}
+    name_width = max((len(plan.steps[child].tasks[0]) for child in alone), default=0)
+    widths = _widths(list(alone.values()))
     for place, child in enumerate(children):
         is_last = place == len(children) - 1
-        lines.append(f"{indent}{'└─ ' if is_last else '├─ '}{_node(plan, child)}")
-        _below(plan, child, indent + ("   " if is_last else "│  "), lines)
+        mark = "└─ " if is_last else "├─ "
+        if child in alone:
+            padded = [text.ljust(width) for text, width in zip(alone[child], widths, strict=False)]
+            name = plan.steps[child].tasks[0].ljust(name_width)
+            lines.append(f"{indent}{mark}{name}  {ARROW.join(padded)}".rstrip())
+        else:
+            lines.append(f"{indent}{mark}{_shared(plan, child)}")
+            _below(plan, child, indent + ("   " if is_last else "│  "), lines)
 
 
-def _node(plan: Plan, index: int) -> str:
+def _widths(ways: list[list[str]]) -> list[int]:
+    """Widths that put the steps of several tasks under each other; the last step of each way needs none."""
+    longest = max(map(len, ways), default=0)
+    return [max((len(way[i]) for way in ways if i < len(way) - 1), default=0) for i in range(longest)]
+
+
+def _way(plan: Plan, index: int) -> list[str]:
+    """The steps from here to the task's answer."""
+    below = list(plan.children(index))
+    rest = _way(plan, below[0]) if below else []
+    return [describe(plan.steps[index].node), *rest]
+
+
+def _shared(plan: Plan, index: int) -> str:
     step = plan.steps[index]
-    shared = f"  [{len(step.tasks)} tasks]" if len(step.tasks) > 1 else ""
-    return f"{describe(step.node)}{shared}" + (f"  → {step.tasks[0]}" if isinstance(step.node, Head) else "")
+    return f"{describe(step.node)}  [{len(step.tasks)} tasks]"
 
 
 def describe(node: Node) -> str:
-    """A node in a few words."""
+    """A node in a few words; layers are numbered from 1."""
     match node:
         case Embed():
             prompts = f", {len(node.prompts)} prompts" if node.prompts else ""
-            return f"Embed trunk {node.trunk[:12]}{prompts}"
+            return f"Embed by trunk {node.trunk[:12]}{prompts}"
         case Layers():
-            weights = "" if node.weights == "trunk" else f" of {node.weights}"
+            owner = "" if node.weights == TRUNK else f" of {node.weights}"
             delta = f" with {node.delta.kind} of {node.delta.part}" if node.delta else ""
-            return f"Layers {node.start + 1}..{node.stop}{weights}{delta}"
+            return f"Layers {node.start + 1} to {node.stop}{owner}{delta}"
         case Pool():
-            mix = {"last": "last layer", "mean": f"mean of the last {node.of}", "learned": "learned mix"}
-            order = " before the mean" if node.codec.before_mean else ""
-            heads = f", {node.heads} heads" if node.heads else ""
-            return (
-                f"Pool {mix.get(node.layers, node.layers)}, {node.positions}{heads}, {node.codec.name}{order}"
-            )
+            return _pool(node)
         case Head():
             pair = ", two texts compared" if node.separate else ""
             hidden = f"tanh {node.hidden}, " if node.hidden else ""
-            return f"Head {node.kind}, {hidden}{node.width} outputs{pair}"
+            several = "" if node.width == 1 else "s"
+            return f"Head {node.kind}, {hidden}{node.width} output{several}{pair}"
+
+
+def _pool(node: Pool) -> str:
+    mixes = {"last": "last layer", "learned": "learned mix of layers", "all": "all layers"}
+    mix = f"mean of last {node.of} layers" if node.layers == "mean" else mixes[node.layers]
+    places = {
+        "first": "first position",
+        "mean": "mean of positions",
+        "attention": f"attention ({node.heads} heads)",
+        "tokens": "each word",
+        "prompt": "own prompt",
+        "all": "all positions",
+    }
+    order = " before the mean" if node.codec.before_mean else ""
+    return f"Pool {mix}, {places[node.positions]}, {node.codec.name}{order}"

@@ -192,7 +192,7 @@ def _window_spans(lengths: list[int], room: int, stride: int) -> Iterator[list[t
 
     A pair keeps its shorter text whole, up to half the room.
     """
-    longer = max(range(len(lengths)), key=lambda index: (lengths[index], -index))
+    longer = max(range(len(lengths)), key=lambda index: (lengths[index], index))  # as `longest_first` cuts
     others = [room // 2 if index != longer else 0 for index in range(len(lengths))]
     beside = min(sum(others), room - stride - 1, sum(lengths) - lengths[longer])
     size, start = room - beside, 0

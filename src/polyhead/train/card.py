@@ -13,7 +13,7 @@ from polyhead.trunk_data import TrunkData
 def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
     """Markdown for the task's README.md."""
     task, path = prepared.task, trained.path
-    added = cost.added(merge({task.name: path}), task.name, trunk.architecture, tokens=32)
+    added = cost.added(merge({task.name: path}), task.name, trunk.architecture, tokens=32, folded=True)
     metric = kind_of(task).default_metric(task)
     rows = [
         f"| {split} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |"

@@ -27,7 +27,7 @@ def outlook(
     ]
     for p in todo:
         plan = merge({p.task.name: paths[p.task.name][-1]})
-        added = cost.added(plan, p.task.name, shape, tokens=TOKENS)
+        added = cost.added(plan, p.task.name, shape, tokens=TOKENS, folded=True)
         sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
         steps = -(-len(p.train.examples.targets) // p.training.batch)
         rows.append(
@@ -45,7 +45,7 @@ def outlook(
     lines += _skipped(todo)
     everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
     lines.append(
-        f"one pass of the trunk: {cost.flops(everything, shape, TOKENS) / 1e6:,.0f} "
+        f"one pass of the trunk: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
         f"MFLOP for all {len(todo)} tasks on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
     )
     return lines

@@ -55,8 +55,12 @@ def train_project(
     began, events = time.monotonic(), events or Events()
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
-    prepared = [p for p in prepare(project, folder) if not only or p.task.name in only]
-    data = load_trunk(project.trunk.name, max_tokens=project.trunk.max_tokens)
+    if only:
+        entries = tuple(entry for entry in project.tasks if entry.name in only)
+        project = msgspec.structs.replace(project, tasks=entries)
+    prepared = prepare(project, folder)
+    data = load_trunk(project.trunk.place(folder), max_tokens=project.trunk.max_tokens)
+    data = msgspec.structs.replace(data, name=project.trunk.name)
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
@@ -206,7 +210,6 @@ def _score_line(prepared: Prepared, trained: Trained) -> str:
     metric = kind_of(task).default_metric(task)
     shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
     pooler = f" ({trained.path.pool.positions} chosen of {', '.join(trained.tried)})" if trained.tried else ""
-    return f"{task.name}: {shown}{pooler}, best of {len(trained.fitted.history)} epochs is {trained.fitted.best_epoch}, {duration(trained.fitted.seconds)}"
-
-
-__all__ = ["Outcome", "Pooled", "train_project"]
+    fitted = trained.fitted
+    epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
+    return f"{task.name}: {shown}{pooler}, {epochs}, {duration(fitted.seconds)}"

@@ -101,10 +101,12 @@ class ReferenceBackend:
             weights = _softmax(arrays["mix.weights"])
             mixed = arrays["mix.scale"] * np.einsum("l,rtlw->rtw", weights, value)
         else:
-            mixed = value.mean(axis=2)
+            mixed = np.mean(value, axis=2)
         if node.positions == "tokens":
-            return mixed
-        return _attention(mixed, mask, arrays, node.heads) if node.positions == "attention" else mixed[:, 0]
+            return np.asarray(mixed)
+        if node.positions == "attention":
+            return _attention(mixed, mask, arrays, node.heads)
+        return np.asarray(mixed[:, 0])
 
 
 def _stored(states: list[Array], node: Pool, batch: TokenBatch) -> tuple[Array, Array]:

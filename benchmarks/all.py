@@ -1,0 +1,19 @@
+"""Every benchmark, one after another, so that none shares the machine with another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = (
+    "first_light_quality",
+    "first_light_speed",
+    "first_light_eight_tasks",
+    "first_light_newcomer",
+    "readme",
+)
+
+for name in NAMES:
+    print(f"== {name}", flush=True)
+    subprocess.run([sys.executable, str(Path(__file__).with_name(f"{name}.py"))], check=True)

@@ -1,0 +1,194 @@
+"""The command line itself: help, exit codes, streams that are closed, full or strange."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from cli.conftest import environment, run, shell
+
+from polyhead.cli.main import VERBS
+
+
+def test_help_names_every_verb():
+    done = run("--help")
+    assert done.code == 0
+    for verb, said in VERBS.items():
+        assert verb in done.out
+        assert said.split()[0] in done.out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_every_option(verb):
+    done = run(verb, "--help")
+    assert done.code == 0
+    options = [line for line in done.out.splitlines() if line.lstrip().startswith("--")]
+    for line in options:
+        assert len(line.split("  ")) > 1 or len(line) > 20, line
+
+
+def test_help_is_quick_and_needs_no_torch():
+    code = (
+        "import sys, time; began = time.perf_counter()\n"
+        "from polyhead.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'tokenizers', 'numpy'} & set(sys.modules)\n"
+        "print(time.perf_counter() - began, sorted(heavy), file=sys.stderr)"
+    )
+    best = 9.0
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+        seconds, heavy = done.stderr.split(" ", 1)
+        assert heavy.strip() == "[]"
+        best = min(best, float(seconds))
+    assert best < 0.3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["predict"],
+        ["predict", "x", "--backend", "nonsense"],
+        ["inspect", "x", "--tokens", "0"],
+        ["inspect", "x", "--tokens", "many"],
+        ["init", "x.csv"],
+        ["init", "x.csv", "--kind", "essay"],
+        ["train", "--nonsense"],
+        ["predict", "x", "--tasks", " , "],
+        [],
+    ],
+)
+def test_wrong_command_line_ends_with_2(words, home):
+    words = [str(home / "bundle") if word == "x" else word for word in words]
+    done = run(*words)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert "Usage" in done.err
+
+
+def test_a_folder_in_place_of_a_file_is_a_wrong_command_line(tmp_path):
+    assert run("train", tmp_path).code == 2
+    assert run("init", tmp_path, "--kind", "regression").code == 2
+
+
+def test_a_file_in_place_of_a_folder_is_a_wrong_command_line(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert run("inspect", file).code == 2
+    assert run("predict", file).code == 2
+
+
+def test_a_fault_of_ours_has_no_traceback_unless_asked(monkeypatch, tmp_path):
+    def broken(path):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("polyhead.report.results.read_results", broken)
+    done = run("claims", tmp_path)
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    assert "ZeroDivisionError" in done.err
+    assert "--verbose" in done.err
+
+
+def test_no_memory_is_said(monkeypatch, tmp_path):
+    def broken(path):
+        raise MemoryError
+
+    monkeypatch.setattr("polyhead.report.results.read_results", broken)
+    run("claims", tmp_path).refuses("not enough memory")
+
+
+def test_verbose_shows_where_it_failed(tmp_path):
+    done = shell(["--verbose", "inspect", tmp_path])
+    assert done.code == 1
+    assert "Traceback" in done.err
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_full_standard_output_is_said_once(home):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "polyhead", "inspect", str(home / "bundle")],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Exception ignored" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_pipe_closed_by_its_reader_gives_no_traceback(home):
+    python = f"{sys.executable} -m polyhead"
+    lines = "printf 'the lamp is good\\n%.0s' $(seq 2000)"
+    for command in (
+        f"{lines} | {python} predict {home / 'bundle'} --backend reference --tasks mood | head -1",
+        f"{python} inspect {home / 'bundle'} --json - | head -1",
+    ):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment())
+        assert len(done.stdout.splitlines()) == 1
+        assert done.stderr == ""
+
+
+def test_closed_standard_streams_are_said(home):
+    python = f"{sys.executable} -m polyhead"
+    bundle = home / "bundle"
+    for command, said in (
+        (f"{python} predict {bundle} --backend reference <&-", "standard input is closed"),
+        (f"echo hi | {python} predict {bundle} --backend reference >&-", "standard output is closed"),
+    ):
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment())
+        assert done.returncode == 1
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_closed_standard_error_does_no_harm(home):
+    command = f"echo hi | {sys.executable} -m polyhead predict {home / 'bundle'} --backend reference 2>&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment())
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_terminal_without_unicode_still_gets_the_tree(home):
+    done = shell(["inspect", home / "bundle"], env={"PYTHONIOENCODING": "ascii"})
+    assert done.code == 0
+    assert "mood" in done.out
+
+
+def test_control_c_ends_with_130_and_one_line(home):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "polyhead", "predict", str(home / "bundle"), "--backend", "reference"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    process.stdin.write(b"the lamp is good\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith(b"{")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.decode().strip().splitlines() == ["polyhead: stopped; what was finished is kept"]
+    assert out == b""
+
+
+def test_progress_is_for_terminals_only(home):
+    done = shell(["predict", home / "bundle", "--backend", "reference"], stdin="the lamp is good\n")
+    assert done.code == 0
+    assert done.err == ""
+
+
+def test_python_m_polyhead_is_the_command():
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "polyhead", "--version"], capture_output=True, text=True, env=environment()
+    )
+    assert done.stdout.startswith("polyhead, version")
+    assert time.perf_counter() - began < 5

@@ -1,0 +1,208 @@
+"""Features of the frozen trunk: each input once, through the codec, for every pool, and nothing lost in a kill."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead import plan as planning
+from polyhead.engine.backends.reference import ReferenceBackend, TokenBatch
+from polyhead.plan import Codec, Embed, Layers, Path, Pool
+from polyhead.store.codec import decode, encode
+from polyhead.testing import tiny_trunk
+from polyhead.text.words import first_subtokens, words_of
+from polyhead.train import extract as extraction
+from polyhead.train.extract import Extractor, Wanted
+
+TEXTS = [(t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")]
+LONG = ("please refund the broken lamp " * 20,)
+
+
+@pytest.fixture(scope="module")
+def trunk():
+    return tiny_trunk()
+
+
+@pytest.fixture
+def extractor(trunk, tmp_path):
+    return Extractor(trunk, folder=tmp_path / "features", precision="float32")
+
+
+def prefix(trunk, pool):
+    return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=2), pool))
+
+
+def kept(extractor, wanted):
+    features = extractor.store(wanted.path).features(wanted.keys())
+    return [features.take([i]).values[0] for i in range(len(features))]
+
+
+def reference_states(trunk, extractor, text):
+    """Every layer's states of one text alone, by the numpy backend: (layers + 1, tokens, width)."""
+    encoded = extractor.tokeniser.encode([text])[0]
+    backend = ReferenceBackend(trunk, {})
+    batch = TokenBatch(
+        ids=encoded.ids[None].astype(np.int64),
+        mask=np.ones((1, len(encoded.ids)), bool),
+        segments=encoded.segments[None].astype(np.int64),
+        words=np.zeros((1, 1), np.int64),
+    )
+    states = backend._layers(Layers(start=0, stop=2), [backend._embed(batch)], batch.mask)
+    return np.stack([s[0] for s in states]), encoded
+
+
+POOLS = {
+    "first of the last": (Pool(), lambda s: s[-1:, :1]),
+    "mean of the last": (Pool(positions="mean"), lambda s: s[-1:].mean(axis=1, keepdims=True)),
+    "mean of two": (
+        Pool(layers="mean", of=2, positions="mean"),
+        lambda s: s[1:].mean(axis=(0, 1), keepdims=True),
+    ),
+    "two before their mean": (
+        Pool(layers="mean", of=2, codec=Codec(name="float32", before_mean=True)),
+        lambda s: s[1:, :1],
+    ),
+    "all positions": (
+        Pool(layers="mean", of=2, positions="attention", heads=2, part="task:x"),
+        lambda s: s[1:].mean(axis=0, keepdims=True),
+    ),
+    "all layers": (Pool(layers="learned", part="task:x"), lambda s: s[1:, :1]),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_what_is_kept_is_the_pool_of_the_reference_states(trunk, extractor, name):
+    pool, expected = POOLS[name]
+    wanted = Wanted(path=prefix(trunk, pool), inputs=TEXTS)
+    extractor.fill([wanted])
+    for text, found in zip(TEXTS, kept(extractor, wanted), strict=True):
+        states, _ = reference_states(trunk, extractor, text)
+        np.testing.assert_allclose(found, expected(states).swapaxes(0, 1), atol=1e-5)
+
+
+def test_words_are_kept_at_their_first_subtokens(trunk, extractor):
+    words = [words_of(text[0]) for text in TEXTS]
+    wanted = Wanted(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words)
+    extractor.fill([wanted])
+    for text, places, found in zip(TEXTS, words, kept(extractor, wanted), strict=True):
+        states, encoded = reference_states(trunk, extractor, text)
+        tokens = first_subtokens(encoded, places)
+        assert len(found) == len(places) and (tokens >= 0).all()
+        np.testing.assert_allclose(found[:, 0], states[-1][tokens], atol=1e-5)
+
+
+def test_words_beyond_the_limit_are_rows_of_zeros(trunk, extractor):
+    words = [words_of(LONG[0])]
+    wanted = Wanted(path=prefix(trunk, Pool(positions="tokens")), inputs=[LONG], words=words)
+    done = extractor.fill([wanted])
+    found = kept(extractor, wanted)[0][:, 0]
+    assert done.cut == 1 and len(found) == 100
+    assert (found[46:] == 0).all() and (np.abs(found[:46]).sum(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("codec", ["float16", "uint8", "sign"])
+def test_features_pass_their_codec_once(trunk, tmp_path, extractor, codec):
+    constants = {"scale": (0.05,), "zero": (128.0,)} if codec == "uint8" else {}
+    coded = Codec(name=codec, **constants)
+    plain = Wanted(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
+    wanted = Wanted(path=prefix(trunk, Pool(positions="mean", codec=coded)), inputs=TEXTS)
+    assert extractor.fill([plain, wanted]).passes == len(TEXTS)
+    for raw, found in zip(kept(extractor, plain), kept(extractor, wanted), strict=True):
+        assert found.tobytes() == decode(encode(raw, coded), coded, 16).tobytes()
+
+
+def test_one_pass_fills_every_store_and_equal_texts_are_read_once(trunk, extractor):
+    requests = [Wanted(path=prefix(trunk, pool), inputs=[*TEXTS, *TEXTS]) for pool, _ in POOLS.values()]
+    words = [words_of(text[0]) for text in TEXTS]
+    requests.append(Wanted(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words))
+    done = extractor.fill(requests)
+    assert done.passes == len(TEXTS) and done.reused == 0
+    again = extractor.fill(requests)
+    assert again.passes == 0 and again.reused == len(POOLS) * 2 * len(TEXTS) + len(TEXTS)
+
+
+def test_a_text_and_the_same_text_in_a_pair_are_different_inputs(trunk, extractor):
+    wanted = Wanted(path=prefix(trunk, Pool()), inputs=[("good",), ("good", "good"), ("good",)])
+    assert extractor.fill([wanted]).passes == 2
+    one, pair, again = kept(extractor, wanted)
+    assert one.tobytes() == again.tobytes() != pair.tobytes()
+
+
+def test_other_words_of_one_text_are_other_values(trunk, extractor):
+    whole, half = np.array([[0, 4], [5, 9]], np.int32), np.array([[0, 9]], np.int32)
+    path = prefix(trunk, Pool(positions="tokens"))
+    wanted = Wanted(path=path, inputs=[("good lamp",), ("good lamp",)], words=[whole, half])
+    assert extractor.fill([wanted]).passes == 1
+    assert [len(v) for v in kept(extractor, wanted)] == [2, 1]
+
+
+def test_stores_of_another_trunk_or_precision_are_apart(trunk, tmp_path):
+    folders = set()
+    for data, precision in ((trunk, "float32"), (trunk, "bfloat16"), (tiny_trunk(seed=1), "float32")):
+        one = Extractor(data, folder=tmp_path, precision=precision)
+        wanted = Wanted(path=prefix(data, Pool(positions="mean")), inputs=TEXTS)
+        assert one.fill([wanted]).passes == len(TEXTS)
+        folders.add(one.folder / planning.digest(wanted.path.stored()))
+    assert len(folders) == 3 and all(folder.is_dir() for folder in folders)
+
+
+def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, monkeypatch):
+    monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)
+    monkeypatch.setattr(extraction, "FLUSH_BYTES", 2 * 16 * 4)  # two vectors to a segment
+    wanted = Wanted(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
+    states, calls = Extractor.states, []
+
+    def failing(self, batch):
+        calls.append(batch)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return states(self, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Extractor, "states", failing)
+        with pytest.raises(KeyboardInterrupt):
+            extractor.fill([wanted])
+    lacking = extractor.store(wanted.path).missing(wanted.keys())
+    assert len(lacking) == 3  # three were encoded, two of them in a written segment
+    again = Extractor(trunk, folder=tmp_path / "features", precision="float32")
+    assert again.fill([wanted]).passes == 3
+    other = Extractor(trunk, folder=tmp_path / "other", precision="float32")
+    other.fill([wanted])
+    for one, two in zip(kept(again, wanted), kept(other, wanted), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+def test_uint8_constants_come_from_the_given_texts_and_bound_the_error(trunk, extractor):
+    path = prefix(trunk, Pool(layers="mean", of=2, positions="mean", codec=Codec(name="uint8")))
+    for per, count in (("tensor", 1), ("dimension", 16)):
+        codec = extractor.calibrated(path, TEXTS, per=per)
+        assert len(codec.scale) == len(codec.zero) == count
+    assert extractor.calibrated(path, TEXTS, per="tensor") == extractor.calibrated(path, TEXTS, per="tensor")
+    plain = prefix(trunk, Pool(positions="mean", codec=Codec(name="float16")))
+    assert extractor.calibrated(plain, TEXTS, per="tensor") == Codec(name="float16")
+
+
+def test_progress_is_told_up_to_the_end(trunk, extractor, monkeypatch):
+    monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)
+    told = []
+    wanted = Wanted(path=prefix(trunk, Pool()), inputs=TEXTS)
+    done = extractor.fill([wanted], update=lambda now, total: told.append((now, total)))
+    assert told[-1] == (5, 5) and [now for now, _ in told] == sorted(now for now, _ in told)
+    assert done.tokens == sum(len(e.ids) for e in extractor.tokeniser.encode(TEXTS))
+
+
+def test_texts_in_several_pieces_are_those_in_one(trunk, tmp_path, monkeypatch):
+    path = prefix(trunk, Pool(positions="mean"))
+    texts = [(f"order {i} is late",) for i in range(20)]
+    wanted = Wanted(path=path, inputs=texts)
+    whole = Extractor(trunk, folder=tmp_path / "a", precision="float32")
+    whole.fill([wanted])
+    monkeypatch.setattr(extraction, "PIECE", 3)
+    pieces = Extractor(trunk, folder=tmp_path / "b", precision="float32")
+    assert pieces.fill([wanted]).passes == 20
+    for one, two in zip(kept(whole, wanted), kept(pieces, wanted), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+def test_nothing_wanted_is_nothing_done(extractor, trunk):
+    done = extractor.fill([Wanted(path=prefix(trunk, Pool()), inputs=[])])
+    assert msgspec.structs.astuple(done)[:4] == (0, 0, 0, 0)

@@ -1,0 +1,295 @@
+"""The loop: its rate, its losses, its best epoch, its checkpoint, and what it refuses."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from polyhead.errors import TrainError
+from polyhead.project import Training
+from polyhead.train import fit as fitting
+from polyhead.train.fit import Batch, fit, stream
+from polyhead.train.loss import LOSSES, UNLABELLED, cross_entropy
+from polyhead.train.order import SORTED_CHUNK, LengthSorted
+
+TRAINING = Training(seed=3, epochs=6, patience=6, batch=4, learning_rate=0.05, weight_decay=0.0)
+
+
+class Points(LengthSorted):
+    """Points in the plane, labelled by which side of a line they are on."""
+
+    def __init__(self, count=22):
+        rng = np.random.default_rng(0)
+        self.values = rng.normal(size=(count, 2)).astype(np.float32)
+        self.targets = (self.values.sum(axis=1) > 0).astype(np.int64)
+        self.seen = []
+        super().__init__(np.arange(count) % 5)
+
+    def words_in(self, member):
+        return None
+
+    def batch(self, members):
+        self.seen.append(members)
+        values = torch.from_numpy(self.values[members])
+        return Batch(arguments=(values,), targets=torch.from_numpy(self.targets[members]), members=members)
+
+
+def line(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.3), nn.Tanh(), nn.Linear(4, 2))
+
+
+def accuracy(module, points):
+    def score():
+        with torch.no_grad():
+            found = module(torch.from_numpy(points.values)).argmax(dim=1).numpy()
+        return float((found == points.targets).mean())
+
+    return score
+
+
+def run(points=None, *, training=TRAINING, score=None, module=None, **arguments):
+    points, module = points or Points(), module or line()
+    fitted = fit(
+        module,
+        points,
+        loss=cross_entropy,
+        score=score or accuracy(module, points),
+        training=training,
+        **arguments,
+    )
+    return module, fitted
+
+
+def state(module):
+    return {name: value.numpy().tobytes() for name, value in module.state_dict().items()}
+
+
+@pytest.fixture(autouse=True)
+def _every_epoch(monkeypatch):
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+
+
+def test_separable_points_are_separated():
+    longer = msgspec.structs.replace(TRAINING, epochs=40, patience=40)
+    _, fitted = run(training=longer)
+    assert fitted.score >= 0.95
+    assert fitted.history[-1]["loss"] < fitted.history[0]["loss"]
+
+
+def test_rate_rises_over_the_warm_up_then_falls_to_zero_in_a_straight_line():
+    steps, warmup = 50, 0.2
+    rates = [fitting._rate(step, steps, warmup) for step in range(steps + 1)]
+    rising = 10
+    assert rates[:rising] == pytest.approx([(i + 1) / rising for i in range(rising)])
+    assert rates[rising:] == pytest.approx([(steps - i) / (steps - rising) for i in range(rising, steps + 1)])
+    assert rates[steps] == 0.0 and max(rates) == 1.0
+
+
+def test_rate_is_positive_at_every_step_that_is_taken_whatever_the_warm_up():
+    for steps in (1, 2, 3, 7):
+        for warmup in (0.0, 0.06, 0.5, 1.0):
+            assert all(0 < fitting._rate(step, steps, warmup) <= 1 for step in range(steps)), (steps, warmup)
+
+
+def test_the_learning_rate_of_each_step_follows_the_schedule(monkeypatch):
+    seen = []
+    original = torch.optim.AdamW.step
+
+    def step(self, *arguments, **named):
+        seen.append(self.param_groups[0]["lr"])
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    points = Points()
+    run(points)
+    steps = points.steps(TRAINING.batch) * TRAINING.epochs
+    assert len(seen) == steps == 36
+    assert seen == pytest.approx([0.05 * fitting._rate(i, steps, TRAINING.warmup) for i in range(steps)])
+
+
+def test_weights_decay_in_matrices_alone():
+    module = nn.Module()
+    module.matrix = nn.Parameter(torch.zeros(2, 2))
+    module.bias, module.scale = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(()))
+    groups = fitting._groups(module, 0.5)
+    assert [[p.ndim for p in group["params"]] for group in groups] == [[2], [1, 0]]
+    assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+
+
+def test_the_best_epoch_is_kept_and_the_earlier_of_equals():
+    module, points, states = line(), Points(), []
+    scores = iter([0.2, 0.7, 0.5, 0.7, 0.1, 0.3])
+
+    def score():
+        states.append(state(module))
+        return next(scores)
+
+    _, fitted = run(points, module=module, score=score)
+    assert (fitted.best_epoch, fitted.score) == (2, 0.7)
+    assert state(module) == states[1] != states[-1]
+    assert [row["score"] for row in fitted.history] == [0.2, 0.7, 0.5, 0.7, 0.1, 0.3]
+    assert [row["epoch"] for row in fitted.history] == [1, 2, 3, 4, 5, 6]
+    assert not module.training
+
+
+def test_training_stops_after_epochs_without_a_better_score():
+    scores = iter([0.1, 0.5, 0.4, 0.5, 0.9, 0.9])
+    patient = msgspec.structs.replace(TRAINING, patience=2)
+    _, fitted = run(training=patient, score=lambda: next(scores))
+    assert len(fitted.history) == 4 and fitted.best_epoch == 2
+    assert fitted.examples_seen == 4 * 22
+
+
+def test_same_seed_same_weights_and_another_seed_others():
+    first, second = run()[0], run()[0]
+    other = run(training=msgspec.structs.replace(TRAINING, seed=4))[0]
+    assert state(first) == state(second) != state(other)
+
+
+def test_what_was_drawn_before_changes_nothing():
+    first = line()
+    second = line()
+    run(module=first)
+    torch.rand(7)
+    np.random.rand(3)
+    run(module=second)
+    assert state(first) == state(second)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 5], ids=["one", "two", "five"])
+def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatch, epochs):
+    whole, wanted = run()
+    saved = fitting._Run.save
+
+    def save(this):
+        saved(this)
+        if this.done == epochs:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting._Run, "save", save)
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=tmp_path / "c.pt")
+    points = Points()
+    resumed, found = run(points, checkpoint=tmp_path / "c.pt", module=line(seed=99))
+    assert len(points.seen) == points.steps(4) * (6 - epochs)  # the finished epochs are not run again
+    assert state(resumed) == state(whole)
+    drop = [[{k: v for k, v in row.items() if k != "seconds"} for row in f.history] for f in (found, wanted)]
+    assert drop[0] == drop[1] and found.best_epoch == wanted.best_epoch
+
+
+def test_a_finished_run_is_not_run_again(tmp_path):
+    whole, _ = run(checkpoint=tmp_path / "c.pt")
+    points = Points()
+    again, fitted = run(points, checkpoint=tmp_path / "c.pt", module=line(seed=99))
+    assert points.seen == [] and state(again) == state(whole) and len(fitted.history) == 6
+
+
+def test_checkpoints_come_no_more_often_than_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 3600.0)
+    run(checkpoint=tmp_path / "c.pt")
+    assert not (tmp_path / "c.pt").exists()
+
+
+def test_a_temporary_file_of_a_killed_writer_is_not_resumed(tmp_path):
+    (tmp_path / "c.pt.tmp").write_bytes(b"half a checkpoint")
+    assert state(run(checkpoint=tmp_path / "c.pt")[0]) == state(run()[0])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "infinite"])
+def test_a_loss_that_is_not_finite_stops_training_with_epoch_and_step(value):
+    points = Points()
+    points.values[3] = value
+    with pytest.raises(TrainError, match=r"epoch 1, step \d+") as caught:
+        run(points)
+    assert caught.value.do == "lower learning_rate"
+
+
+def test_streams_of_seeds_differ_by_seed_name_and_number():
+    names = [stream(1, "order", 0), stream(1, "order", 1), stream(2, "order", 0), stream(1, "dropout", 0)]
+    assert len(set(names)) == 4
+    assert all(0 <= name < 2**32 for name in names)
+
+
+def test_one_pass_takes_every_example_once_in_another_order_each_time():
+    points = Points(300)
+    passes = []
+    for epoch in range(2):
+        points.seen = []
+        list(points.shuffled(4, np.random.default_rng(epoch)))
+        passes.append(np.concatenate(points.seen))
+    assert all(sorted(p.tolist()) == list(range(300)) for p in passes)
+    assert passes[0].tolist() != passes[1].tolist()
+    points.seen = []
+    list(points.in_order(7))
+    assert np.concatenate(points.seen).tolist() == np.argsort(np.arange(300) % 5, kind="stable").tolist()
+
+
+def test_examples_of_like_length_share_a_batch():
+    points = Points(4 * SORTED_CHUNK)
+    list(points.shuffled(4, np.random.default_rng(0)))
+    spread = [int(np.ptp(members % 5)) for members in points.seen]
+    assert sum(s == 0 for s in spread) >= len(spread) - 5
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def outputs(*shape):
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+def test_cross_entropy_is_the_mean_of_minus_log_probability_and_weights_make_it_a_weighted_mean():
+    x, y, w = outputs(5, 3), np.array([0, 2, 1, 1, 0]), np.array([0.5, 2.0, 3.0], np.float32)
+    each = -np.log(softmax(x)[np.arange(5), y])
+    assert value("cross_entropy", x, y) == pytest.approx(each.mean(), rel=1e-5)
+    assert value("cross_entropy", x, y, w) == pytest.approx((w[y] * each).sum() / w[y].sum(), rel=1e-5)
+
+
+def test_binary_cross_entropy_weighs_the_positive_term_of_each_label():
+    x, w = outputs(4, 3), np.array([0.5, 2.0, 3.0], np.float32)
+    y = np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1]], np.float32)
+    p = 1 / (1 + np.exp(-x))
+    plain = -(y * np.log(p) + (1 - y) * np.log(1 - p))
+    weighted = -(w * y * np.log(p) + (1 - y) * np.log(1 - p))
+    assert value("binary_cross_entropy", x, y) == pytest.approx(plain.mean(), rel=1e-5)
+    assert value("binary_cross_entropy", x, y, w) == pytest.approx(weighted.mean(), rel=1e-5)
+
+
+def test_squared_error_is_the_mean_square_of_the_difference():
+    x, y = outputs(6, 1), outputs(6)
+    assert value("squared_error", x, y) == pytest.approx(((x[:, 0] - y) ** 2).mean(), rel=1e-5)
+
+
+def test_word_cross_entropy_is_the_mean_over_labelled_words_alone():
+    x = outputs(2, 4, 3)
+    y = np.array([[0, 2, UNLABELLED, UNLABELLED], [1, UNLABELLED, 2, 0]])
+    kept = y != UNLABELLED
+    each = -np.log(softmax(x)[kept][np.arange(kept.sum()), y[kept]])
+    assert value("word_cross_entropy", x, y) == pytest.approx(each.mean(), rel=1e-5)
+    assert value("word_cross_entropy", x, np.full((2, 4), UNLABELLED)) == 0.0
+
+
+def test_every_loss_falls_along_its_gradient():
+    targets = {
+        "cross_entropy": torch.tensor([0, 1, 2]),
+        "binary_cross_entropy": torch.eye(3),
+        "squared_error": torch.tensor([0.1, 0.5, 0.9]),
+        "word_cross_entropy": torch.tensor([[0, 1], [2, UNLABELLED], [1, 0]]),
+    }
+    assert set(targets) == set(LOSSES)
+    for name, y in targets.items():
+        shape = {"squared_error": (3, 1), "word_cross_entropy": (3, 2, 3)}.get(name, (3, 3))
+        x = torch.from_numpy(outputs(*shape)).requires_grad_()
+        before = LOSSES[name](x, y, None)
+        before.backward()
+        assert LOSSES[name](x.detach() - 0.1 * x.grad, y, None) < before
+
+
+def value(name, x, y, w=None):
+    weights = None if w is None else torch.from_numpy(w)
+    return float(LOSSES[name](torch.from_numpy(x), torch.from_numpy(np.asarray(y)), weights))
