@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 import statistics
-from pathlib import Path
+from pathlib import Path as FilePath
 
 import numpy as np
 from settings import DATA, RESULTS, RUNS
 
 from polyhead import metrics
 from polyhead.nn.load import load_trunk
-from polyhead.plan import Codec
+from polyhead.plan import Codec, Path
 from polyhead.project import Pooled, Project, TaskEntry, Training, TrunkChoice
 from polyhead.report.results import Claim, Study, results, write_results
 from polyhead.sharing.pooled import pooled_path
@@ -47,6 +47,7 @@ TRAINED, PLAIN = "trained head on mean pooling", "cosine of mean pooling"
 def main() -> None:
     study = Study(RUNS / "first_light_quality.jsonl")
     extractor = open_extractor()
+    fill_once(extractor)
     for seed in SEEDS:
         for method, strategy in STRATEGIES.items():
             for task in TASKS:
@@ -64,6 +65,18 @@ def main() -> None:
 def open_extractor() -> Extractor:
     data = load_trunk("minilm", max_tokens=128)
     return Extractor(data, folder=RUNS / "features", precision=precision_of(Training()))
+
+
+def fill_once(extractor: Extractor) -> None:
+    """Every stored value of every task and strategy, from one pass over each text."""
+    requests = []
+    for strategy in STRATEGIES.values():
+        for task in TASKS:
+            ready = prepared(entry(task), strategy, SEEDS[0])
+            requests += wanted(ready, path_of(ready, strategy, extractor))
+    ready = prepared(similarity(), SIMILARITY, SEEDS[0])
+    requests += wanted(ready, path_of(ready, SIMILARITY, extractor))
+    extractor.fill(requests, update=lambda done, total: print(f"\r{done} of {total}", end="", flush=True))
 
 
 def entry(task: str) -> TaskEntry:
@@ -87,15 +100,12 @@ def similarity() -> TaskEntry:
 
 def prepared(declared: TaskEntry, strategy: Pooled, seed: int) -> Prepared:
     project = Project(tasks=(declared,), trunk=TrunkChoice(), strategy=strategy, training=Training(seed=seed))
-    return prepare(project, Path())[0]
+    return prepare(project, FilePath())[0]
 
 
 def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) -> dict[str, object]:
     ready = prepared(declared, strategy, seed)
-    bare = paths_of(ready, extractor, Codec(name=strategy.codec))[0]
-    codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
-    shape = extractor.data.architecture
-    path = pooled_path(ready.task, strategy, trunk=extractor.digest, shape=shape, codec=codec)
+    path = path_of(ready, strategy, extractor)
     extractor.fill(wanted(ready, path))
     trained = train_task(ready, [path], extractor, checkpoints=None, events=Events())
     return {
@@ -104,6 +114,13 @@ def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) 
         "test_rows": len(ready.test.examples.targets),
         "best_epoch": trained.fitted.best_epoch,
     }
+
+
+def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
+    bare = paths_of(ready, extractor, Codec(name=strategy.codec))[0]
+    codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
+    shape = extractor.data.architecture
+    return pooled_path(ready.task, strategy, trunk=extractor.digest, shape=shape, codec=codec)
 
 
 def cosine(extractor: Extractor) -> dict[str, object]:

@@ -142,7 +142,7 @@ class _Run:
             if not torch.isfinite(value):
                 raise TrainError(
                     f"the loss is not finite in epoch {number + 1}, step {index + 1}",
-                    got=float(value),
+                    got=float(value.detach()),
                     do="lower learning_rate",
                 )
             self.optimizer.zero_grad(set_to_none=True)
