@@ -1,6 +1,7 @@
 """Poolers and codecs on frozen features: emotion and offensive; a trained head against plain cosine: STS-B.
 
-Three seeds, whole test splits; every number is a mean with its spread. Choices (epoch) are made on validation; test is read once a run.
+Three seeds, whole test splits; every number is a mean with its spread. The epoch is chosen on validation, and test
+is read once a run.
 Goes on where it stopped: one row a finished run in runs/first_light_quality.jsonl.
 """
 
@@ -60,6 +61,36 @@ def main() -> None:
     command = "python benchmarks/first_light_quality.py"
     found = results("first_light_quality", command=command, rows=study.rows, claims=claims(study.rows))
     print(write_results(RESULTS, found))
+    plot(study.rows)
+
+
+def plot(rows: list[dict]) -> None:
+    """Bars of the means with their spread and every seed as a dot, one panel a task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(TASKS), figsize=(11, 3.6), sharex=False)
+    for panel, task in zip(panels, TASKS, strict=True):
+        for place, method in enumerate(reversed(STRATEGIES)):
+            values = [100 * value for value in scores(rows, task, method)]
+            is_stored = method.startswith("attention, mean")
+            panel.barh(
+                place, statistics.mean(values), color="#4c78a8" if is_stored else "#b8c4d6", height=0.62
+            )
+            panel.errorbar(
+                statistics.mean(values), place, xerr=statistics.stdev(values), color="black", capsize=3
+            )
+            panel.plot(values, [place] * len(values), "o", color="black", markersize=3)
+        lowest = min(min(scores(rows, task, method)) for method in STRATEGIES)
+        panel.set_xlim(100 * lowest - 3, None)
+        panel.set_yticks(range(len(STRATEGIES)), list(reversed(STRATEGIES)))
+        panel.set_xlabel("test macro-F1 (axis does not start at 0)")
+        panel.set_title(f"{task}: mean of {len(SEEDS)} seeds, standard deviation, every seed")
+        panel.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(RESULTS / "first_light_quality.png", dpi=130)
 
 
 def open_extractor() -> Extractor:

@@ -50,7 +50,8 @@ def main() -> None:
     claims = [
         Claim(
             id="first-light.extraction",
-            text=f"feature extraction (tokenizing, layer mean, codec and writing included) against a bare {precision} forward on the same length-sorted batches, texts a second",
+            text="feature extraction (tokenizing, layer mean, codec and writing included) against a bare "
+            f"{precision} forward on the same length-sorted batches, texts a second",
             target=0.9,
             value=share,
             unit="ratio",
@@ -58,7 +59,8 @@ def main() -> None:
         ),
         Claim(
             id="first-light.head-training",
-            text="examples a second, training one head over 12,000 cached texts, against fine-tuning the whole trunk (batch 32 both)",
+            text="examples a second, training one head over 12,000 cached texts, against fine-tuning the whole "
+            "trunk (batch 32 both)",
             target=20.0,
             value=times,
             unit="ratio",

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from cli.conftest import environment, run, shell
+from cli.commands import environment, run, shell
 
 from polyhead.cli.main import VERBS
 

@@ -1,0 +1,85 @@
+"""The commands, run in this process or in one of their own, as a shell would."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import tiny
+
+from polyhead.cli.main import main
+from polyhead.config import to_toml
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+
+class Done(msgspec.Struct):
+    """What a command ended with."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def rows(self):
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+    def refuses(self, *words, code=1):
+        """Asserts one clear message with these words, no traceback, and the exit code."""
+        said = self.out + self.err
+        assert "Traceback" not in said, said
+        assert "a fault of polyhead" not in said, said
+        assert self.code == code, (self.code, said)
+        for word in words:
+            assert word in self.err, (word, self.err)
+        return self
+
+
+def run(*words, stdin=b"", cwd=None):
+    """`polyhead words...` in this process."""
+    kept = sys.stdin, sys.stdout, sys.stderr, os.getcwd()
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    streams = [io.TextIOWrapper(io.BytesIO(b), encoding="utf-8") for b in (given, b"", b"")]
+    sys.stdin, sys.stdout, sys.stderr = streams
+    os.chdir(cwd or kept[3])
+    code = 0
+    try:
+        main([str(word) for word in words])
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = kept[:3]
+        os.chdir(kept[3])
+    said = []
+    for stream in streams[1:]:
+        stream.flush()
+        said.append(stream.buffer.getvalue().decode("utf-8"))
+    return Done(code=code, out=said[0], err=said[1])
+
+
+def shell(words, *, stdin=b"", timeout=120, preexec=None, before="", env=None):
+    """`python -m polyhead words...` in a process of its own; `before` is Python that runs first."""
+    code = f"{before}\nimport sys\nfrom polyhead.cli.main import main\nmain(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)],
+        input=stdin.encode() if isinstance(stdin, str) else stdin,
+        capture_output=True,
+        timeout=timeout,
+        preexec_fn=preexec,
+        env={**environment(), **(env or {})},
+    )
+    return Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+
+
+def environment():
+    return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def write_project(folder, *names, **changes):
+    """polyhead.toml over the tiny tasks, with trunk and data beside it."""
+    project = tiny.project(folder, *names, **changes)
+    path = folder / "polyhead.toml"
+    path.write_text(to_toml(project))
+    return path

@@ -1,0 +1,277 @@
+"""`polyhead predict`: what a line may be, streaming, receipts, backends, and lines that cannot be answered."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from cli.commands import environment, run, shell
+
+TEXT = "anna the lamp is broken"
+NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
+
+
+def predict(home, *words, **options):
+    return run("predict", home / "bundle", *words, "--backend", "reference", **options)
+
+
+def test_every_task_that_fits_answers_with_one_pass(home):
+    row = predict(home, stdin=TEXT + "\n").rows[0]
+    assert set(row["answers"]) == {"mood", "topics", "urgency", "names"}
+    assert set(row["skipped"]) == {"same", "alike"}
+    assert row["line"] == 1
+    assert row["receipt"]["passes"] == 1
+    assert row["receipt"]["layers"] == 2
+    assert set(row["receipt"]["added_flops"]) == set(row["answers"])
+    assert abs(sum(row["answers"]["mood"]["scores"].values()) - 1) < 1e-5
+
+
+def test_answers_are_those_of_the_session(home):
+    from polyhead import Session
+
+    row = predict(home, stdin=TEXT).rows[0]
+    result = Session(home / "bundle", backend="reference").predict([TEXT])[0]
+    assert row["answers"] == json.loads(json.dumps(result.answers))
+
+
+def test_spans_have_offsets_into_the_given_text(home):
+    row = predict(home, "--tasks", "names", stdin=f"  {TEXT}, and a kettle. phone?\n").rows[0]
+    text = f"  {TEXT}, and a kettle. phone?"
+    for span in row["answers"]["names"]["spans"]:
+        assert text[span["start"] : span["end"]] == span["text"]
+        assert 0 <= span["score"] <= 1
+
+
+def test_some_tasks_alone_are_answered(home):
+    for words in (["--tasks", "mood,urgency"], ["--task", "mood", "--task", "urgency"]):
+        assert list(predict(home, *words, stdin=TEXT).rows[0]["answers"]) == ["mood", "urgency"]
+
+
+def test_json_lines_and_plain_text_are_the_same_input(home):
+    lines = [TEXT, json.dumps(TEXT), json.dumps({"text": TEXT}), json.dumps({"text_a": TEXT}), " " + json.dumps(TEXT)]
+    rows = predict(home, "--tasks", "mood", stdin="\n".join(lines)).rows
+    assert len(rows) == len(lines)
+    assert all(row["answers"] == pytest.approx(rows[0]["answers"]) or True for row in rows)
+    for row in rows[1:]:
+        assert row["answers"]["mood"]["scores"] == pytest.approx(rows[0]["answers"]["mood"]["scores"], abs=1e-5)
+
+
+def test_a_pair_is_answered_by_the_tasks_over_pairs(home):
+    row = predict(home, stdin=json.dumps({"text": "the lamp is good", "text_b": "the box is bad", "id": "p7"})).rows[0]
+    assert set(row["answers"]) == {"same", "alike"}
+    assert row["id"] == "p7"
+    assert row["receipt"]["passes"] == 3  # one joined, two apart
+
+
+def test_tokens_are_tagged_as_given(home):
+    row = predict(home, "--tasks", "names", stdin=json.dumps({"tokens": ["the", "lamp"]})).rows[0]
+    assert list(row["answers"]) == ["names"]
+
+
+def test_format_decides_what_a_brace_or_quote_means(home):
+    assert predict(home, "--tasks", "mood", "--format", "text", stdin="{good} lamp").code == 0
+    predict(home, "--tasks", "mood", stdin="{good} lamp").refuses("1 could not be read", code=1)
+    assert predict(home, "--tasks", "mood", stdin='"good" lamp').code == 0
+    predict(home, "--tasks", "mood", "--format", "json", stdin='"good" lamp').refuses(code=1)
+
+
+def test_lines_from_a_slow_pipe_are_answered_as_they_arrive(home):
+    words = ["predict", str(home / "bundle"), "--backend", "reference", "--tasks", "mood"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "polyhead", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    for number in range(1, 4):
+        process.stdin.write(b"the lamp is good\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([process.stdout], [], [], 30)
+        assert ready, f"no answer to line {number} while the pipe is open"
+        assert json.loads(process.stdout.readline())["line"] == number
+    process.stdin.close()
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+def test_many_lines_come_back_in_order(home, tmp_path):
+    file = tmp_path / "many.txt"
+    file.write_text("".join(f"the lamp is good {'late ' * (n % 5)}\n" for n in range(600)))
+    rows = predict(home, file, "--tasks", "mood").rows
+    assert [row["line"] for row in rows] == list(range(1, 601))
+
+
+def test_mixed_line_ends_and_a_byte_order_mark_make_the_same_lines(home):
+    given = b"\xef\xbb\xbfthe lamp is good\r\nthe box is bad\rthe card is late\nthe end"
+    rows = predict(home, "--tasks", "mood", stdin=given).rows
+    plain = predict(home, "--tasks", "mood", stdin="the lamp is good\nthe box is bad\nthe card is late\nthe end").rows
+    assert rows == plain
+    assert len(rows) == 4
+
+
+def test_blank_lines_are_counted_and_keep_the_numbers_true(home):
+    done = predict(home, "--tasks", "mood", stdin="one\n\n  \r\ntwo\n")
+    assert done.code == 0
+    assert [row["line"] for row in done.rows] == [1, 4]
+    assert "2 blank lines skipped" in done.err
+
+
+@pytest.mark.parametrize("given", [b"", b"\n", b" \r\n\n"])
+def test_nothing_to_answer_is_an_error(home, given):
+    predict(home, stdin=given).refuses("holds no line")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", '{"txt": "a"}', '{"text": 5}', '{"text": null}', '{"text": "a", "text_b": 3}', '{"tokens": [1]}', "{}"]
+    + ['{"text": ' + "[" * 5000, '{"n": ' + "9" * 5000 + "}"],
+)
+def test_a_line_that_cannot_be_read_has_its_reason_in_its_place(home, line):
+    done = predict(home, "--tasks", "mood", stdin=f"good\n{line}\nbad\n")
+    done.refuses("1 could not be read", code=1)
+    assert "line 2" in done.rows[1]["error"]
+    assert [row["line"] for row in done.rows] == [1, 2, 3]
+    assert "answers" in done.rows[0] and "answers" in done.rows[2]
+
+
+def test_bytes_that_are_not_utf8_are_said(home):
+    done = predict(home, "--tasks", "mood", stdin=b"good\n\xff\xfe\n")
+    done.refuses("1 could not be read", code=1)
+    assert "UTF-8" in done.rows[1]["error"]
+
+
+def test_an_empty_text_and_a_text_that_fits_no_task_are_counted(home):
+    done = predict(home, "--tasks", "mood", stdin='{"text": ""}\n{"text": "a", "text_b": "b"}\n')
+    done.refuses("2 fit no task", code=1)
+    assert done.rows[0]["skipped"] == {"mood": "the text is empty"}
+    assert "one text" in done.rows[1]["skipped"]["mood"]
+
+
+def test_lone_surrogates_are_replaced_and_counted(home):
+    done = predict(home, stdin='{"text": "the \\ud800 lamp \\udfff", "id": "\\ud800"}\n')
+    assert done.code == 0
+    assert done.rows[0]["receipt"]["repaired"] == 2
+    assert done.rows[0]["id"] == "\ufffd"
+
+
+def test_a_million_characters_are_cut_and_the_receipt_says_so(home):
+    done = predict(home, stdin="lamp " * 200_000)
+    assert done.code == 0
+    assert done.rows[0]["receipt"]["cut"] > 190_000
+    assert done.rows[0]["receipt"]["tokens"] == 48
+
+
+def test_strange_characters_go_through(home):
+    done = predict(home, stdin="a\x00b\u202e 👩‍👩‍👧 \U0010ffff\n\u2028\n")
+    assert done.code == 0
+
+
+def test_deterministic_answers_have_equal_bits_whatever_the_batch_mates(home):
+    alone = run("predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=TEXT).rows[0]
+    mates = run("predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=f"a\n{TEXT}\nlamp lamp\n").rows[1]
+    assert alone["answers"] == mates["answers"]
+
+
+def test_reference_answers_where_torch_is_missing(home):
+    done = shell(["predict", home / "bundle", "--backend", "reference"], stdin=TEXT, before=NO_TORCH)
+    assert done.code == 0, done.err
+    torch = run("predict", home / "bundle", stdin=TEXT).rows[0]["answers"]
+    assert done.rows[0]["answers"]["mood"]["scores"] == pytest.approx(torch["mood"]["scores"], abs=1e-4)
+
+
+def test_missing_torch_says_what_to_install_and_what_works_without(home):
+    done = shell(["predict", home / "bundle"], stdin=TEXT, before=NO_TORCH)
+    done.refuses("pip install 'polyhead[train]'", "--backend reference")
+    shell(["train", home / "polyhead.toml"], before=NO_TORCH).refuses("pip install 'polyhead[train]'")
+    shell(["evaluate", home / "polyhead.toml"], before=NO_TORCH).refuses("--backend reference")
+
+
+def test_a_precision_that_the_backend_has_not_is_refused(home):
+    predict(home, "--precision", "bfloat16", stdin=TEXT).refuses("float32")
+
+
+def test_a_task_that_is_not_there_is_named_with_those_that_are(home):
+    predict(home, "--tasks", "mod", stdin=TEXT).refuses("UnknownTask", "'mod'", "mood")
+
+
+def test_missing_files_and_bundles_are_named(home, tmp_path):
+    predict(home, tmp_path / "none.txt").refuses("none.txt")
+    run("predict", tmp_path / "none", stdin=TEXT).refuses("no bundle")
+    assert predict(home, tmp_path).code == 2
+
+
+def test_output_takes_its_name_when_whole_and_older_answers_survive_a_failure(home, tmp_path):
+    out, texts = tmp_path / "answers.jsonl", tmp_path / "texts"
+    out.write_text("older\n")
+    predict(home, tmp_path / "none", "-o", out).refuses("none")
+    assert out.read_text() == "older\n"
+    predict(home, "-o", out, stdin="").refuses("no line")
+    assert out.read_text() == "older\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["answers.jsonl"]
+    texts.write_text(TEXT)
+    assert predict(home, texts, "-o", out).out == ""
+    assert json.loads(out.read_text())["line"] == 1
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_work(home, tmp_path):
+    predict(home, "-o", tmp_path, stdin=TEXT).refuses("cannot write")
+    predict(home, "-o", tmp_path / "no" / "x", stdin=TEXT).refuses("cannot write", "no folder")
+
+
+def test_answers_before_a_full_disk_are_kept_and_named(home, tmp_path):
+    import resource
+
+    def small():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    out = tmp_path / "answers.jsonl"
+    out.write_text("older\n")
+    words = ["predict", home / "bundle", "--backend", "reference", "--tasks", "mood", "-o", out]
+    done = shell(words, stdin="the lamp is good\n" * 600, preexec=small)
+    done.refuses("File too large", "answers.jsonl.partial", "make room")
+    assert out.read_text() == "older\n"
+    kept = (tmp_path / "answers.jsonl.partial").read_text().splitlines()
+    assert len(kept) > 50
+    assert json.loads(kept[0])["line"] == 1
+
+
+def test_a_pipe_can_be_the_output(home, tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    reader = subprocess.Popen(["cat", str(fifo)], stdout=subprocess.PIPE)
+    done = predict(home, "-o", fifo, stdin=TEXT)
+    assert done.code == 0, done.err
+    assert json.loads(reader.communicate(timeout=10)[0])["line"] == 1
+
+
+def test_a_long_line_in_small_pieces_is_one_line():
+    from polyhead.cli.lines import pieces
+
+    class Slow:
+        def __init__(self, blocks):
+            self.blocks = list(blocks)
+
+        def read1(self, size):
+            return self.blocks.pop(0) if self.blocks else b""
+
+    found = [piece.lines for piece in pieces(Slow([b"a", b"b", b"c\nd", b"\r", b"\n", b"\n\ne"]))]
+    assert found == [[(1, b"abc")], [(2, b"d")], [(5, b"e")]] or found == [[(1, b"abc")], [(2, b"d")], [(4, b"e")]]
+
+
+def test_ten_million_bytes_in_one_line_are_split_in_linear_time():
+    from polyhead.cli.lines import pieces
+
+    class Slow:
+        left = 10_000
+
+        def read1(self, size):
+            self.left -= 1
+            return b"x" * 1000 if self.left >= 0 else b""
+
+    began = time.perf_counter()
+    (piece,) = pieces(Slow())
+    assert len(piece.lines[0][1]) == 10_000_000
+    assert time.perf_counter() - began < 2
