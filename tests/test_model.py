@@ -10,7 +10,7 @@ from polyhead.errors import PlanError
 from polyhead.model import Model, TextBatch, coded, stored_value
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Trunk
-from polyhead.plan import Codec, Delta, Layers, Path, Pool
+from polyhead.plan import Codec, Delta, Path, Pool
 from polyhead.sharing.pooled import PooledPart
 from polyhead.store.codec import through
 from polyhead.testing import tiny_batch, tiny_path, tiny_tasks, tiny_trunk
@@ -147,8 +147,9 @@ def test_live_values_pass_the_codec_of_the_store(name):
     assert coded(value, Codec(name="float32")) is value
 
 
-def test_a_pool_over_more_layers_than_the_path_runs_is_refused(data, texts):
-    path = tiny_path(TASKS["mood"], data, pool=Pool(layers="mean", of=3, positions="mean"), stop=1)
+@pytest.mark.parametrize("of", [2, 3])
+def test_a_pool_over_more_layers_than_the_path_runs_is_refused(data, texts, of):
+    path = tiny_path(TASKS["mood"], data, pool=Pool(layers="mean", of=of, positions="mean"), stop=1)
     model, plan = model_of(data, {"mood": path})
-    with pytest.raises(PlanError):
+    with pytest.raises(PlanError, match="more layers than its path runs"):
         model.stored(plan, texts)

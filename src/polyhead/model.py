@@ -89,6 +89,8 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
     (cut away, or normalised to nothing) is a row of zeros.
     """
     depth = states.depth
+    if pool.layers == "mean" and pool.of > depth:
+        raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=depth)
     chosen = {
         "last": [depth],
         "mean": list(range(depth - pool.of + 1, depth + 1)),

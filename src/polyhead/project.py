@@ -187,10 +187,16 @@ class Project(Value):
 
 
 def read_project(path: Path | str) -> Project:
-    """The file as a checked project; every declared task is checked too."""
-    project = read_toml(path, Project)
-    for entry in project.tasks:
-        entry.task()
+    """The file as a checked project; every declared task is checked too. Errors name the file."""
+    try:
+        project = read_toml(path, Project)
+        for entry in project.tasks:
+            entry.task()
+    except (ConfigError, BadName) as error:
+        if str(path) in error.what:
+            raise
+        what = f"{path}: {error.what}"
+        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from None
     return project
 
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import msgspec
-import tiny
 
+import tiny
 from polyhead.cli.main import main
 from polyhead.config import to_toml
 

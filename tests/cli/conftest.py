@@ -1,6 +1,7 @@
 """A tiny bundle that the commands trained, and folders to work in."""
 
 import pytest
+
 from cli.commands import run, write_project
 
 

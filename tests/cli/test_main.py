@@ -7,8 +7,8 @@ import sys
 import time
 
 import pytest
-from cli.commands import environment, run, shell
 
+from cli.commands import environment, run, shell
 from polyhead.cli.main import VERBS
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+
 from cli.commands import environment, run, shell
 
 TEXT = "anna the lamp is broken"
@@ -51,16 +52,25 @@ def test_some_tasks_alone_are_answered(home):
 
 
 def test_json_lines_and_plain_text_are_the_same_input(home):
-    lines = [TEXT, json.dumps(TEXT), json.dumps({"text": TEXT}), json.dumps({"text_a": TEXT}), " " + json.dumps(TEXT)]
+    lines = [
+        TEXT,
+        json.dumps(TEXT),
+        json.dumps({"text": TEXT}),
+        json.dumps({"text_a": TEXT}),
+        " " + json.dumps(TEXT),
+    ]
     rows = predict(home, "--tasks", "mood", stdin="\n".join(lines)).rows
     assert len(rows) == len(lines)
-    assert all(row["answers"] == pytest.approx(rows[0]["answers"]) or True for row in rows)
     for row in rows[1:]:
-        assert row["answers"]["mood"]["scores"] == pytest.approx(rows[0]["answers"]["mood"]["scores"], abs=1e-5)
+        assert row["answers"]["mood"]["scores"] == pytest.approx(
+            rows[0]["answers"]["mood"]["scores"], abs=1e-5
+        )
 
 
 def test_a_pair_is_answered_by_the_tasks_over_pairs(home):
-    row = predict(home, stdin=json.dumps({"text": "the lamp is good", "text_b": "the box is bad", "id": "p7"})).rows[0]
+    row = predict(
+        home, stdin=json.dumps({"text": "the lamp is good", "text_b": "the box is bad", "id": "p7"})
+    ).rows[0]
     assert set(row["answers"]) == {"same", "alike"}
     assert row["id"] == "p7"
     assert row["receipt"]["passes"] == 3  # one joined, two apart
@@ -107,7 +117,9 @@ def test_many_lines_come_back_in_order(home, tmp_path):
 def test_mixed_line_ends_and_a_byte_order_mark_make_the_same_lines(home):
     given = b"\xef\xbb\xbfthe lamp is good\r\nthe box is bad\rthe card is late\nthe end"
     rows = predict(home, "--tasks", "mood", stdin=given).rows
-    plain = predict(home, "--tasks", "mood", stdin="the lamp is good\nthe box is bad\nthe card is late\nthe end").rows
+    plain = predict(
+        home, "--tasks", "mood", stdin="the lamp is good\nthe box is bad\nthe card is late\nthe end"
+    ).rows
     assert rows == plain
     assert len(rows) == 4
 
@@ -126,7 +138,15 @@ def test_nothing_to_answer_is_an_error(home, given):
 
 @pytest.mark.parametrize(
     "line",
-    ["{", '{"txt": "a"}', '{"text": 5}', '{"text": null}', '{"text": "a", "text_b": 3}', '{"tokens": [1]}', "{}"]
+    [
+        "{",
+        '{"txt": "a"}',
+        '{"text": 5}',
+        '{"text": null}',
+        '{"text": "a", "text_b": 3}',
+        '{"tokens": [1]}',
+        "{}",
+    ]
     + ['{"text": ' + "[" * 5000, '{"n": ' + "9" * 5000 + "}"],
 )
 def test_a_line_that_cannot_be_read_has_its_reason_in_its_place(home, line):
@@ -165,13 +185,16 @@ def test_a_million_characters_are_cut_and_the_receipt_says_so(home):
 
 
 def test_strange_characters_go_through(home):
-    done = predict(home, stdin="a\x00b\u202e 👩‍👩‍👧 \U0010ffff\n\u2028\n")
+    done = predict(home, stdin="a\x00b\u202e 👩‍👩‍👧 \U0010ffff\nok\u2028ok\n")
     assert done.code == 0
+    assert len(done.rows) == 2
 
 
 def test_deterministic_answers_have_equal_bits_whatever_the_batch_mates(home):
     alone = run("predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=TEXT).rows[0]
-    mates = run("predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=f"a\n{TEXT}\nlamp lamp\n").rows[1]
+    mates = run(
+        "predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=f"a\n{TEXT}\nlamp lamp\n"
+    ).rows[1]
     assert alone["answers"] == mates["answers"]
 
 
@@ -258,7 +281,7 @@ def test_a_long_line_in_small_pieces_is_one_line():
             return self.blocks.pop(0) if self.blocks else b""
 
     found = [piece.lines for piece in pieces(Slow([b"a", b"b", b"c\nd", b"\r", b"\n", b"\n\ne"]))]
-    assert found == [[(1, b"abc")], [(2, b"d")], [(5, b"e")]] or found == [[(1, b"abc")], [(2, b"d")], [(4, b"e")]]
+    assert found == [[(1, b"abc")], [(2, b"d")], [], [(5, b"e")]]
 
 
 def test_ten_million_bytes_in_one_line_are_split_in_linear_time():

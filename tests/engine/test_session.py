@@ -191,7 +191,9 @@ def test_a_long_text_is_read_in_windows_by_one_task_and_cut_for_another_in_one_c
     assert result.receipt.windows == result.receipt.passes == 3
     assert result.receipt.cut == encoded.cut  # what the task that cuts did not read
     only = mixed.predict([TOO_LONG], tasks=["mood"])[0]
-    assert only.receipt.cut == 0 and only.receipt.windows == 3 and only.answers["mood"] == result.answers["mood"]
+    assert (
+        only.receipt.cut == 0 and only.receipt.windows == 3 and only.answers["mood"] == result.answers["mood"]
+    )
     cut = mixed.predict([TOO_LONG], tasks=["topics"])[0]
     assert (cut.receipt.windows, cut.receipt.passes, cut.receipt.cut) == (1, 1, encoded.cut)
     assert cut.answers["topics"] == result.answers["topics"]
@@ -249,7 +251,9 @@ def test_the_first_window_of_a_long_pair_is_its_cut_form(count, max_tokens):
 
 def test_an_input_that_fits_no_task_is_skipped_with_the_reason(session):
     text, pair, empty = session.predict(["good", PAIR, "  "])
-    assert text.skipped == {name: "this task reads a pair of texts, one text was given" for name in ("same", "alike")}
+    assert text.skipped == dict.fromkeys(
+        ("same", "alike"), "this task reads a pair of texts, one text was given"
+    )
     assert set(pair.skipped.values()) == {"this task reads one text, a pair was given"}
     assert set(empty.skipped.values()) == {"the text is empty"} and not empty.answers
     assert empty.receipt.passes == empty.receipt.layers == empty.receipt.tokens == 0

@@ -67,13 +67,13 @@ def test_a_study_goes_on_where_it_stopped(tmp_path):
     assert Study(file).rows == again.rows
 
 
-@pytest.mark.parametrize("kept", [0.0, 0.3, 0.99], ids=["nothing", "a piece", "all but the end"])
+@pytest.mark.parametrize("kept", [0, 7, -2], ids=["nothing", "a piece", "all but the last brace"])
 def test_a_line_cut_short_is_run_again_and_costs_no_other_row(tmp_path, kept):
     runs, file = Runs(), tmp_path / "study.jsonl"
     for seed in (1, 2):
         runs.row(Study(file), seed=seed)
     lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(lines[0] + lines[1][: int(kept * len(lines[1]))])
+    file.write_bytes(lines[0] + lines[1][:kept])
     runs.row(Study(file), seed=2)
     runs.row(Study(file), seed=3)
     assert [key["seed"] for key in runs.keys] == [1, 2, 2, 3]
@@ -82,6 +82,17 @@ def test_a_line_cut_short_is_run_again_and_costs_no_other_row(tmp_path, kept):
     for seed in (1, 2, 3):
         runs.row(last, seed=seed)
     assert len(runs.keys) == 4
+
+
+def test_a_line_that_lacks_its_end_alone_is_kept(tmp_path):
+    runs, file = Runs(), tmp_path / "study.jsonl"
+    runs.row(Study(file), seed=1)
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    study = Study(file)
+    runs.row(study, seed=1)
+    runs.row(study, seed=2)
+    assert [key["seed"] for key in runs.keys] == [1, 2]
+    assert [row["seed"] for row in Study(file).rows] == [1, 2]
 
 
 def test_a_row_that_fails_is_not_kept(tmp_path):

@@ -15,10 +15,11 @@ from polyhead.testing import tiny_tasks
 
 SHAPE = Architecture(layers=6, width=128, heads=2, feed_forward=256, vocabulary=50)
 SMALL = Architecture(layers=2, width=16, heads=2, feed_forward=32, vocabulary=50)
+HALF = Codec()
 TASKS = {task.name: task for task in tiny_tasks()}
 
 
-def path_of(task="mood", *, shape=SHAPE, codec=Codec(), **strategy):
+def path_of(task="mood", *, shape=SHAPE, codec=HALF, **strategy):
     return pooled_path(TASKS[task], Pooled(**strategy), trunk="d", shape=shape, codec=codec)
 
 
@@ -27,7 +28,7 @@ def test_the_default_is_attention_over_the_mean_of_four_layers():
     assert path.nodes == (
         Embed(trunk="d"),
         Layers(start=0, stop=6),
-        Pool(layers="mean", of=4, positions="attention", heads=2, part="task:mood"),
+        Pool(layers="mean", of=4, positions="attention", heads=2, part="task:mood", codec=Codec()),
         Head(kind="single_label", width=2, part="task:mood", hidden=128),
     )
 
@@ -38,7 +39,11 @@ def test_a_mean_of_more_layers_than_the_trunk_has_is_the_mean_of_all():
 
 
 def test_heads_are_one_for_64_dimensions_unless_said():
-    assert path_of().pool.heads == 2 and path_of(shape=SMALL).pool.heads == 1 and path_of(heads=4).pool.heads == 4
+    assert (
+        path_of().pool.heads == 2
+        and path_of(shape=SMALL).pool.heads == 1
+        and path_of(heads=4).pool.heads == 4
+    )
     assert path_of(positions="mean").pool.heads == 0
 
 
@@ -55,7 +60,11 @@ def test_a_tagging_task_reads_words_whatever_the_positions():
 
 
 def test_hidden_of_nothing_is_the_width_and_zero_is_no_layer():
-    assert path_of().head.hidden == 128 and path_of(hidden=0).head.hidden == 0 and path_of(hidden=7).head.hidden == 7
+    assert (
+        path_of().head.hidden == 128
+        and path_of(hidden=0).head.hidden == 0
+        and path_of(hidden=7).head.hidden == 7
+    )
 
 
 def test_a_pair_read_separately_has_a_head_over_both():

@@ -13,7 +13,9 @@ from polyhead.text.words import first_subtokens, words_of
 from polyhead.train import extract as extraction
 from polyhead.train.extract import Extractor, Wanted
 
-TEXTS = [(t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")]
+TEXTS = [
+    (t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")
+]
 LONG = ("please refund the broken lamp " * 20,)
 
 

@@ -110,7 +110,8 @@ def _told(declared: Declared, output: str) -> list[str]:
         )
     if declared.counts:
         width = max(map(len, declared.counts))
-        lines.append("labels, and how often train has them; check that none is misspelt, missing or rare:")
+        what = "spans (B- and I- tags)" if "spans" in entry else "labels"
+        lines.append(f"{what}, and how often train has them; check that none is misspelt, missing or rare:")
         lines += [f"  {label:<{width}}  {count:>7,}" for label, count in declared.counts.items()]
     if declared.unseen:
         lines.append(f"not in train, so it cannot be learned: {', '.join(declared.unseen)}")

@@ -102,7 +102,11 @@ def _work(total: Cost, added: dict[str, Cost], tokens: int) -> list[str]:
         rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
     layers = counted(total.layer_evaluations, "layer")
     kept = in_bytes(total.stored_bytes)
-    return [*table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens"]
+    return [
+        *table(rows),
+        "",
+        f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens",
+    ]
 
 
 def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:

@@ -54,7 +54,7 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
 
 def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
     """Lines that end in LF, without it, in the blocks in which they arrive; then the last, if it has no end."""
-    read = getattr(source, "read1", source.read)
+    read = getattr(source, "read1", None) or source.read
     begun: list[bytes] = []  # blocks of a line whose end has not come yet
     while block := read(BLOCK):
         head, *rest = block.split(b"\n")

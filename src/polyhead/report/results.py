@@ -92,9 +92,12 @@ class Study:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        lines = file.read_bytes().splitlines() if file.exists() else []
-        # A line that a kill cut short is dropped and its row is run again.
-        self.rows: list[dict[str, object]] = [row for line in lines if (row := _row(line)) is not None]
+        content = file.read_bytes() if file.exists() else b""
+        # A line that a kill cut short is dropped and its row is run again; the next row must not continue it.
+        self._gap = b"" if content.endswith(b"\n") or not content else b"\n"
+        self.rows: list[dict[str, object]] = [
+            row for line in content.splitlines() if (row := _row(line)) is not None
+        ]
 
     def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
         """The row of this key, run now if it was not yet."""
@@ -104,9 +107,10 @@ class Study:
         row = {**key, **run()}
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("ab") as out:
-            out.write(msgspec.json.encode(row) + b"\n")
+            out.write(self._gap + msgspec.json.encode(row) + b"\n")
             out.flush()
             os.fsync(out.fileno())
+        self._gap = b""
         self.rows.append(row)
         return row
 

@@ -18,37 +18,35 @@ from polyhead.tasks.task import Task
 from polyhead.trunk_data import TextSettings, TrunkData
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORDS = tuple(
-    [
-        "the",
-        "my",
-        "order",
-        "box",
-        "lamp",
-        "kettle",
-        "phone",
-        "bill",
-        "card",
-        "is",
-        "was",
-        "where",
-        "when",
-        "broken",
-        "good",
-        "bad",
-        "happy",
-        "sad",
-        "please",
-        "refund",
-        "today",
-        "monday",
-        "anna",
-        "ben",
-        "you",
-        "not",
-        "and",
-        "late",
-    ]
+WORDS = (
+    "the",
+    "my",
+    "order",
+    "box",
+    "lamp",
+    "kettle",
+    "phone",
+    "bill",
+    "card",
+    "is",
+    "was",
+    "where",
+    "when",
+    "broken",
+    "good",
+    "bad",
+    "happy",
+    "sad",
+    "please",
+    "refund",
+    "today",
+    "monday",
+    "anna",
+    "ben",
+    "you",
+    "not",
+    "and",
+    "late",
 )
 PIECES = (
     *SPECIAL,
@@ -57,6 +55,7 @@ PIECES = (
     *"?.,!#0123456789",
     *WORDS,
 )
+PLAIN = Codec(name="float32")
 CODECS: Mapping[str, Codec] = {
     "float32": Codec(name="float32"),
     "float16": Codec(name="float16"),
@@ -153,7 +152,7 @@ def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop
     return Path(nodes=(Embed(trunk=trunk.digest), Layers(start=0, stop=depth), chosen, head))
 
 
-def tiny_loaded(trunk: TrunkData, *, codec: Codec = Codec()) -> dict[str, LoadedTask]:
+def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:
     """Every tiny task with every layer mix and, for tasks over whole texts, every pooler: name -> path and arrays."""
     found: dict[str, LoadedTask] = {}
     for task in tiny_tasks():

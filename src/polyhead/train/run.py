@@ -16,7 +16,7 @@ from polyhead.bundle.write import write_bundle
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
-from polyhead.project import Pooled, Project
+from polyhead.project import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.tokenise import Input
 from polyhead.train.card import card_of

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.errors import BackendError
+from polyhead.errors import BackendError, PlanError
 from polyhead.plan import Embed, Layers, Plan, Pool
 from polyhead.store.codec import through
 from polyhead.trunk_data import TrunkData
@@ -112,6 +112,10 @@ class ReferenceBackend:
 def _stored(states: list[Array], node: Pool, batch: TokenBatch) -> tuple[Array, Array]:
     """The stored form of a pool, through its codec: (rows, positions, layers, width) and its mask."""
     pool = node.stored()
+    if pool.layers == "mean" and pool.of >= len(states):
+        raise PlanError(
+            "a pool averages more layers than its path runs", got=pool.of, allowed=len(states) - 1
+        )
     first = {"last": len(states) - 1, "mean": len(states) - pool.of, "all": 1}[pool.layers]
     value, mask = np.stack(states[first:], axis=2), batch.mask
     if pool.positions == "first":

@@ -1,0 +1,61 @@
+"""`polyhead demo`: what it says is counted, and how it says an answer."""
+
+import json
+
+import msgspec
+import pytest
+
+import tiny
+from cli.commands import run
+from polyhead.cli import demo
+
+
+def test_sample_is_counted_not_remembered():
+    with demo.sample_project("x") as (project, folder):
+        said = demo._counts(project, folder)
+        rows = len((folder / "messages.jsonl").read_text().splitlines())
+        pairs = len((folder / "pairs.jsonl").read_text().splitlines())
+    assert said == [f"{rows} customer-support messages", f"{pairs} pairs of such"]
+    assert len(project.tasks) == 6
+
+
+def test_demo_runs_all_three_steps(work, monkeypatch):
+    """With the tiny trunk in place of the pre-trained one, and few epochs."""
+    import polyhead.project
+
+    tiny.project(work)
+    reading = polyhead.project.read_project
+
+    def smaller(path):
+        project = reading(path)
+        trunk = msgspec.structs.replace(project.trunk, name=str(work / "trunk"), max_tokens=None)
+        training = msgspec.structs.replace(project.training, epochs=1, precision="float32")
+        return msgspec.structs.replace(project, trunk=trunk, training=training)
+
+    monkeypatch.setattr(polyhead.project, "read_project", smaller)
+    done = run("demo", "--folder", work / "demo", "--json", work / "told.json")
+    assert done.code == 0, done.err
+    told = json.loads((work / "told.json").read_text())
+    assert len(told["scores"]) == 6
+    assert len(told["answers"]) == len(demo.MESSAGES) + 1
+    assert "1. Train 6 tasks on 400 customer-support messages and 240 pairs of such" in done.out
+    assert "1 encoder pass, 2 layers" in done.out
+    assert "1 task answered" in done.out
+    again = run("demo", "--folder", work / "demo")
+    assert "trained already, unchanged" in again.out
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"label": "yes", "scores": {"yes": 0.9, "no": 0.1}}, "yes (0.90)"),
+        ({"labels": ["a", "b"], "scores": {"a": 0.6, "b": 0.7, "c": 0.1}}, "a (0.60), b (0.70)"),
+        ({"labels": [], "scores": {"a": 0.1}}, "none"),
+        ({"value": 0.314}, "0.31"),
+        ({"spans": [{"start": 1, "end": 4, "label": "x", "text": "abc", "score": 1.0}]}, "x 'abc' [1:4]"),
+        ({"spans": []}, "none"),
+        ({"words": [{"start": 0, "end": 2, "label": "N", "score": 1.0}]}, "N [0:2]"),
+    ],
+)
+def test_answers_of_every_kind_can_be_said(answer, said):
+    assert demo.said(answer) == said

@@ -1,0 +1,79 @@
+"""`polyhead evaluate`: whole splits, live answers, and tasks that have no file."""
+
+import json
+
+import msgspec
+import pytest
+
+import tiny
+from cli.commands import run, write_project
+from polyhead.config import to_toml
+
+
+def told(*words):
+    done = run(*words, "--json", "-")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_live_scores_are_those_that_training_measured(home):
+    found = told("evaluate", home / "polyhead.toml")
+    assert [score["task"] for score in found["scores"]] == [
+        "mood",
+        "topics",
+        "urgency",
+        "names",
+        "same",
+        "alike",
+    ]
+    for score in found["scores"]:
+        file = home / "bundle" / "tasks" / score["task"] / "v0001" / "scores.json"
+        kept = json.loads(file.read_text())["splits"]["test"]
+        assert score["split"] == "test"
+        assert score["rows"] == 12
+        assert score["scores"] == pytest.approx(kept, abs=1e-6)
+
+
+def test_backends_agree(home):
+    torch = told("evaluate", home / "polyhead.toml", "--tasks", "mood,names")
+    reference = told("evaluate", home / "polyhead.toml", "--tasks", "mood,names", "--backend", "reference")
+    assert (torch["backend"], reference["backend"]) == ("torch", "reference")
+    for a, b in zip(torch["scores"], reference["scores"], strict=True):
+        assert a["scores"] == pytest.approx(b["scores"], abs=1e-6)
+
+
+def test_the_table_names_split_rows_and_metric(home):
+    done = run("evaluate", home / "polyhead.toml", "--split", "validation")
+    rows = [line.split() for line in done.out.splitlines()]
+    assert rows[0] == ["task", "split", "rows", "metric", "score", "other", "metrics"]
+    assert rows[1][:4] == ["mood", "validation", "12", "accuracy"]
+    assert done.err == ""
+
+
+def test_a_task_without_any_file_shows_the_score_of_its_training(work):
+    whole = tiny.project(work, "mood", "topics")
+    bare = msgspec.structs.replace(whole.tasks[0], validation=0.2, test=None)
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(bare, whole.tasks[1]))))
+    assert run("train", path).code == 0
+    found = told("evaluate", path)
+    assert [score["task"] for score in found["scores"]] == ["topics"]
+    assert "accuracy" in found["from_training"]["mood"]
+    assert "from training" in run("evaluate", path, "--tasks", "mood").out
+
+
+def test_tasks_that_project_or_bundle_do_not_have_are_named(home, work):
+    run("evaluate", home / "polyhead.toml", "--tasks", "moo").refuses("UnknownTask", "moo", "mood")
+    path = write_project(work, "mood")
+    run("evaluate", path).refuses("no bundle")
+    text = path.read_text()
+    assert run("train", path).code == 0
+    path.write_text(text.replace('name = "mood"', 'name = "other"'))
+    run("evaluate", path).refuses("holds no task of the project", "other", "mood")
+
+
+def test_a_missing_test_file_is_named(work):
+    path = write_project(work, "mood")
+    assert run("train", path).code == 0
+    path.write_text(path.read_text().replace("messages-test", "messages-gone"))
+    run("evaluate", path).refuses("messages-gone.jsonl")

@@ -1,0 +1,255 @@
+"""`polyhead init`: whatever it writes, `train` accepts unchanged; what it cannot use, it names."""
+
+import csv
+import gzip
+import io
+import json
+import tomllib
+
+import pytest
+
+import tiny
+from cli.commands import run
+from polyhead.project import read_project
+from polyhead.tasks.read import read
+
+ROWS = tiny.messages(30)
+SPANS = [{**row, "spans": [{"start": 0, "end": len(row["tokens"][0]), "label": "first"}]} for row in ROWS]
+PAIRS = tiny.pairs(30)
+KINDS = {
+    "single_label": (ROWS, ["--label", "mood"]),
+    "multi_label": (ROWS, ["--label", "topics"]),
+    "regression": (ROWS, ["--label", "urgency"]),
+    "tagging": (ROWS, ["--tokens", "tokens"]),
+    "tagging spans": (SPANS, ["--spans", "spans"]),
+    "single_label pair": (PAIRS, ["--text-b", "text_b", "--label", "same"]),
+    "regression pair": (PAIRS, ["--text-b", "text_b", "--label", "alike", "--pair", "separate"]),
+}
+FORMATS = [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet"]
+
+
+def write(path, rows):
+    """The rows in the format of the file's name; lists in cells as JSON."""
+    name = path.name
+    if name.endswith(".parquet"):
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return path
+    file = io.StringIO(newline="")
+    if ".jsonl" in name:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    else:
+        tab = ".tsv" in name
+        cells = [{k: json.dumps(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows]
+        style = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None} if tab else {}
+        writer = csv.DictWriter(file, list(cells[0]), **style)
+        writer.writeheader()
+        writer.writerows(cells)
+    content = file.getvalue().encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("case", KINDS)
+def test_what_init_writes_reads_back_as_the_same_task(tmp_path, case, form):
+    rows, words = KINDS[case]
+    data, test = write(tmp_path / f"data{form}", rows), write(tmp_path / f"held{form}", rows[:8])
+    path = tmp_path / "polyhead.toml"
+    done = run("init", data, "--kind", case.split()[0], *words, "--test", test, "-o", path)
+    assert done.code == 0, done.err
+    (entry,) = read_project(path).tasks
+    examples = read(entry.source(entry.train, tmp_path), entry.task())
+    assert len(examples.targets) == len(rows)
+    assert (entry.train, entry.test) == (f"data{form}", f"held{form}")
+    for label in set(entry.labels) - {"O"}:
+        assert label.removeprefix("B-").removeprefix("I-") in done.out
+
+
+@pytest.mark.parametrize("case", KINDS)
+def test_train_accepts_what_init_writes(work, case):
+    rows, words = KINDS[case]
+    path = work / "polyhead.toml"
+    data = write(work / "some data.csv", rows)
+    done = run("init", data, "--kind", case.split()[0], *words, "-o", path)
+    assert done.code == 0, done.err
+    text = path.read_text().replace('name = "minilm"', 'name = "trunk"')
+    path.write_text(text.replace("seed = 1", "seed = 1\nepochs = 1\nprecision = 'float32'"))
+    assert 'name = "some-data"' in text
+    done = run("train", path)
+    assert done.code == 0, done.err
+    assert run("evaluate", path).code == 0
+
+
+def test_labels_are_listed_with_their_counts(tmp_path):
+    data = tmp_path / "x.jsonl"
+    data.write_text("".join(json.dumps({"text": f"t{i}", "label": i % 12}) + "\n" for i in range(48)))
+    done = run("init", data, "--kind", "single_label", "--json", tmp_path / "told.json", cwd=tmp_path)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["task"]["labels"] == [str(n) for n in range(12)]
+    assert told["counts"]["11"] == 4
+    assert told["rows"]["train"]["used"] == 48
+    assert "48 rows, 48 used" in done.out
+
+
+def test_labels_that_only_the_test_file_has_are_said(tmp_path):
+    data = write(tmp_path / "x.jsonl", [{"text": f"t{i}", "label": "ab"[i % 2]} for i in range(20)])
+    test = write(tmp_path / "y.jsonl", [{"text": "t", "label": "c"}])
+    done = run("init", data, "--kind", "single_label", "--test", test, cwd=tmp_path)
+    assert "cannot be learned: c" in done.out
+    assert read_project(tmp_path / "polyhead.toml").tasks[0].labels == ("a", "b", "c")
+
+
+def test_a_second_task_is_added_and_the_first_is_left_alone(tmp_path):
+    data = write(tmp_path / "x.jsonl", ROWS)
+    run("init", data, "--kind", "single_label", "--label", "mood", "--task", "mood", cwd=tmp_path)
+    before = (tmp_path / "polyhead.toml").read_text()
+    run("init", data, "--kind", "regression", "--label", "urgency", "--task", "urgency", cwd=tmp_path)
+    after = (tmp_path / "polyhead.toml").read_text()
+    assert after.startswith(before.rstrip())
+    assert [entry.name for entry in read_project(tmp_path / "polyhead.toml").tasks] == ["mood", "urgency"]
+
+
+def test_two_tasks_of_one_name_are_refused_and_the_file_stays(tmp_path):
+    data = write(tmp_path / "x.jsonl", ROWS)
+    words = ["init", data, "--kind", "single_label", "--label", "mood"]
+    run(*words, "--task", "mood", cwd=tmp_path)
+    before = (tmp_path / "polyhead.toml").read_text()
+    for name in ("mood", "Mood"):
+        run(*words, "--task", name, cwd=tmp_path).refuses("BadName")
+        assert (tmp_path / "polyhead.toml").read_text() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["polyhead.toml", "x.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "../up", "a..b", ".a", "a ", "", "x" * 65, "a\nb", "ü"])
+def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
+    data = write(tmp_path / "x.jsonl", ROWS)
+    done = run("init", data, "--kind", "single_label", "--label", "mood", "--task", name, cwd=tmp_path)
+    if name:
+        done.refuses("BadName")
+        assert not (tmp_path / "polyhead.toml").exists()
+    else:
+        assert read_project(tmp_path / "polyhead.toml").tasks[0].name == "x"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "rows", "said"),
+    [
+        ("single_label", [], [{"text": "a", "mood": "x"}], "no column 'label'"),
+        ("single_label", ["--label", "moods"], ROWS, "did you mean 'mood'?"),
+        ("single_label", [], [{"text": "a", "label": None}], "no row has a value"),
+        ("single_label", [], [{"text": "a", "label": 0.5}], "row 1"),
+        ("single_label", [], [{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], "labels"),
+        ("single_label", ["--label", "mood", "--text", "txt"], ROWS, "did you mean 'text'?"),
+        ("single_label", [], [{"text": "a", "label": ["x"]}], "row 1"),
+        ("multi_label", ["--label", "mood"], ROWS, "--separator"),
+        ("multi_label", ["--label", "topics"], [{"text": "a", "topics": [["x"]]}], "row 1"),
+        ("regression", ["--label", "mood"], ROWS, "no number"),
+        ("regression", [], [{"text": "a", "label": True}], "no number"),
+        ("regression", [], [{"text": str(i), "label": 1} for i in range(9)], "same 'label'"),
+        ("regression", [], [{"text": "a", "label": float("nan")}, {"text": "b", "label": 1}], ""),
+        ("tagging", ["--tokens", "tokens"], [{"tokens": ["a"], "tags": "O"}], "row 1"),
+        (
+            "tagging",
+            ["--tokens", "tokens"],
+            [{"tokens": ["a"], "tags": ["O", "B-x"]}] * 9,
+            "differ in number",
+        ),
+        ("tagging", ["--spans", "spans"], [{"text": "a", "spans": [3]}], "row 1"),
+        ("tagging", ["--label", "mood"], ROWS, "row 1"),
+        ("single_label", [], [{"text": "same", "label": "ab"[i % 2]} for i in range(9)], "too few"),
+    ],
+)
+def test_data_that_cannot_be_the_task_is_named(tmp_path, kind, words, rows, said):
+    data = write(tmp_path / "x.jsonl", rows)
+    run("init", data, "--kind", kind, *words, cwd=tmp_path).refuses(said)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "{\n", "[1]\n", '{"text": "a", "label": \n', "\x00"])
+@pytest.mark.parametrize("form", [".jsonl", ".csv", ".tsv", ".jsonl.gz", ".parquet", ".txt"])
+def test_files_that_hold_no_rows_are_named(tmp_path, content, form):
+    data = tmp_path / f"x{form}"
+    data.write_text(content)
+    run("init", data, "--kind", "single_label", cwd=tmp_path).refuses(f"x{form}")
+
+
+def test_too_many_labels_are_no_labels(tmp_path):
+    data = write(tmp_path / "x.jsonl", [{"text": f"t{i}", "label": f"l{i}"} for i in range(1001)])
+    run("init", data, "--kind", "single_label", cwd=tmp_path).refuses("1001", "regression")
+
+
+def test_cells_with_several_labels_need_their_separator(tmp_path):
+    data = tmp_path / "x.csv"
+    data.write_text("text,label\n" + "".join(f"t{i},a;b\n" if i % 2 else f"t{i},c\n" for i in range(20)))
+    run("init", data, "--kind", "multi_label", cwd=tmp_path).refuses("--separator")
+    assert run("init", data, "--kind", "multi_label", "--separator", ";", cwd=tmp_path).code == 0
+    assert read_project(tmp_path / "polyhead.toml").tasks[0].labels == ("a", "b", "c")
+
+
+def test_mixed_line_ends_and_extra_columns_do_no_harm(tmp_path):
+    data = tmp_path / "x.csv"
+    ends = ("\n", "\r\n", "\r")
+    rows = "".join(f't{i},"more, of it",{"ab"[i % 2]}{ends[i % 3]}' for i in range(20))
+    data.write_bytes(f"text,other,label\r\n{rows}".encode())
+    assert run("init", data, "--kind", "single_label", cwd=tmp_path).code == 0
+    assert "20 rows, 20 used" in run("init", data, "--kind", "single_label", "--task", "y", cwd=tmp_path).out
+
+
+def test_rows_without_label_or_text_are_counted(tmp_path):
+    rows = [{"text": f"t{i}", "label": "ab"[i % 2]} for i in range(20)]
+    rows += [{"text": " ", "label": "a"}, {"text": "a"}, {"text": "\ud800x", "label": "b"}]
+    done = run("init", write(tmp_path / "x.jsonl", rows), "--kind", "single_label", cwd=tmp_path)
+    assert "23 rows, 21 used, 1 without a label, skipped, 1 with an empty text, skipped" in done.out
+    assert "1 lone surrogates replaced" in done.out
+
+
+def test_a_project_file_that_cannot_be_read_is_left_alone(tmp_path):
+    data, path = write(tmp_path / "x.jsonl", ROWS), tmp_path / "polyhead.toml"
+    for content, said in [
+        (b"a = ", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+        (b"tusks = []\n", "tasks"),
+        (b'tasks = [{ name = "a", kind = "regression", range = [0, 1], train = "x" }]\n', "[[tasks]]"),
+    ]:
+        path.write_bytes(content)
+        done = run("init", data, "--kind", "single_label", "--label", "mood", cwd=tmp_path)
+        done.refuses(said)
+        assert path.read_bytes() == content
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path):
+    data = write(tmp_path / "x.jsonl", ROWS)
+    words = ["init", data, "--kind", "single_label", "--label", "mood"]
+    run(*words, "-o", tmp_path / "no" / "x.toml").refuses("cannot write")
+    run(*words, "-o", tmp_path).refuses(str(tmp_path))
+    run(*words, "-o", tmp_path / "x.toml", "--json", tmp_path / "no" / "x").refuses("cannot write")
+    assert not (tmp_path / "x.toml").exists()
+
+
+def test_the_file_is_plain_toml_with_paths_beside_it(tmp_path):
+    (tmp_path / "data").mkdir()
+    data = write(tmp_path / "data" / "moods.jsonl", ROWS)
+    run("init", data, "--kind", "single_label", "--label", "mood", cwd=tmp_path)
+    content = tomllib.loads((tmp_path / "polyhead.toml").read_text())
+    assert content["tasks"][0]["train"] == "data/moods.jsonl"
+    assert content["tasks"][0]["name"] == "moods"
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("a b.csv", "a-b"),
+        (".x.jsonl", "x"),
+        ("--.csv", "task"),
+        ("dir/..x.csv", "x"),
+        ("x" * 80 + ".csv", "x" * 64),
+    ]
+    + [("datasets:owner/name/config:train", "config"), ("ü.csv", "task")],
+)
+def test_a_name_is_made_of_the_file(given, name):
+    from polyhead.cli.declare import _name_of
+
+    assert _name_of(given) == name

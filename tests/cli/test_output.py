@@ -1,0 +1,77 @@
+"""Tables, counts and files as commands write them."""
+
+import io
+import sys
+
+import pytest
+
+from polyhead.cli.output import Printer, counted, in_bytes, table, writing
+from polyhead.errors import ConfigError
+
+
+def test_columns_are_aligned_left_and_right():
+    lines = table([["task", "n"], ["a", 5], ["long name", 1000]], left=1)
+    assert lines == ["task          n", "a             5", "long name  1000"]
+
+
+def test_one_is_not_several():
+    assert [counted(n, "task") for n in (0, 1, 2, 1234)] == ["0 tasks", "1 task", "2 tasks", "1,234 tasks"]
+    assert counted(2, "pass", several="passes") == "2 passes"
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (2_970_000, "2.97 MB"), (10**13, "10 TB")],
+)
+def test_bytes_have_three_digits(number, said):
+    assert in_bytes(number) == said
+
+
+def test_a_file_takes_its_name_when_it_is_whole(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("older")
+    with writing(str(path)) as file:
+        file.write(b"newer")
+        assert path.read_text() == "older"
+    assert path.read_text() == "newer"
+
+
+def test_what_was_written_before_a_failure_stays_beside_the_older_file(tmp_path, capsys):
+    path = tmp_path / "x"
+    path.write_text("older")
+    with pytest.raises(RuntimeError), writing(str(path)) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert path.read_text() == "older"
+    assert (tmp_path / "x.partial").read_text() == "half"
+    assert "x.partial" in capsys.readouterr().err
+
+
+def test_a_failure_before_anything_was_written_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), writing(str(tmp_path / "x")):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_that_cannot_be_written_is_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="no folder"):
+        Printer(str(tmp_path / "no" / "x"))
+
+
+def test_progress_replaces_its_line_on_a_terminal_and_is_silent_elsewhere(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    printer = Printer()
+    printer.show("a long line")
+    printer.show("short")
+    printer.show("")
+    assert terminal.getvalue() == "\ra long line\rshort      \r     \r"
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    printer.show("nothing")
+    assert sys.stderr.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", None)
+    printer.show("nothing")

@@ -1,0 +1,333 @@
+"""`polyhead train` and what can go wrong with it: files, names, trunks, kills and disks."""
+
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import tiny
+from cli.commands import environment, run, shell, write_project
+from polyhead.config import to_toml
+
+
+def project_of(work, entry, **changes):
+    """polyhead.toml with one task; relative names beside it."""
+    whole = tiny.project(work, "mood")
+    entry = msgspec.structs.replace(tiny.ENTRIES["mood"], **entry)
+    whole = msgspec.structs.replace(whole, tasks=(entry,), **changes)
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(whole))
+    return path
+
+
+def files_of(bundle):
+    return {p.relative_to(bundle): p.read_bytes() for p in sorted(Path(bundle).rglob("*")) if p.is_file()}
+
+
+def test_train_prints_its_plan_first_and_its_scores_after(work):
+    done = run("train", write_project(work, "mood", "names"), "--json", work / "told.json")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0].split()[:3] == ["task", "kind", "train"]
+    assert lines.index(next(x for x in lines if x.startswith("mood  "))) < 3
+    assert any(line.startswith("mood: validation accuracy") for line in lines)
+    assert "2 trained, 0 kept" in lines[-1]
+    told = json.loads((work / "told.json").read_text())
+    assert set(told["trained"]) == {"mood", "names"}
+
+
+def test_a_second_run_keeps_what_is_done(work):
+    path = write_project(work, "mood")
+    run("train", path)
+    before = files_of(work / "bundle")
+    done = run("train", path)
+    assert "trained already, unchanged: mood" in done.out
+    assert files_of(work / "bundle") == before
+
+
+def test_json_to_standard_output_is_json_alone(work):
+    done = run("train", write_project(work, "mood"), "--json", "-")
+    assert set(json.loads(done.out)["trained"]) == {"mood"}
+
+
+def test_some_tasks_alone_are_trained(work):
+    path = write_project(work, "mood", "topics", "urgency")
+    assert run("train", path, "--tasks", "mood,urgency").code == 0
+    assert set(json.loads((work / "bundle" / "bundle.json").read_text())["tasks"]) == {"mood", "urgency"}
+    run("train", path, "--tasks", "moods").refuses("UnknownTask", "moods", "urgency")
+
+
+def test_seed_bundle_cache_and_events_go_where_they_are_told(work):
+    path = write_project(work, "mood")
+    words = ["--bundle", work / "b", "--cache", work / "c", "--events", work / "e.jsonl", "--seed", "7"]
+    assert run("train", path, *words).code == 0
+    assert (work / "b" / "bundle.json").exists() and (work / "c" / "features").exists()
+    assert not (work / "bundle").exists()
+    events = [json.loads(line)["event"] for line in (work / "e.jsonl").read_text().splitlines()]
+    assert "task" in events
+    task = json.loads(next((work / "b" / "tasks" / "mood").glob("v*/task.json")).read_text())
+    assert task["trained_with"]["training"]["seed"] == 7
+
+
+def test_a_trunk_folder_is_found_beside_the_project_file(work, tmp_path_factory):
+    path = project_of(work, {}, trunk=msgspec.structs.replace(tiny.project(work).trunk, name="trunk"))
+    done = run("train", path, cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert done.code == 0, done.err
+    assert json.loads((work / "bundle" / "trunk" / "trunk.json").read_text())["name"] == "trunk"
+
+
+@pytest.mark.parametrize("option", ["--json", "--events"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(work, option):
+    path = write_project(work, "mood")
+    run("train", path, option, work / "no" / "x").refuses("cannot write", "no folder")
+    run("train", path, option, work).refuses("cannot write", "folder")
+    assert not (work / "bundle").exists()
+
+
+ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("x.jsonl", "", ["EmptyData", "x.jsonl"]),
+        ("x.csv", "", ["EmptyData", "x.csv"]),
+        ("x.csv", "text,mood\n", ["EmptyData", "x.csv"]),
+        ("x.csv", "text,moods\na,good\n", ["MissingColumn", "did you mean 'moods'?"]),
+        ("x.jsonl", '{"txt": "a", "mood": "good"}\n', ["MissingColumn", "did you mean 'txt'?"]),
+        ("x.jsonl", '{"text": "a", "mood": "great"}\n', ["UnknownLabel", "'great'", "row 1", "good"]),
+        ("x.jsonl", '{"text": "a", "mood": 0.5}\n', ["BadValue", "row 1"]),
+        ("x.jsonl", '{"text": "a", "mood": ["good"]}\n', ["BadValue", "row 1"]),
+        ("x.jsonl", '{"text": 5, "mood": "good"}\n', ["BadValue", "row 1", "'text'"]),
+        ("x.jsonl", '{"text": " ", "mood": "good"}\n', ["EmptyData", "1 without a text"]),
+        ("x.jsonl", '{"text": "a", "mood": null}\n', ["EmptyData", "1 without a label"]),
+        ("x.jsonl", '{"text": "a"', ["BadValue", "row 1", "JSON"]),
+        ("x.csv", 'text,mood\n"a,good\n', ["BadValue", "CSV"]),
+        ("x.csv", "text,mood\na,good,extra\n", ["BadValue", "row 1", "cells"]),
+        ("x.parquet", "PAR1", ["DataError", "x.parquet"]),
+        ("x.jsonl.gz", "no gzip", ["DataError", "x.jsonl.gz"]),
+        ("x.docx", "x", ["format"]),
+    ],
+)
+def test_data_that_cannot_be_used_is_named(work, name, content, said):
+    (work / name).write_text(content)
+    run("train", project_of(work, {"train": name})).refuses(*said)
+    assert not (work / "bundle").exists()
+
+
+def test_bytes_that_are_not_utf8_are_named_with_their_row(work):
+    (work / "x.jsonl").write_bytes(json.dumps(ROWS[0]).encode() + b'\n{"text": "\xff"}\n')
+    run("train", project_of(work, {"train": "x.jsonl"})).refuses("row 2", "UTF-8")
+
+
+def test_files_that_are_missing_or_folders_are_named(work):
+    run("train", work / "none.toml").refuses("none.toml", "polyhead init")
+    run("train", project_of(work, {"train": "none.jsonl"})).refuses("none.jsonl")
+    (work / "d.jsonl").mkdir()
+    run("train", project_of(work, {"train": "d.jsonl"})).refuses("d.jsonl")
+    run("evaluate", work / "none.toml").refuses("none.toml")
+
+
+def test_skipped_rows_are_counted_in_the_plan(work):
+    rows = [*ROWS, {"text": " ", "mood": "bad"}, {"text": "x"}, {"text": "\ud800", "mood": "bad", "other": 1}]
+    tiny.write_jsonl(work / "x.jsonl", rows)
+    done = run("train", project_of(work, {"train": "x.jsonl"}))
+    assert done.code == 0, done.err
+    said = next(line for line in done.out.splitlines() if line.startswith("mood, train:"))
+    assert "of 23 rows" in said and "1 without a label" in said and "1 with an empty text" in said
+    assert "1 lone surrogates replaced" in said
+
+
+def test_a_million_characters_are_cut_and_counted(work):
+    tiny.write_jsonl(work / "x.jsonl", [*ROWS, {"text": "lamp " * 200_000, "mood": "bad"}])
+    done = run("train", project_of(work, {"train": "x.jsonl"}))
+    assert done.code == 0, done.err
+    assert "1 inputs cut" in done.out
+
+
+def test_mixed_line_ends_are_the_same_rows(work):
+    ends = ["\n", "\r\n", "\r"]
+    content = "".join(json.dumps(row) + ends[i % 3] for i, row in enumerate(ROWS))
+    (work / "x.jsonl").write_bytes(content.encode())
+    done = run("train", project_of(work, {"train": "x.jsonl"}))
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[1].split()[:3] == ["mood", "single_label", "20"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", "..", "a..b", ".hidden", "", "a b"])
+def test_names_that_are_no_safe_folder_are_refused(work, name):
+    run("train", project_of(work, {"name": name})).refuses("BadName")
+    assert not (work / "bundle").exists()
+
+
+def test_two_tasks_of_one_name_are_refused(work):
+    path = write_project(work, "mood", "topics")
+    for twin in ("mood", "Mood"):  # folders of some systems ignore case
+        path.write_text(path.read_text().replace('name = "topics"', f'name = "{twin}"'))
+        run("train", path).refuses("BadName", "two tasks", "mood")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[trainig]\nseed = 1\n", ["trainig", "top level", "did you mean 'training'?"]),
+        ("[training]\nsede = 1\n", ["sede", "training", "did you mean 'seed'?"]),
+        ("[[tasks]]\nname = 'a'\nkin = 'x'\n", ["tasks[0]", "did you mean 'kind'?"]),
+        ("[strategy]\nkind = 'pooled'\nlayer = 'last'\n", ["strategy", "did you mean 'layers'?"]),
+        ("[training]\nseed = 'one'\n", ["training.seed", "int"]),
+        ("[training]\nseed = \n", ["is not TOML", "line"]),
+        ("[training]\nepochs = 0\n", ["training.epochs"]),
+        ("", ["tasks"]),
+        ("tasks = []\n", ["no task"]),
+    ],
+)
+def test_a_wrong_key_is_named_with_its_path_and_the_nearest_one(work, text, said):
+    path = work / "polyhead.toml"
+    path.write_text(text)
+    run("train", path).refuses("ConfigError", "polyhead.toml", *said)
+
+
+def trunk_copy(work):
+    (work / "trunk").unlink()
+    shutil.copytree((work / "data").resolve().parent / "trunk", work / "trunk")
+    return work / "trunk"
+
+
+def test_a_tokenizer_that_does_not_fit_the_weights_is_refused(work):
+    file = trunk_copy(work) / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["overflow"] = 99_999
+    file.write_text(json.dumps(content))
+    run("train", write_project(work, "mood")).refuses("WeightsMismatch", "tokenizer does not fit")
+    file.write_text("{}")
+    run("train", write_project(work, "mood")).refuses("WeightsMismatch")
+    file.unlink()
+    run("train", write_project(work, "mood")).refuses("tokenizer")
+    assert not (work / "bundle").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 7, b"\xff" * 64, None])
+def test_weights_that_cannot_be_read_are_refused(work, content):
+    file = trunk_copy(work) / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100] if content is None else content)
+    run("train", write_project(work, "mood")).refuses("model.safetensors")
+
+
+def test_a_trunk_that_is_nowhere_is_named(work):
+    path = project_of(work, {}, trunk=msgspec.structs.replace(tiny.project(work).trunk, name="no/such"))
+    run("train", path).refuses("TrunkNotFound", "no/such")
+
+
+def test_a_bundle_of_another_trunk_is_refused_and_left_as_it_was(work):
+    path = write_project(work, "mood")
+    run("train", path)
+    before = files_of(work / "bundle")
+    run("train", write_project(work, "mood", max_tokens=20)).refuses("WrongTrunk", "another trunk")
+    assert files_of(work / "bundle") == before
+
+
+def test_a_bundle_cannot_stand_where_something_else_is(work):
+    path = write_project(work, "mood")
+    (work / "bundle").write_text("mine")
+    run("train", path).refuses("bundle")
+    assert (work / "bundle").read_text() == "mine"
+    (work / "bundle").unlink()
+    (work / "bundle").mkdir()
+    (work / "bundle" / "letter.txt").write_text("mine")
+    run("train", path).refuses("letter.txt")
+    assert (work / "bundle" / "letter.txt").read_text() == "mine"
+
+
+def test_a_killed_training_goes_on_and_gives_the_same_bytes(work, tmp_path_factory):
+    training = msgspec.structs.replace(tiny.TRAINING, epochs=40, patience=40)
+    path = write_project(work, "mood", "topics", "urgency", training=training)
+    whole = tmp_path_factory.mktemp("whole") / "bundle"
+    assert run("train", path, "--bundle", whole).code == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "polyhead", "train", str(path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+    )
+    until = time.monotonic() + 60
+    while not (work / "bundle" / "tasks" / "mood" / "v0001").exists() and process.poll() is None:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert run("inspect", work / "bundle", "--verify").code == 0
+    done = run("train", path)
+    assert done.code == 0, done.err
+    for task in ("mood", "topics", "urgency"):
+        assert tiny.part_bytes(work / "bundle", task) == tiny.part_bytes(whole, task)
+
+
+@pytest.mark.parametrize("room", [2_000, 12_000, 60_000])
+def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
+    path = write_project(work, "mood")
+    assert run("train", path).code == 0
+    before = files_of(work / "bundle")
+    bigger = msgspec.structs.replace(tiny.STRATEGY, hidden=4096)
+    path = write_project(work, "mood", "topics", strategy=bigger)
+
+    def small():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+
+    done = shell(["train", path], preexec=small)
+    done.refuses("File too large")
+    assert run("inspect", work / "bundle", "--verify").code == 0
+    after = files_of(work / "bundle")
+    assert {name: after[name] for name in before if name.name != "bundle.json"} == {
+        name: content for name, content in before.items() if name.name != "bundle.json"
+    }
+    assert not [name for name in after if any(part.startswith(".new-") for part in name.parts)]
+    done = run("train", path)
+    assert done.code == 0, done.err
+
+
+def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
+    training = msgspec.structs.replace(tiny.TRAINING, epochs=100_000, patience=100_000)
+    path = write_project(work, "mood", "topics", training=training)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "polyhead", "train", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment(), "PYTHONUNBUFFERED": "1"},
+    )
+    for line in process.stdout:
+        if line.startswith(b"encoded"):
+            break
+    for _ in range(5):  # torch swallows one that comes while it imports parts of itself
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+            break
+    err = process.communicate(timeout=5)[1]
+    # A shell shows 130 for both: Python ends itself by the signal where C code that torch calls saw it first.
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert err.decode().strip() == "polyhead: stopped; what was finished is kept"
+    assert run("inspect", work / "bundle", "--verify").code == 0
+
+
+def test_a_cache_that_was_damaged_is_said_and_not_trusted(work):
+    path = write_project(work, "mood")
+    run("train", path)
+    found = [p for p in (work / "bundle-cache" / "features").rglob("*") if p.is_file() and p.stat().st_size]
+    assert found
+    for file in found:
+        os.truncate(file, file.stat().st_size // 2)
+    changed = msgspec.structs.replace(tiny.TRAINING, seed=9)
+    done = run("train", write_project(work, "mood", training=changed))
+    if done.code:
+        done.refuses("StoreError")
+    assert run("inspect", work / "bundle", "--verify").code == 0

@@ -1,0 +1,130 @@
+"""The project file: what it may say, the defaults, and where relative names start."""
+
+import msgspec
+import pytest
+
+from polyhead.config import to_toml
+from polyhead.errors import BadName, ConfigError, PolyheadError
+from polyhead.project import Pooled, TrunkChoice, read_project, strategy_of, training_of, with_seed
+
+TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
+
+
+def read(folder, text):
+    path = folder / "polyhead.toml"
+    path.write_text(text)
+    return read_project(path)
+
+
+def test_a_task_and_a_file_are_enough(tmp_path):
+    project = read(tmp_path, TASK)
+    assert (project.bundle, project.trunk.name, project.training.seed) == ("bundle", "minilm", 1)
+    (entry,) = project.tasks
+    assert entry.validation == 0.1
+    assert entry.test is None
+    assert entry.task().labels == ("a", "b")
+
+
+def test_what_is_written_reads_back_equal(tmp_path):
+    project = read(
+        tmp_path,
+        f'bundle = "b"\n[strategy]\nkind = "pooled"\nlayers = "learned"\n{TASK}limit = 3\n'.replace(
+            "limit = 3\n", ""
+        ),
+    )
+    assert read(tmp_path, to_toml(project)) == project
+
+
+def test_a_tasks_own_strategy_and_training_win(tmp_path):
+    text = TASK + '[tasks.strategy]\nkind = "pooled"\npositions = "first"\n[tasks.training]\nepochs = 2\n'
+    project = read(tmp_path, "[training]\nepochs = 9\n" + text)
+    (entry,) = project.tasks
+    assert strategy_of(project, entry).positions == "first"
+    assert training_of(project, entry).epochs == 2
+    plain = msgspec.structs.replace(entry, strategy=None, training=None)
+    assert strategy_of(project, plain) == Pooled()
+    assert training_of(project, plain).epochs == 9
+
+
+def test_a_seed_reaches_every_task(tmp_path):
+    project = with_seed(read(tmp_path, TASK + "[tasks.training]\nepochs = 2\n"), 5)
+    assert project.training.seed == 5
+    assert project.tasks[0].training.seed == 5
+    assert project.tasks[0].training.epochs == 2
+
+
+def test_paths_start_at_the_project_file(tmp_path):
+    (entry,) = read(tmp_path, TASK).tasks
+    assert entry.source(entry.train, tmp_path).path == str(tmp_path / "x.jsonl")
+    assert entry.source("/elsewhere/x.jsonl", tmp_path).path == "/elsewhere/x.jsonl"
+    assert entry.source("datasets:a/b", tmp_path).path == "datasets:a/b"
+
+
+def test_rows_can_be_chosen(tmp_path):
+    text = TASK.replace('"x.jsonl"', '{ path = "x.jsonl", where = { split = "train" }, limit = 3 }')
+    (entry,) = read(tmp_path, text).tasks
+    source = entry.source(entry.train, tmp_path)
+    assert (source.where, source.limit) == ({"split": "train"}, 3)
+
+
+def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
+    (tmp_path / "trunk").mkdir()
+    assert TrunkChoice(name="trunk").place(tmp_path) == str(tmp_path / "trunk")
+    assert TrunkChoice(name=str(tmp_path / "trunk")).place(tmp_path / "other") == str(tmp_path / "trunk")
+    assert TrunkChoice(name="owner/model").place(tmp_path) == "owner/model"
+    (tmp_path / "minilm").mkdir()
+    assert TrunkChoice().place(tmp_path) == "minilm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "tasks"),
+        ("tasks = []", "no task"),
+        (TASK + TASK, "two tasks"),
+        (TASK + TASK.replace("mood", "MOOD"), "two tasks"),
+        (TASK.replace("mood", "a/b"), "name"),
+        (TASK.replace("single_label", "essay"), "essay"),
+        (TASK + "validation = 1.5\n", "validation"),
+        (TASK + "validation = 0.0\n", "validation"),
+        (TASK + "validation = 1\n", "validation"),
+        (TASK + "validation = true\n", "validation"),
+        (TASK + "range = [0, 1]\n", "range"),
+        (TASK.replace('["a", "b"]', '["a", "a"]'), "label"),
+        (TASK.replace('["a", "b"]', '["a"]'), "label"),
+        (TASK.replace('["a", "b"]', "[1, 2]"), "labels"),
+        (TASK + 'metric = "span_f1"\n', "span_f1"),
+        (TASK + 'labls = ["a"]\n', "did you mean 'labels'?"),
+        (TASK + "[tasks.training]\nepocs = 1\n", "did you mean 'epochs'?"),
+        (TASK + '[tasks.strategy]\nkind = "pooled"\nposition = "first"\n', "did you mean 'positions'?"),
+        (TASK + '[tasks.strategy]\nkind = "poled"\n', "kind"),
+        ("[trunk]\nmax_tokens = 2\n" + TASK, "max_tokens"),
+        ("[training]\nepochs = -1\n" + TASK, "epochs"),
+        ("[training]\nlearning_rate = nan\n" + TASK, "learning_rate"),
+        ("[training]\nlearning_rate = inf\n" + TASK, "learning_rate"),
+        ("[training]\nweight_decay = -0.1\n" + TASK, "weight_decay"),
+        ("[training]\nclip = 0.0\n" + TASK, "clip"),
+        ("[training]\ndropout = 1.0\n" + TASK, "dropout"),
+        ("[training]\nwarmup = -0.1\n" + TASK, "warmup"),
+        ("[strategy]\nkind = 'pooled'\nof = 0\n" + TASK, "of"),
+        ("[strategy]\nkind = 'pooled'\nheads = 0\n" + TASK, "heads"),
+        ("[strategy]\nkind = 'pooled'\nhidden = -1\n" + TASK, "hidden"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_with_the_files_name(tmp_path, text, said):
+    with pytest.raises((ConfigError, BadName)) as caught:
+        read(tmp_path, text)
+    assert said in str(caught.value)
+    assert "polyhead.toml" in str(caught.value)
+
+
+def test_every_refusal_is_one_of_ours(tmp_path):
+    """Any one line of a file, dropped or doubled, is read or refused, and nothing else."""
+    whole = "bundle = 'b'\n[trunk]\nname = 'x'\n[training]\nseed = 2\n" + TASK
+    lines = whole.splitlines()
+    for index in range(len(lines)):
+        for kept in (lines[:index] + lines[index + 1 :], lines[: index + 1] + lines[index:]):
+            try:
+                read(tmp_path, "\n".join(kept))
+            except PolyheadError as error:
+                assert "polyhead.toml" in str(error)

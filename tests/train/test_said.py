@@ -1,0 +1,144 @@
+"""What a run says before, while and after it works: plan, progress, events, card, probes, splits, numerics."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from polyhead.errors import BadName, EmptyData
+from polyhead.plan import Codec
+from polyhead.project import DataFile, Project, Training
+from polyhead.sharing.pooled import pooled_path
+from polyhead.testing import tiny_trunk
+from polyhead.train.events import Events, duration
+from polyhead.train.numerics import numerics, precision_of
+from polyhead.train.outlook import outlook
+from polyhead.train.prepare import prepare, single_inputs
+from polyhead.train.probes import PROBES, probes_of
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("said")
+    return prepare(tiny.project(folder), folder)
+
+
+def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts(prepared):
+    trunk = tiny_trunk()
+    shape = trunk.architecture
+    paths = {
+        p.task.name: [pooled_path(p.task, p.strategy, trunk=trunk.digest, shape=shape, codec=Codec())]
+        for p in prepared
+    }
+    lines = outlook(prepared, paths, shape, kept=["old"])
+    assert "old" in lines[0]
+    rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in paths}
+    assert set(rows) == {p.task.name for p in prepared}
+    assert rows["mood"][:6] == ["mood", "single_label", "32", "12", "12", "4"]
+    assert "2 layers" in lines[-1] or any("6 tasks" in line for line in lines)
+
+
+def test_a_share_of_train_is_held_out_the_same_for_the_same_seed_and_never_twice(tmp_path):
+    def of(seed):
+        training = msgspec.structs.replace(tiny.TRAINING, seed=seed)
+        project = tiny.project(tmp_path, "mood", training=training, validation=0.25)
+        (one,) = prepare(project, tmp_path)
+        return one.train.examples.inputs, one.validation.examples.inputs
+
+    train, held = of(1)
+    assert of(1) == (train, held) != of(2)
+    assert not set(train) & set(held) and len(train) + len(held) == 32 and 6 <= len(held) <= 10
+
+
+def test_a_fingerprint_changes_with_data_settings_and_labels_alone(tmp_path):
+    def of(**changes):
+        return prepare(tiny.project(tmp_path, "mood", **changes), tmp_path)[0].fingerprint()
+
+    first = of()
+    assert of() == first
+    assert of(labels=("good", "bad")) != first
+    assert of(training=msgspec.structs.replace(tiny.TRAINING, dropout=0.3)) != first
+    assert of(train=DataFile(path="data/messages-train.jsonl", limit=31)) != first
+    assert of(team="support") == first  # who answers for a task changes no weight
+
+
+def test_rows_of_a_file_are_chosen_by_their_columns(tmp_path):
+    chosen = DataFile(path="data/messages-train.jsonl", where={"mood": "good"}, limit=3)
+    (one,) = prepare(tiny.project(tmp_path, "mood", train=chosen), tmp_path)
+    assert [int(t) for t in one.train.examples.targets] == [1, 1, 1]
+
+
+def test_a_split_with_nothing_left_is_an_error_that_names_task_and_split(tmp_path):
+    none = DataFile(path="data/messages-train.jsonl", where={"mood": "other"})
+    with pytest.raises(EmptyData, match="mood"):
+        prepare(tiny.project(tmp_path, "mood", train=none), tmp_path)
+
+
+def test_two_tasks_of_one_name_are_refused():
+    with pytest.raises(BadName, match="one name"):
+        Project(tasks=(tiny.ENTRIES["mood"], tiny.ENTRIES["mood"]))
+
+
+def test_the_trunk_reads_joined_pairs_whole_and_separate_pairs_text_by_text(prepared):
+    tasks = {p.task.name: p.task for p in prepared}
+    pairs = [("a", "b"), ("c", "d")]
+    assert single_inputs(pairs, tasks["same"]) == [pairs]
+    assert single_inputs(pairs, tasks["alike"]) == [[("a",), ("c",)], [("b",), ("d",)]]
+
+
+def test_probes_are_at_most_as_many_as_said_with_every_label_and_the_longest_text(tmp_path):
+    tiny.write_trunk(tmp_path / "trunk")
+    tiny.write_data(tmp_path / "data", other=200)
+    (one,) = prepare(tiny.project(tmp_path, "names"), tmp_path)
+    probes = probes_of(one)
+    texts = [probe["text"][0] for probe in probes]
+    given = [text for (text,) in one.validation.examples.inputs]
+    assert len(probes) == PROBES and len(set(texts)) == PROBES
+    assert max(given, key=len) in texts
+    assert [given.index(t) for t in texts] == sorted(given.index(t) for t in texts)
+    seen = {int(v) for t in texts for v in np.unique(one.validation.examples.targets[given.index(t)])}
+    assert seen == {0, 1, 2}
+    assert json.dumps(probes) and all(len(p["words"]) == len(p["text"][0].split()) for p in probes)
+
+
+def test_durations_read_as_people_say_them():
+    assert [duration(s) for s in (0.4, 59, 60, 185, 3599.7, 3720)] == [
+        "0 s",
+        "59 s",
+        "1 min 00 s",
+        "3 min 05 s",
+        "1 h 00 min",
+        "1 h 02 min",
+    ]
+
+
+def test_progress_is_shown_and_cleared_and_lines_clear_it_too():
+    shown, said = [], []
+    events = Events(say=said.append, show=shown.append)
+    progress = events.progress("encoding", unit="texts")
+    progress.update(5, 10, "note")
+    assert shown[-1].startswith("encoding: 5 of 10 texts") and shown[-1].endswith("note")
+    progress.update(6, 10)
+    assert len(shown) == 1  # not more than five a second
+    assert progress.finish() >= 0 and shown[-1] == ""
+    events.line("done")
+    assert said == ["done"] and shown[-1] == ""
+
+
+def test_events_are_one_json_object_a_line(tmp_path):
+    events = Events(file=tmp_path / "deep" / "events.jsonl")
+    events.event("task", task="mood", score=0.5)
+    events.event("end")
+    rows = [json.loads(x) for x in (tmp_path / "deep" / "events.jsonl").read_text().splitlines()]
+    assert [row.pop("time") > 0 for row in rows] == [True, True]
+    assert rows == [{"event": "task", "task": "mood", "score": 0.5}, {"event": "end"}]
+
+
+def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypatch):
+    assert precision_of(Training(precision="float32")) == "float32"
+    for native, expected in ((True, "bfloat16"), (False, "float32")):
+        monkeypatch.setattr("polyhead.train.numerics.has_native_bfloat16", lambda native=native: native)
+        assert precision_of(Training()) == expected
+    assert set(numerics("float32")) == {"backend", "precision", "version", "processor"}
