@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cli.commands import run
+from cli.commands import run, shell
 
 
 def test_storage_prints_the_table_of_the_paper():
@@ -33,8 +33,14 @@ def test_figure4_is_drawn(tmp_path):
 
 def test_a_plot_that_cannot_be_written_is_refused(tmp_path):
     run("papers", "du2020", "figure4", "--plot", tmp_path / "no" / "f.svg").refuses("cannot write")
-    pytest.importorskip("matplotlib")
-    run("papers", "du2020", "figure4", "--plot", tmp_path / "f.nonsense").refuses("f.nonsense")
+    run("papers", "du2020", "figure4", "--plot", tmp_path / "f.nonsense").refuses(".svg", code=2)
+
+
+def test_drawing_without_matplotlib_says_what_to_install(tmp_path):
+    words = ["papers", "du2020", "figure4", "--plot", tmp_path / "f.svg"]
+    done = shell(words, before="import sys; sys.modules['matplotlib'] = None")
+    done.refuses("pip install 'polyhead[plots]'")
+    assert not (tmp_path / "f.svg").exists()
 
 
 @pytest.mark.parametrize("words", [["papers"], ["papers", "du2020"], ["papers", "du2020", "figure9"]])

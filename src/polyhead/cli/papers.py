@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from polyhead.cli.output import Printer, check_writable, json_option, table
+
+DRAWN = (".svg", ".png", ".pdf")
 
 
 @click.group("papers")
@@ -29,6 +33,8 @@ def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
 
     printer = Printer(json_to)
     if plot is not None:
+        if Path(plot).suffix not in DRAWN:
+            raise click.BadParameter(f"a figure ends in {' or '.join(DRAWN)}", param_hint="'--plot'")
         check_writable(plot)
     found = paper.figure4(range(1, tasks + 1))
     schemes = list(dict.fromkeys(row.scheme for row in found))
