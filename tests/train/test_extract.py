@@ -170,7 +170,40 @@ def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, mo
     other = Extractor(trunk, folder=tmp_path / "other", precision="float32")
     other.fill([wanted])
     for one, two in zip(kept(again, wanted), kept(other, wanted), strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-6)
+        np.testing.assert_array_equal(one, two)
+
+
+def test_a_resumed_extraction_goes_on_in_the_same_batches(trunk, tmp_path, monkeypatch):
+    """A state's last bits depend on its batch: what was lacking at the start decides the batches, not what is left."""
+    texts = [(" ".join(["order"] * (1 + i % 7)) + f" {i}",) for i in range(40)]
+    wanted = Wanted(path=prefix(trunk, Pool(positions="mean", codec=Codec(name="float32"))), inputs=texts)
+    monkeypatch.setattr(extraction, "TOKEN_BUDGET", 40)
+    monkeypatch.setattr(extraction, "FLUSH_BYTES", 5 * 16 * 4)
+    seen = {}
+    states = Extractor.states
+    for name, stop in (("whole", None), ("killed", 4), ("killed", None)):
+        seen.setdefault(name, [])
+        extractor = Extractor(trunk, folder=tmp_path / name, precision="float32")
+
+        def told(self, batch, name=name, stop=stop):
+            if stop is not None and len(seen[name]) == stop:
+                raise KeyboardInterrupt
+            seen[name].append(batch.ids.tobytes())
+            return states(self, batch)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Extractor, "states", told)
+            if stop is None:
+                extractor.fill([wanted])
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    extractor.fill([wanted])
+    assert set(seen["killed"]) == set(seen["whole"])
+    whole = Extractor(trunk, folder=tmp_path / "whole", precision="float32")
+    killed = Extractor(trunk, folder=tmp_path / "killed", precision="float32")
+    for one, two in zip(kept(whole, wanted), kept(killed, wanted), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert not list((tmp_path / "killed").rglob("*.keys"))
 
 
 def test_uint8_constants_come_from_the_given_texts_and_bound_the_error(trunk, extractor):

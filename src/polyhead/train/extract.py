@@ -21,6 +21,7 @@ from polyhead.store.features import FeatureStore, key_of
 from polyhead.text.batch import Batch, batches
 from polyhead.text.tokenise import Encoded, Input, Tokeniser
 from polyhead.text.words import first_subtokens
+from polyhead.train.journal import Journal
 from polyhead.trunk_data import TrunkData
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
@@ -97,17 +98,22 @@ class Extractor:
         """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
         began = time.monotonic()
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
+        journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
+        inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
         passes = tokens = cut = 0
-        for encoded, members in self._encoded(pending.inputs):
+        for encoded, texts in self._encoded(inputs, pending):
             for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
-                states = self.states(batch)
-                pending.add(states, [(encoded[i], members[i]) for i in batch.members])
-                passes += len(batch.members)
+                rows = [(encoded[i], texts[i]) for i in batch.members]
+                if not any(text in pending.waiting for _, text in rows):
+                    continue
+                pending.add(self.states(batch), rows)
+                passes += len(rows)
                 tokens += int(batch.mask.sum())
+                cut += sum(one.cut > 0 for one, _ in rows)
                 if update is not None:
-                    update(passes, len(pending.inputs))
-            cut += sum(e.cut > 0 for e in encoded)
+                    update(passes, len(pending.waiting))
         pending.flush()
+        journal.end()
         seconds = time.monotonic() - began
         return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
 
@@ -127,16 +133,18 @@ class Extractor:
         for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
             yield from _rows(stored_value(self.states(batch), kept, None))
 
-    def _encoded(self, inputs: Sequence[Input]) -> Iterator[tuple[list[Encoded], range]]:
-        """Token ids in pieces, the next piece tokenised while the trunk reads this one."""
-        starts = range(0, len(inputs), PIECE)
+    def _encoded(
+        self, inputs: Sequence[Input], pending: _Pending
+    ) -> Iterator[tuple[list[Encoded], Sequence[Input]]]:
+        """Pieces of the inputs that hold a lacking one; the next piece is tokenised while the trunk reads this one."""
+        pieces = [inputs[start : start + PIECE] for start in range(0, len(inputs), PIECE)]
         with ThreadPoolExecutor(1) as pool:
             waiting = None
-            for start in starts:
-                ahead = pool.submit(self.tokeniser.encode, inputs[start : start + PIECE])
+            for piece in (p for p in pieces if any(text in pending.waiting for text in p)):
+                ahead = pool.submit(self.tokeniser.encode, piece)
                 if waiting is not None:
                     yield waiting[0].result(), waiting[1]
-                waiting = (ahead, range(start, min(start + PIECE, len(inputs))))
+                waiting = (ahead, piece)
             if waiting is not None:
                 yield waiting[0].result(), waiting[1]
 
@@ -178,13 +186,12 @@ class _Pending:
         for store in stores:
             for key, index in store.lacking.items():
                 self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
-        self.inputs = list(self.waiting)
 
-    def add(self, states: States, rows: Sequence[tuple[Encoded, int]]) -> None:
-        """Takes one batch's states; `rows` gives each row's encoding and its place in `inputs`."""
+    def add(self, states: States, rows: Sequence[tuple[Encoded, Input]]) -> None:
+        """Takes one batch's states; `rows` gives each row's encoding and its text."""
         wanted: dict[int, list[tuple[int, bytes, int]]] = {}
-        for row, (_, member) in enumerate(rows):
-            for store, key, index in self.waiting[self.inputs[member]]:
+        for row, (_, text) in enumerate(rows):
+            for store, key, index in self.waiting.get(text, ()):
                 wanted.setdefault(id(store), []).append((row, key, index))
         shared: dict[Pool, list[np.ndarray]] = {}
         for store in self.stores:

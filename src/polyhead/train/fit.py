@@ -169,9 +169,9 @@ class _Run:
             "history": self.history,
             "best": [self.best_state, self.best_score, self.best_epoch],
         }
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.checkpoint.with_name(self.checkpoint.name + ".tmp")
         try:
+            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as out:
                 torch.save(state, out)
                 out.flush()
@@ -189,7 +189,14 @@ class _Run:
         """Goes on from the checkpoint, if there is a readable one."""
         if self.checkpoint is None or not self.checkpoint.exists():
             return
-        state = torch.load(self.checkpoint, weights_only=True)
+        try:
+            state = torch.load(self.checkpoint, weights_only=True)
+        except Exception as error:  # torch raises many types for a file it cannot read
+            raise TrainError(
+                f"the checkpoint {self.checkpoint} cannot be read",
+                got=str(error).splitlines()[0],
+                do="delete it; the task then starts anew, and finished tasks are kept",
+            ) from None
         self.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.history = state["history"]
