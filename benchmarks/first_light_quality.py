@@ -39,7 +39,9 @@ STRATEGIES = {
     "attention, mean of 4, uint8": Pooled(layers="mean", of=4, positions="attention", codec="uint8"),
     "attention, mean of 4, 1 bit": Pooled(layers="mean", of=4, positions="attention", codec="sign"),
 }
-SIMILARITY = Pooled(layers="mean", of=4, positions="mean", codec="float16")
+# Chosen on validation (docs/log.md), as in examples/tweets/polyhead.toml.
+SIMILARITY = Pooled(layers="last", positions="mean")
+SIMILARITY_TRAINING = {"learning_rate": 1e-3, "dropout": 0.5}
 
 
 TRAINED, PLAIN = "trained head on mean pooling", "cosine of mean pooling"
@@ -130,7 +132,9 @@ def similarity() -> TaskEntry:
 
 
 def prepared(declared: TaskEntry, strategy: Pooled, seed: int) -> Prepared:
-    project = Project(tasks=(declared,), trunk=TrunkChoice(), strategy=strategy, training=Training(seed=seed))
+    numbers = SIMILARITY_TRAINING if declared.name == "similarity" else {}
+    training = Training(seed=seed, **numbers)
+    project = Project(tasks=(declared,), trunk=TrunkChoice(), strategy=strategy, training=training)
     return prepare(project, FilePath())[0]
 
 

@@ -159,7 +159,7 @@ class Head(Value, tag="head"):
     part: str
     hidden: int = 0
     bias: bool = True  # of the output layer
-    separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v]
+    separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v], |u| = |v| = sqrt(width)
 
 
 Node = Embed | Layers | Pool | Head

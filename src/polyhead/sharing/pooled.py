@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
@@ -96,8 +97,13 @@ class PooledPart(nn.Module):
 
 
 def compared(first: Tensor, second: Tensor) -> Tensor:
-    """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features."""
-    return torch.cat([first, second, (first - second).abs(), first * second], dim=-1)
+    """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features, each scaled to the length sqrt(width).
+
+    At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
+    """
+    size = first.shape[-1] ** 0.5
+    u, v = (size * functional.normalize(features, dim=-1) for features in (first, second))
+    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
 
 
 def with_codec(path: Path, codec: Codec) -> Path:

@@ -50,8 +50,8 @@ class ReferenceBackend:
         """`U tanh(W z + b) + u`; a pair read separately has z = [u, v, |u - v|, u * v]."""
         arrays, head = self.tasks[task].arrays, self.tasks[task].path.head
         if second is not None:
-            parts = [features, second, np.abs(features - second), features * second]
-            features = np.concatenate(parts, axis=-1)
+            u, v = _scaled(features), _scaled(second)
+            features = np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
         if head.hidden:
             features = np.tanh(_dense(features, arrays, "head.hidden"))
         return _dense(features, arrays, "head.output")
@@ -145,6 +145,12 @@ def _attention(features: Array, mask: Array, arrays: Mapping[str, Array], heads:
     weights = _softmax(np.where(mask[:, None, :], scores, -np.inf))
     mixed = np.einsum("rht,rthk->rhk", weights, values).reshape(rows, width)
     return _dense(mixed, arrays, "pool.output")
+
+
+def _scaled(features: Array) -> Array:
+    """The features at the length sqrt(width), as a pair read separately compares them."""
+    length = np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
+    return np.asarray(features / length * math.sqrt(features.shape[-1]), np.float32)
 
 
 def _dense(values: Array, arrays: Mapping[str, Array], name: str) -> Array:
