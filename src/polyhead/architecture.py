@@ -13,7 +13,7 @@ ArrayShape = tuple[str, tuple[int, ...]]
 
 
 class Architecture(Value):
-    """Shape of a post-norm encoder: layer `a = LN(h + MH(h)); h' = LN(a + W2 gelu(W1 a))` (papers.md 0.2)."""
+    """Shape of a post-norm encoder: layer `a = LN(h + MH(h)); h' = LN(a + W2 gelu(W1 a))` (Devlin et al. 2019)."""
 
     layers: int
     width: int

@@ -85,7 +85,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
     """The value of a pool in stored form before its codec: (rows, positions, layers, width) in float32.
 
     With layers 'mean' and a codec applied after the mean there is one layer; with a codec before the mean the
-    averaged layers stay apart, since each is encoded alone (papers.md 1.a.6). A word without a sub-token of its own
+    averaged layers stay apart, since each is encoded alone (Du et al. 2020). A word without a sub-token of its own
     (cut away, or normalised to nothing) is a row of zeros.
     """
     depth = states.depth

@@ -24,7 +24,7 @@ CodecName = Literal["float32", "float16", "uint8", "sign"]
 
 
 class Prompt(Value):
-    """`rows` trained input vectors that one owner adds before the text (paper 002)."""
+    """`rows` trained input vectors that one owner adds before the text (MTOP)."""
 
     part: str
     rows: int
@@ -35,7 +35,7 @@ class Prompt(Value):
 
 
 class Delta(Value):
-    """A function added inside each layer: `h' = LN2(a + FFN(a) + TS(h))` (paper 004, papers.md 5.a.2)."""
+    """A function added inside each layer: `h' = LN2(a + FFN(a) + TS(h))` (Stickland and Murray 2019)."""
 
     kind: DeltaKind
     part: str
@@ -118,7 +118,7 @@ class Layers(Value, tag="layers"):
 class Pool(Value, tag="pool"):
     """Mix the path's own states over layers, then over positions.
 
-    `first`, `mean`, `attention` (learned query, paper 000) and `prompt` (mean of own prompt rows) give one
+    `first`, `mean`, `attention` (learned query, Du et al. 2020) and `prompt` (mean of own prompt rows) give one
     vector; `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed:
     stored form.
     """

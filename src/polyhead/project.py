@@ -39,10 +39,10 @@ class TrunkChoice(Value):
 
 
 class Pooled(Value, tag="pooled", tag_field="kind"):
-    """Strategy `pooled` (paper 000, stage 2): frozen features, a pooler and a head of the task's own.
+    """Strategy `pooled` (Du et al. 2020, second stage): frozen features, a pooler and a head of the task's own.
 
     Defaults: attention over the mean of the last four layers, the best of the frozen poolers that were measured on
-    two tweet tasks (results/first_light_quality.json).
+    two tweet tasks on validation (rows of results/first_light_quality.json).
     """
 
     layers: Literal["last", "mean", "learned"] = "mean"
@@ -74,7 +74,7 @@ class Training(Value):
     learning_rate: float = 3e-4  # best of 2e-4 to 1e-3 on two validation splits (docs/log.md)
     weight_decay: float = 0.01
     warmup: float = 0.06  # share of all steps
-    dropout: float = 0.1  # on the pooled vector and before the output layer; 0.1/0.1 as in papers.md 1.a.5
+    dropout: float = 0.1  # on the pooled vector and before the output layer; as heads of RoBERTa have it
     class_weights: bool = False  # balanced: n / (labels * n of the label)
     clip: float = 1.0  # global norm of the gradients
     precision: Literal["auto", "float32", "bfloat16"] = (

@@ -17,7 +17,7 @@ def test_head_with_a_hidden_layer_is_the_papers_formula():
 
 
 def test_parameters_are_the_papers_count():
-    """papers.md 1.a.5: 1,051,650 at width 1024 and two classes."""
+    """Du et al. 2020: 1,051,650 at width 1024 and two classes."""
     assert sum(p.numel() for p in Head(1024, 2, hidden=1024).parameters()) == 1_051_650
 
 

@@ -153,7 +153,7 @@ def test_key_bias_has_no_effect(attention, values, mask):
 
 
 def test_attention_parameters_are_the_papers_count():
-    """papers.md 1.a.4: 4,199,424 at width 1024."""
+    """Du et al. 2020: 4,199,424 at width 1024."""
     assert sum(p.numel() for p in Attention(1024, 16).parameters()) == 4_199_424
 
 

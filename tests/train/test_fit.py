@@ -26,7 +26,7 @@ class Points(LengthSorted):
         self.seen = []
         super().__init__(np.arange(count) % 5)
 
-    def words_in(self, member):
+    def unread(self, member):
         return None
 
     def batch(self, members):

@@ -68,9 +68,44 @@ def copied(home, tmp_path):
     return tmp_path
 
 
-def test_training_leaves_the_trunk_digest_as_it_was(home):
-    folder, _, _ = home
+def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_path, monkeypatch):
+    """Frozen is frozen: the very module that features were taken from holds the same bytes afterwards."""
+    from polyhead.train import run
+    from polyhead.train.extract import Extractor
+    from polyhead.trunk_data import arrays_digest
+
+    made = []
+
+    class Kept(Extractor):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            made.append((self, arrays_digest(self.trunk.to_arrays())))
+
+    monkeypatch.setattr(run, "Extractor", Kept)
+    folder = copied(home, tmp_path)
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    ((extractor, before),) = made
+    assert arrays_digest(extractor.trunk.to_arrays()) == before
+    assert not any(parameter.requires_grad for parameter in extractor.trunk.parameters())
     assert Bundle.open(folder / "bundle").trunk().digest == load_trunk(str(folder / "trunk")).digest
+
+
+def test_a_checkpoint_of_another_trunk_is_never_resumed(home, tmp_path, monkeypatch):
+    """The cache outlives a bundle: the same declaration over a trunk cut shorter must train anew."""
+    import msgspec
+
+    folder = copied(home, tmp_path)
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    kept = []
+    monkeypatch.setattr("polyhead.train.run.shutil.rmtree", lambda *_, **__: kept.append(_))
+    project = tiny.project(folder, "mood")
+    train_project(project, folder=folder)
+    shorter = msgspec.structs.replace(
+        project, bundle="other", trunk=msgspec.structs.replace(project.trunk, max_tokens=12)
+    )
+    again = train_project(shorter, folder=folder, cache=folder / "bundle-cache")
+    assert len(kept) == 2 and kept[0] != kept[1]
+    assert again.extraction.passes > 0 and Bundle.open(folder / "other").scores("mood")["history"]
 
 
 def test_training_trains_every_task_and_writes_scores_of_whole_splits(home):
@@ -433,10 +468,11 @@ def test_probes_hold_every_label_and_the_longest_text(home):
 
 
 def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_path, monkeypatch):
-    folder = copied(home, tmp_path)
+    """And the run that goes on ends in the very bytes of one that was never interrupted."""
+    folder, whole = copied(home, tmp_path / "killed"), copied(home, tmp_path / "whole")
+    monkeypatch.setattr(extraction, "TOKEN_BUDGET", 64)
     with monkeypatch.context() as patched:
         patched.setattr(extraction, "FLUSH_BYTES", 1)
-        patched.setattr(extraction, "TOKEN_BUDGET", 64)
         patched.setattr(extraction.Extractor, "states", failing_after(extraction.Extractor.states, 4))
         with pytest.raises(KeyboardInterrupt):
             train_project(tiny.project(folder, "mood"), folder=folder)
@@ -444,6 +480,9 @@ def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_pa
     assert 0 < outcome.extraction.passes < 56
     assert outcome.extraction.passes + outcome.extraction.reused == 56
     assert outcome.extraction.reused >= 4
+    train_project(tiny.project(whole, "mood"), folder=whole)
+    one, two = (place / "bundle" / "bundle.json" for place in (folder, whole))
+    assert one.read_bytes() == two.read_bytes()  # it holds the hash of every file of the task
 
 
 def failing_after(method, calls):

@@ -28,7 +28,7 @@ from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, Un
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Path, digest, owners_of
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task, check_name
+from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk_data import TextSettings, trunk_digest
 
 
@@ -190,11 +190,6 @@ def prefix_of(record: TaskRecord) -> str:
     stored = record.path.stored()
     parts = {owner: record.arrays for owner in owners_of(stored) if owner != TRUNK_OWNER}
     return digest(stored, parts)
-
-
-def owner_of(task: Task) -> str:
-    """The owner of a task's own arrays."""
-    return f"task:{task.name}"
 
 
 def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:

@@ -123,7 +123,7 @@ class Bundle:
         return found
 
     def probes(self, name: str) -> list[dict[str, Any]]:
-        """The pinned probes of a task: inputs with the answers that were given when it was added."""
+        """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
         path = self.root.joinpath(*self._place(name), PROBES)
         return [_json(line, path) for line in self._read(name, PROBES).splitlines() if line]
 

@@ -51,7 +51,6 @@ from polyhead.bundle.manifest import (
     TaskRecord,
     TrunkRecord,
     check_fit,
-    owner_of,
     prefix_of,
     read_bundle_file,
     read_task,
@@ -61,6 +60,7 @@ from polyhead.bundle.tensors import write_arrays
 from polyhead.config import to_json
 from polyhead.cost import part_arrays
 from polyhead.errors import BadName, BundleError, UnknownTask
+from polyhead.tasks.task import owner_of
 from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays, trunk_digest
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """What a plan costs, from shapes alone: FLOPs, parameters, bytes and layer evaluations, by one fold.
 
 `arrays` says which arrays a plan reads and who owns them, `work` how many multiplications it takes; neither
-needs weights. What the papers count, these functions count (papers.md 0.2, 0.3, 1.a, 2.a.4, 3.a.5, 5.a).
+needs weights. What the papers count, these functions count (Du et al. 2020, Stickland and Murray 2019, and others).
 """
 
 from polyhead.cost.arrays import (

@@ -123,7 +123,7 @@ def feed_forward_of(node: Layers, shape: Architecture) -> int:
 def delta_hidden(delta: Delta) -> int:
     """Width inside a `feed_forward` delta: 3/2 of its size, so that it weighs what projected attention does.
 
-    `2 d_s (3/2 d_s) = 3 d_s^2` (papers.md 5.a.3: 306 for 204).
+    `2 d_s (3/2 d_s) = 3 d_s^2` (306 for 204).
     """
     return 3 * delta.size // 2
 

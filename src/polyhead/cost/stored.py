@@ -15,7 +15,7 @@ def row_bytes(codec: Codec, width: int) -> int:
 def stored_bytes(
     pool: Pool, shape: Architecture, tokens: int, *, layers: int | None = None, width: int | None = None
 ) -> int:
-    """Bytes kept for one text of `tokens` tokens so that `pool` can be computed from them (papers.md 1.a.6).
+    """Bytes kept for one text of `tokens` tokens so that `pool` can be computed from them (Du et al. 2020, Table 2).
 
     A pool that learns over positions needs all tokens, one that learns over layers all `layers` (default: the
     trunk's, without the embedding's output). A codec before the mean keeps each of the averaged layers.

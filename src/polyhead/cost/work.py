@@ -1,6 +1,6 @@
 """How many multiplications and additions a plan takes on one text, and how many layers it runs.
 
-Rule (papers.md 0.3; it gives the FLOPs that Du et al. 2020 print): a multiply and an add are 2; a
+Rule (it gives the FLOPs that Du et al. 2020 print): a multiply and an add are 2; a
 dense map d -> m on t positions is `2 t d m`; the two products of attention are `4 t^2 d`. A layer with
 d_ff = 4 d is then `24 d^2 t + 4 t^2 d`. Look-ups, norms, biases, softmax, GELU, scaling and plain sums do not
 count.
@@ -48,7 +48,7 @@ class _Extent(Value):
 def flops(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> int:
     """FLOPs of the plan on one text of `tokens` tokens, special ones included.
 
-    `folded` counts attention poolers as they are served (papers.md 1.a.8). A head that reads words is counted
+    `folded` counts attention poolers as they are served. A head that reads words is counted
     at every token, the most there can be; a pair read as two texts is counted as one text and one answer.
     """
     return sum(work.flops for work in work_of(plan, shape, tokens, folded=folded))
@@ -144,7 +144,7 @@ def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tu
 
 
 def _delta_rate(delta: Delta, width: int) -> _Rate:
-    """One layer's (papers.md A.5: projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
+    """One layer's (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
     ends = 2 * width * delta.size
     match delta.kind:
         case "projected_attention":

@@ -104,6 +104,20 @@ def batched(
     readings: Sequence[Reading], pad_id: int, max_tokens: int, *, deterministic: bool
 ) -> Iterator[tuple[TokenBatch, list[Reading]]]:
     """Padded batches of readings of like length; in deterministic mode all of fixed rows and stepped lengths."""
+    if deterministic:
+        # A row's shapes follow from its own length alone, never from its batch mates'.
+        steps: dict[int, list[Reading]] = {}
+        for reading in readings:
+            steps.setdefault(-(-len(reading.encoded.ids) // TOKEN_STEP), []).append(reading)
+        for step in sorted(steps):
+            yield from _batched(steps[step], pad_id, max_tokens, deterministic=True)
+        return
+    yield from _batched(readings, pad_id, max_tokens, deterministic=False)
+
+
+def _batched(
+    readings: Sequence[Reading], pad_id: int, max_tokens: int, *, deterministic: bool
+) -> Iterator[tuple[TokenBatch, list[Reading]]]:
     pieces = batches(
         [reading.encoded for reading in readings],
         token_budget=TOKEN_BUDGET,

@@ -13,7 +13,7 @@ from polyhead.config import Value
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.rows import Reading, batched, readings_of
-from polyhead.errors import BadValue, UnknownTask
+from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan, merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.tokenise import Input, Tokeniser, repair
@@ -62,7 +62,13 @@ class Session:
             for name, record in self.records.items()
         }
         self.deterministic = deterministic
-        self.backend = open_backend(backend, trunk, loaded, precision=precision or self._trained_precision())
+        self.backend = open_backend(
+            backend,
+            trunk,
+            loaded,
+            precision=precision or self._trained_precision(),
+            deterministic=deterministic,
+        )
         self.tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
         self.shape, self.settings = trunk.architecture, trunk.settings
         self._plans: dict[tuple[str, ...], Plan] = {}
@@ -121,7 +127,13 @@ class Session:
 
     def _trained_precision(self) -> str:
         found = {_precision(record.trained_with) for record in self.records.values()} - {None}
-        return next(iter(found)) or "float32" if len(found) == 1 else "float32"
+        if len(found) > 1:
+            raise BackendError(
+                "the bundle's tasks were trained on a trunk of different precisions",
+                got=sorted(str(one) for one in found),
+                do="say which one is to answer: precision=..., --precision",
+            )
+        return next(iter(found), None) or "float32"
 
     def _outputs(self, readings: Sequence[Reading]) -> dict[tuple[str, int], np.ndarray]:
         """Outputs by task and input: features of every reading first, then each task's head, then windows merged."""

@@ -11,7 +11,7 @@ from polyhead.nn.poolers import xavier
 
 
 class Head(nn.Module):
-    """`y = U tanh(W z + b) + u`, or `y = U z + u` with `hidden` 0 (Du et al. 2020; papers.md 1.a.5).
+    """`y = U tanh(W z + b) + u`, or `y = U z + u` with `hidden` 0 (Du et al. 2020).
 
     Arrays: `hidden.{weight,bias}` when `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout
     stands before the output layer and acts in training mode only. Matrices start Xavier-uniform, biases zero.

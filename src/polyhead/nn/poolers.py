@@ -1,7 +1,7 @@
 """Poolers: mix the states of several layers into one, then the positions of a text into one vector.
 
 Layer mixes take (rows, tokens, layers, width) and give (rows, tokens, width); position poolers take that and
-a mask (rows, tokens), and give (rows, width). From Du et al. 2020 (papers.md 1.a.3, 1.a.4).
+a mask (rows, tokens), and give (rows, width). From Du et al. 2020.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Mean(nn.Module):
 
 
 class Attention(nn.Module):
-    """One learned query over all positions, multi-headed (Du et al. 2020, papers.md 1.a.4).
+    """One learned query over all positions, multi-headed (Du et al. 2020).
 
     `Q = W_q q + b_q; K = X W_k^T + b_k; V = X W_v^T + b_v; o_h = softmax(K_h Q_h / sqrt(d/H))^T V_h`, and out
     comes `W_o [o_1..o_H] + b_o`. The query does not depend on the text, so the same function is computed
@@ -147,7 +147,7 @@ class FoldedAttention(Value, eq=False):
 
 
 def fold(attention: Attention) -> FoldedAttention:
-    """The pooler's arrays for serving, as read-only float32 copies (papers.md 1.a.8)."""
+    """The pooler's arrays for serving, as read-only float32 copies."""
     heads, width = attention.heads, len(attention.query)
     with torch.no_grad():
         return FoldedAttention(

@@ -147,7 +147,7 @@ class Embeddings(nn.Module):
 
         `positions` (rows, tokens) count from 0, the family's own offset is added here; left out, they are
         0, 1, ... `prompts`, (prompt rows, embedding width) or one such matrix a row, stand before the text as
-        word vectors (Lester et al. 2021; papers.md 3.a.7): segment 0, no position term, through the layer
+        word vectors (Lester et al. 2021): segment 0, no position term, through the layer
         norm once. The text keeps its positions. Raises TrunkError when it is longer than the position table.
         """
         if ids.shape[1] > self.shape.max_tokens:

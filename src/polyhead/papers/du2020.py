@@ -1,7 +1,6 @@
 """Du et al. 2020: the storage table and figure 4, counted from plans and shapes alone.
 
 "General Purpose Text Embeddings from Pre-trained Language Models for Scalable Inference";
-papers.md section 1.
 """
 
 from __future__ import annotations

@@ -16,12 +16,7 @@ from polyhead.nn.poolers import Attention, Learned
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.project import Pooled
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task
-
-
-def owner_of(task: Task) -> str:
-    """The owner of the task's own arrays."""
-    return f"task:{task.name}"
+from polyhead.tasks.task import Task, owner_of
 
 
 def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture, codec: Codec) -> Path:

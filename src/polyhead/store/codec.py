@@ -10,17 +10,13 @@ from typing import Literal
 
 import numpy as np
 
+from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec, CodecName
 
 LARGEST_HALF = np.float32(65504.0)
 # float32 divides x by the scale well enough while |x / scale| stays below this: error under 2^-8 of a scale.
 LARGEST_ZERO = 2.0**16
-
-
-def row_bytes(codec: Codec, width: int) -> int:
-    """Bytes of one encoded vector of this width."""
-    return {"float32": 4 * width, "float16": 2 * width, "uint8": width, "sign": -(-width // 8)}[codec.name]
 
 
 def encode(values: np.ndarray, codec: Codec) -> np.ndarray:

@@ -25,9 +25,9 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value, ValueT, from_json, to_json
+from polyhead.cost import row_bytes
 from polyhead.errors import ConfigError, StoreError
 from polyhead.plan import Codec
-from polyhead.store.codec import row_bytes
 
 FORMAT = 1
 KEY_BYTES = 16

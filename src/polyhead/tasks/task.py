@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from polyhead.config import Value
-from polyhead.errors import BadName
+from polyhead.errors import BadName, ConfigError
 
 KindName = Literal["single_label", "multi_label", "regression", "tagging"]
 PairMode = Literal["none", "joined", "separate"]
@@ -32,6 +32,16 @@ class Task(Value):
 
         check_name(self.name)
         kind_of(self).check(self)
+        if self.long_texts == "windows" and self.pair == "separate":
+            raise ConfigError(
+                f"task '{self.name}': texts of a pair that are read separately are not read in windows",
+                allowed="long_texts = 'cut', or pair = 'joined'",
+            )
+
+
+def owner_of(task: Task) -> str:
+    """The owner of a task's own arrays."""
+    return f"task:{task.name}"
 
 
 def check_name(name: str) -> None:

@@ -134,7 +134,7 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     reached = {
         name for name, p in part.named_parameters() if p.grad is not None and bool(p.grad.abs().sum() > 0)
     }
-    # The key bias of attention cancels in the softmax (papers.md 1.a.8): it is there and has no gradient.
+    # The key bias of attention cancels in the softmax : it is there and has no gradient.
     assert reached == {name for name, _ in part.named_parameters()} - {"pool.key.bias"}, reached
 
 

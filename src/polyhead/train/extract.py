@@ -78,6 +78,11 @@ class Extractor:
             codec=pool.codec,
         )
 
+    def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For each word of each input whether no token stands for it, since it was cut away, say."""
+        encoded = self.tokeniser.encode(inputs)
+        return [first_subtokens(one, spans) < 0 for one, spans in zip(encoded, words, strict=True)]
+
     def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str, sample: int = 256) -> Codec:
         """The path's codec with its constants, from at most `sample` of these (training) inputs, evenly spaced."""
         pool = path.stored().pool
@@ -100,7 +105,7 @@ class Extractor:
         pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
         journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
         inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
-        passes = tokens = cut = 0
+        passes = done = tokens = cut = 0
         for encoded, texts in self._encoded(inputs, pending):
             for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
                 rows = [(encoded[i], texts[i]) for i in batch.members]
@@ -108,10 +113,11 @@ class Extractor:
                     continue
                 pending.add(self.states(batch), rows)
                 passes += len(rows)
+                done += sum(text in pending.waiting for _, text in rows)
                 tokens += int(batch.mask.sum())
                 cut += sum(one.cut > 0 for one, _ in rows)
                 if update is not None:
-                    update(passes, len(pending.waiting))
+                    update(done, len(pending.waiting))
         pending.flush()
         journal.end()
         seconds = time.monotonic() - began

@@ -18,7 +18,7 @@ from polyhead.sharing.pooled import PooledPart
 from polyhead.text.batch import batches
 from polyhead.text.tokenise import Input, Tokeniser
 from polyhead.text.words import first_subtokens
-from polyhead.train.examples import stacked
+from polyhead.train.examples import stacked, without_unread
 from polyhead.train.fit import Batch
 from polyhead.train.order import LengthSorted
 from polyhead.trunk_data import TrunkData
@@ -63,9 +63,9 @@ class TextExamples(LengthSorted):
             else None
         )
 
-    def words_in(self, member: int) -> int | None:
-        """How many words an example of a word-level task has; None for other tasks."""
-        return len(self._targets[member]) if self._words is not None else None
+    def unread(self, member: int) -> np.ndarray | None:
+        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        return None if self._words is None else self._words[member] < 0
 
     def batch(self, members: np.ndarray) -> Batch:
         """These texts as ids, padded to the longest of them."""
@@ -85,6 +85,5 @@ class TextExamples(LengthSorted):
             segments=torch.from_numpy(piece.segments),
             words=words,
         )
-        return Batch(
-            arguments=(texts,), targets=stacked([self._targets[i] for i in members]), members=members
-        )
+        targets = [without_unread(self._targets[i], self.unread(i)) for i in members]
+        return Batch(arguments=(texts,), targets=stacked(targets), members=members)

@@ -74,8 +74,8 @@ def fit(
 ) -> Fitted:
     """Trains `module` in place and leaves it with the weights of its best validation epoch.
 
-    `score` evaluates the module as it stands (higher is better). With `checkpoint`, every epoch is saved there and a
-    run that was interrupted goes on after the last finished epoch.
+    `score` evaluates the module as it stands (higher is better). With `checkpoint`, the state is saved there after an
+    epoch, at most every SAVE_SECONDS, and a run that was interrupted goes on after the last epoch saved.
     """
     run = _Run(module, examples, training, checkpoint)
     run.resume()

@@ -44,5 +44,5 @@ class LengthSorted(ABC):
         """These examples, padded to the longest of them."""
 
     @abstractmethod
-    def words_in(self, member: int) -> int | None:
-        """How many words an example of a word-level task has; None for other tasks."""
+    def unread(self, member: int) -> np.ndarray | None:
+        """For each word of an example whether no token stands for it; None for tasks that do not read words."""

@@ -17,6 +17,8 @@ from polyhead.tasks.task import Task
 from polyhead.text.tokenise import Input
 from polyhead.train.fit import stream
 
+TRAINER = 1  # counted up when the same declaration and data would train another part
+
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
     """The examples of one split and the name under which scores are reported."""
@@ -31,6 +33,8 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
         for text, target in zip(self.examples.inputs, self.examples.targets, strict=True):
             total.update(msgspec.json.encode([t.encode("utf-8", "surrogatepass").hex() for t in text]))
             total.update(np.ascontiguousarray(target).tobytes())
+        for words in self.examples.words or []:
+            total.update(np.ascontiguousarray(words).tobytes())
         return total.hexdigest()
 
 
@@ -53,6 +57,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def fingerprint(self) -> dict[str, object]:
         """What decides the trained part, besides the trunk; equal fingerprints need no second training."""
         return {
+            "trainer": TRAINER,
             "task": msgspec.to_builtins(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
             "training": msgspec.to_builtins(self.training),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from pathlib import Path as FilePath
 
@@ -17,6 +18,7 @@ from polyhead.errors import TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
 from polyhead.project import Project
+from polyhead.sharing.pooled import with_codec
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.tokenise import Input
 from polyhead.train.card import card_of
@@ -27,6 +29,7 @@ from polyhead.train.outlook import outlook
 from polyhead.train.prepare import Prepared, prepare, single_inputs
 from polyhead.train.probes import probes_of
 from polyhead.train.task_run import Trained, paths_of, train_task, wanted
+from polyhead.trunk_data import TrunkData
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +73,7 @@ def train_project(
         )
     extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
     bundle = _opened(root, extractor)
-    prints = {p.task.name: _with_numerics(p, precisions[0]) for p in prepared}
+    prints = {p.task.name: p.fingerprint() for p in prepared}
     todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
     kept = tuple(p.task.name for p in prepared if p not in todo)
     paths = _paths(todo, prepared, extractor, bundle)
@@ -83,10 +86,11 @@ def train_project(
             p,
             paths[p.task.name],
             extractor,
-            checkpoints=cache / "checkpoints" / _tag(prints[p.task.name]),
+            checkpoints=(folder_of := _checkpoints(cache, prints[p.task.name], paths[p.task.name])),
             events=events,
         )
-        _commit(root, p, trained, extractor, prints[p.task.name])
+        _commit(root, p, trained, extractor, {**prints[p.task.name], "numerics": numerics(precisions[0])})
+        shutil.rmtree(folder_of, ignore_errors=True)
         scores[p.task.name] = trained.scores
         events.line(_score_line(p, trained))
         events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)
@@ -100,22 +104,33 @@ def _opened(root: FilePath, extractor: Extractor) -> Bundle:
     if not (root / "bundle.json").exists():
         return write_bundle(root, extractor.data)
     bundle = Bundle.open(root)
+    if bundle.digest != extractor.digest and not bundle.tasks and not any(root.glob("tasks/*")):
+        shutil.rmtree(root)  # a run that was stopped before its first task left a trunk only
+        return write_bundle(root, extractor.data)
     if bundle.digest != extractor.digest:
         raise WrongTrunk(
             f"the bundle {root.name} stands on another trunk",
-            got=f"this project's trunk {extractor.digest[:16]}, the bundle's {bundle.digest[:16]}",
+            got=f"this project's trunk {_described(extractor.data)}, the bundle's {_described(bundle.trunk())}",
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
     return bundle
 
 
-def _with_numerics(prepared: Prepared, precision: str) -> dict[str, object]:
-    return {**prepared.fingerprint(), "numerics": numerics(precision)}
+def _described(data: TrunkData) -> str:
+    return f"{data.digest[:16]} ({data.name}, max_tokens {data.settings.max_tokens})"
 
 
 def _tag(fingerprint: dict[str, object]) -> str:
-    """A folder name for one exact way of training, so that a checkpoint of another way is never resumed."""
-    return hashlib.sha256(msgspec.json.encode(fingerprint, order="sorted")).hexdigest()[:16]
+    """A short name for one exact way of training. How values are computed is left out: a trained task stays."""
+    named = {name: value for name, value in fingerprint.items() if name != "numerics"}
+    return hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
+
+
+def _checkpoints(cache: FilePath, fingerprint: dict[str, object], paths: list[Path]) -> FilePath:
+    """A folder for one way of training over exact paths, trunk digest included: no other run resumes from it."""
+    return (
+        cache / "checkpoints" / _tag({**fingerprint, "paths": [msgspec.to_builtins(path) for path in paths]})
+    )
 
 
 def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object]) -> bool:
@@ -144,10 +159,7 @@ def _paths(
             key = _codec_key(path, per)
             if key not in known:
                 known[key] = extractor.calibrated(path, _texts_like(key, prepared, extractor), per=per)
-            nodes = [
-                msgspec.structs.replace(n, codec=known[key]) if hasattr(n, "codec") else n for n in path.nodes
-            ]
-            found[p.task.name].append(Path(nodes=tuple(nodes)))
+            found[p.task.name].append(with_codec(path, known[key]))
     return found
 
 
@@ -198,11 +210,18 @@ def _commit(
     bundle.add_task(
         record,
         trained.arrays,
-        scores={"splits": trained.scores, "tried": trained.tried, "history": list(trained.fitted.history)},
+        scores={"splits": trained.scores, "tried": trained.tried, "history": _untimed(trained)},
         probes=probes_of(prepared),
         card=card_of(prepared, trained, extractor.data),
         replace=task.name in bundle.tasks,
     )
+
+
+def _untimed(trained: Trained) -> list[dict[str, float]]:
+    """The epochs without their seconds: what a bundle holds is the same for the same seed."""
+    return [
+        {name: value for name, value in row.items() if name != "seconds"} for row in trained.fitted.history
+    ]
 
 
 def _score_line(prepared: Prepared, trained: Trained) -> str:

@@ -115,7 +115,10 @@ def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extract
         for inputs in single_inputs(split.examples.inputs, prepared.task)
     ]
     return FeatureExamples(
-        features[0], split.examples.targets, second=features[1] if len(features) > 1 else None
+        features[0],
+        split.examples.targets,
+        second=features[1] if len(features) > 1 else None,
+        unread=extractor.unread(split.examples.inputs, words) if words is not None else None,
     )
 
 

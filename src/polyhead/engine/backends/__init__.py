@@ -14,9 +14,14 @@ BACKENDS: tuple[BackendName, ...] = ("torch", "reference")
 
 
 def open_backend(
-    name: str, trunk: TrunkData, tasks: Mapping[str, LoadedTask], *, precision: str = "float32"
+    name: str,
+    trunk: TrunkData,
+    tasks: Mapping[str, LoadedTask],
+    *,
+    precision: str = "float32",
+    deterministic: bool = False,
 ) -> Backend:
-    """A backend with the trunk and the tasks' arrays loaded."""
+    """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only."""
     if name == "reference":
         from polyhead.engine.backends.reference import ReferenceBackend
 
@@ -31,5 +36,5 @@ def open_backend(
                 "the torch backend",
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
-        return TorchBackend(trunk, tasks, precision=precision)
+        return TorchBackend(trunk, tasks, precision=precision, deterministic=deterministic)
     raise BackendError(f"there is no backend '{name}'", allowed=BACKENDS, do="choose one of these")

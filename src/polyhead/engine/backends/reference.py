@@ -136,7 +136,7 @@ def _stored(states: list[Array], node: Pool, batch: TokenBatch) -> tuple[Array, 
 
 
 def _attention(features: Array, mask: Array, arrays: Mapping[str, Array], heads: int) -> Array:
-    """One learned query over keys and values of all positions (papers.md 1.a.4), unfolded."""
+    """One learned query over keys and values of all positions (Du et al. 2020), unfolded."""
     rows, tokens, width = features.shape
     query = _dense(arrays["pool.query"], arrays, "pool.inner_query").reshape(heads, -1)
     keys = _dense(features, arrays, "pool.key").reshape(rows, tokens, heads, width // heads)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 import numpy as np
 import torch
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.model import Model, TextBatch
+from polyhead.nn.deterministic import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
 from polyhead.sharing.pooled import PooledPart, compared
@@ -21,9 +23,15 @@ class TorchBackend:
     name = "torch"
 
     def __init__(
-        self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], *, precision: str = "float32"
+        self,
+        trunk: TrunkData,
+        tasks: Mapping[str, LoadedTask],
+        *,
+        precision: str = "float32",
+        deterministic: bool = False,
     ) -> None:
         self.precision = precision
+        self._guard = equal_bits if deterministic else nullcontext
         self.tolerance = 1e-4 if precision == "float32" else 0.5
         parts = {}
         for name, task in tasks.items():
@@ -49,10 +57,11 @@ class TorchBackend:
             segments=torch.from_numpy(batch.segments),
             words=torch.from_numpy(batch.words),
         )
-        stored = self._model.stored(plan, tensors)
-        return {
-            task: self._model.parts[task].features(v.values, v.mask).numpy() for task, v in stored.items()
-        }
+        with self._guard():
+            stored = self._model.stored(plan, tensors)
+            return {
+                task: self._model.parts[task].features(v.values, v.mask).numpy() for task, v in stored.items()
+            }
 
     @torch.inference_mode()
     def outputs(self, task: str, features: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
@@ -60,5 +69,6 @@ class TorchBackend:
         values = torch.from_numpy(features)
         if second is not None:
             values = compared(values, torch.from_numpy(second))
-        out: np.ndarray = self._model.parts[task].head(values).numpy()
+        with self._guard():
+            out: np.ndarray = self._model.parts[task].head(values).numpy()
         return out
