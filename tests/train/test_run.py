@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,7 +98,15 @@ def test_a_checkpoint_of_another_trunk_is_never_resumed(home, tmp_path, monkeypa
     folder = copied(home, tmp_path)
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     kept = []
-    monkeypatch.setattr("polyhead.train.run.shutil.rmtree", lambda *_, **__: kept.append(_))
+    remove = shutil.rmtree
+
+    def removed(place, *rest, **named):
+        if "checkpoints" in str(place):
+            kept.append(place)
+        else:
+            remove(place, *rest, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
     project = tiny.project(folder, "mood")
     train_project(project, folder=folder)
     shorter = msgspec.structs.replace(
