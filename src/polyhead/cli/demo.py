@@ -24,7 +24,10 @@ MESSAGES = (
     "just wanted to say the desk lamp is lovely, thank you!",
     "You charged my card twice for order #48213!! Refund me today or I call my bank",
 )
-PAIR = ("How can I send these headphones back?", "I would like to return the headphones, what do I do?")
+PAIR = (
+    "Where is my parcel? It was due on Monday.",
+    "My package has not arrived yet, can you tell me where it is?",
+)
 
 
 @click.command("demo")
@@ -59,7 +62,13 @@ def command(folder: str, json_to: str | None) -> None:
         scores = evaluate_bundle(session, project, folder=sample, show=printer.show)
         printer.show("")
         printer.lines(table(_scores(scores)))
-    printer.lines(["", "3. Answer every task that fits an input, with one encoder pass a text", ""])
+    printer.lines(
+        [
+            "",
+            "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)",
+            "",
+        ]
+    )
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]
     results = session.predict(inputs)
     for text, result in zip(inputs, results, strict=True):
