@@ -30,7 +30,8 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
         project = reading(path)
         trunk = msgspec.structs.replace(project.trunk, name=str(work / "trunk"), max_tokens=None)
         training = msgspec.structs.replace(project.training, epochs=1, precision="float32")
-        return msgspec.structs.replace(project, trunk=trunk, training=training)
+        tasks = tuple(msgspec.structs.replace(entry, training=None) for entry in project.tasks)
+        return msgspec.structs.replace(project, trunk=trunk, training=training, tasks=tasks)
 
     monkeypatch.setattr(polyhead.project, "read_project", smaller)
     done = run("demo", "--folder", work / "demo", "--json", work / "told.json")
