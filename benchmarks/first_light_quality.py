@@ -89,7 +89,7 @@ def plot(rows: list[dict]) -> None:
         panel.set_xlim(100 * lowest - 3, None)
         panel.set_yticks(range(len(STRATEGIES)), list(reversed(STRATEGIES)))
         panel.set_xlabel("test macro-F1 (axis does not start at 0)")
-        panel.set_title(f"{task}: mean of {len(SEEDS)} seeds, standard deviation, every seed")
+        panel.set_title(f"{task}: {len(SEEDS)} seeds, mean and spread")
         panel.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
     figure.savefig(RESULTS / "first_light_quality.png", dpi=130)
