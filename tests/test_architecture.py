@@ -19,6 +19,7 @@ RANKS = {
     "tasks": 1,
     "text": 1,
     "project": 2,
+    "allocate": 2,
     "bundle": 2,
     "store": 2,
     "nn": 2,

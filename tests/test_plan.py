@@ -1,6 +1,8 @@
 """Paths, splitting, merging and digests: hand cases, and properties over many random plans."""
 
+import hashlib
 import itertools
+import json
 
 import msgspec
 import pytest
@@ -150,6 +152,23 @@ def test_a_digest_without_the_arrays_of_a_part_is_refused():
 
 def test_a_prefix_of_the_trunk_alone_needs_no_parts():
     assert digest(pooled("a").stored()) == digest(pooled("b").stored())
+
+
+def test_a_head_with_tanh_has_the_digest_that_it_had_before_there_were_other_activations():
+    """The content that was hashed then, written out."""
+    nodes = [
+        {"type": "embed", "trunk": "t"},
+        {"type": "pool"},
+        {"type": "head", "kind": "single_label", "width": 2, "part": "task:a", "hidden": 4},
+    ]
+    written = json.dumps({"nodes": nodes, "parts": {"task:a": "x"}}, sort_keys=True, separators=(",", ":"))
+
+    def found(**activation):
+        last = Head(kind="single_label", width=2, part="task:a", hidden=4, **activation)
+        return digest(Path(nodes=(Embed(trunk="t"), Pool(), last)), {"task:a": "x"})
+
+    assert found() == found(activation="tanh") == hashlib.sha256(written.encode()).hexdigest()
+    assert len({found(), found(activation="relu"), found(activation="gelu")}) == 3
 
 
 def test_a_codec_is_part_of_the_digest():
@@ -322,13 +341,14 @@ def test_a_path_has_at_most_one_head():
         lambda: Delta(kind="scale", part="task:a", size=4),
         lambda: Delta(kind="scale", part="task:a", tied=True),
         lambda: Delta(kind="projected_attention", part="task:a", size=10, heads=3),
+        lambda: Head(kind="single_label", width=2, part="task:a", activation="relu"),
         lambda: Delta(kind="feed_forward", part="task:a", size=5),
         lambda: Prompt(part="task:a", rows=0),
     ],
     ids=[
         "empty-range", "below-zero", "attention-without-part", "mix-without-part", "part-of-nothing",
         "last-of-two", "mean-of-none", "constants-of-sign", "scale-without-zero", "low-rank-of-0",
-        "sized-scale", "tied-scale", "heads", "odd", "no-rows",
+        "sized-scale", "tied-scale", "heads", "activation-of-nothing", "odd", "no-rows",
     ],
 )  # fmt: skip
 def test_nodes_that_mean_nothing_are_refused(make):

@@ -16,7 +16,8 @@ PolyheadError
 │   ├── CorruptFile        truncated, changed or hostile
 │   ├── WrongTrunk         a part trained on another trunk
 │   ├── UnknownTask
-│   └── BadName            a task name that is not allowed, or taken
+│   ├── BadName            a task name that is not allowed, or taken
+│   └── IsolationError     a change that would have changed other tasks' answers; it was undone
 ├── StoreError         kept encoder outputs cannot be read or written
 ├── TrainError         training cannot go on
 ├── BackendError       a backend cannot run a plan
@@ -119,6 +120,10 @@ class UnknownTask(BundleError):
 
 class BadName(BundleError):
     """A task name that is not allowed, or taken already."""
+
+
+class IsolationError(BundleError):
+    """A change that touched tasks which it should have left alone, or that nobody can prove did not; it was undone."""
 
 
 class StoreError(PolyheadError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from polyhead.errors import PlanError
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Trunk
-from polyhead.plan import Codec, Embed, Head, Layers, Plan, Pool
+from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Plan, Pool
+from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.pooled import PooledPart
 from polyhead.store.codec import through
 
@@ -54,7 +55,7 @@ class Model(nn.Module):
                 case Embed():
                     states[index] = self.trunk.start(batch.ids, batch.mask, segments=batch.segments)
                 case Layers() as node:
-                    states[index] = self._run(node, states[step.parent])
+                    states[index] = self._run(node, step.tasks, states[step.parent])
                 case Pool() as node:
                     key = (step.parent, node.stored())
                     if key not in values:
@@ -70,15 +71,23 @@ class Model(nn.Module):
         """Outputs of every task of the plan that reads one input: (rows, labels) or (rows, words, labels)."""
         return {task: self.parts[task](v.values, v.mask) for task, v in self.stored(plan, batch).items()}
 
-    def _run(self, node: Layers, states: States) -> States:
-        if node.weights != "trunk" or node.delta is not None or not node.is_plain:
+    def _run(self, node: Layers, tasks: Sequence[str], states: States) -> States:
+        if node.delta is not None or not node.is_plain or node.width is not None:
             raise PlanError(
-                "this version runs the trunk's own layers only",
+                "this version runs whole layers of the trunk or of a branch only",
                 got=node,
-                allowed="Layers with weights 'trunk'",
+                allowed="Layers without a delta, of the trunk's width",
+            )
+        if node.weights == TRUNK:
+            self.layers_run += node.stop - node.start
+            return self.trunk.go_on(states, stop=node.stop)
+        part = self.parts[tasks[0]]
+        if not isinstance(part, BranchPart) or part.owner != node.weights:
+            raise PlanError(
+                "no part here owns these layers", got=node, allowed=f"layers of the trunk or of {list(tasks)}"
             )
         self.layers_run += node.stop - node.start
-        return self.trunk.go_on(states, stop=node.stop)
+        return part.run(states, stop=node.stop)
 
 
 def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:

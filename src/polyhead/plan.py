@@ -21,6 +21,7 @@ LayerMix = Literal["last", "mean", "learned", "all"]
 Positions = Literal["first", "mean", "attention", "tokens", "prompt", "all"]
 DeltaKind = Literal["projected_attention", "low_rank", "feed_forward", "scale", "bottleneck"]
 CodecName = Literal["float32", "float16", "uint8", "sign"]
+Activation = Literal["tanh", "relu", "gelu"]
 
 
 class Prompt(Value):
@@ -152,7 +153,7 @@ class Pool(Value, tag="pool"):
 
 
 class Head(Value, tag="head"):
-    """Features to the kind's outputs: `y = U tanh(W z + b) + u`, or `y = U z + u` when `hidden` is 0."""
+    """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` when `hidden` is 0."""
 
     kind: str
     width: int
@@ -160,6 +161,15 @@ class Head(Value, tag="head"):
     hidden: int = 0
     bias: bool = True  # of the output layer
     separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v], |u| = |v| = sqrt(width)
+    activation: Activation = "tanh"  # after the hidden layer; gelu is the exact (erf) one
+
+    def __post_init__(self) -> None:
+        if not self.hidden and self.activation != "tanh":
+            raise PlanError(
+                "a head without a hidden layer has no activation",
+                got=self.activation,
+                do="leave it out, or give the head a hidden layer",
+            )
 
 
 Node = Embed | Layers | Pool | Head
@@ -260,16 +270,17 @@ class Plan(Value):
 
 def split(path: Path, boundaries: Iterable[int]) -> Path:
     """The same path, its layer nodes cut at these depths; narrow layers and projections are never cut."""
-    cuts, nodes = sorted(set(boundaries)), []
+    cuts, nodes = set(boundaries), list[Node]()
     for node in path.nodes:
-        if not isinstance(node, Layers) or not node.is_plain or node.width is not None:
-            nodes.append(node)
-            continue
-        edges = [node.start, *(c for c in cuts if node.start < c < node.stop), node.stop]
-        nodes += [
-            msgspec.structs.replace(node, start=a, stop=b) for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        nodes += _pieces(node, cuts) if isinstance(node, Layers) else [node]
     return Path(nodes=tuple(nodes))
+
+
+def _pieces(node: Layers, cuts: Iterable[int]) -> list[Layers]:
+    if not node.is_plain or node.width is not None:
+        return [node]
+    edges = [node.start, *(c for c in sorted(cuts) if node.start < c < node.stop), node.stop]
+    return [msgspec.structs.replace(node, start=a, stop=b) for a, b in zip(edges, edges[1:], strict=False)]
 
 
 def joined(path: Path) -> Path:
@@ -290,13 +301,16 @@ def _continues(first: Layers, second: Layers) -> bool:
 
 
 def merge(paths: Mapping[str, Path]) -> Plan:
-    """One plan for many tasks: layer nodes are cut at all paths' boundaries, then equal prefixes meet."""
-    cuts = {edge for path in paths.values() for node in path.layers for edge in (node.start, node.stop)}
+    """One plan for many tasks: layers are cut where others with the same weights start or stop, equal prefixes meet."""
+    cuts: dict[str, set[int]] = {}
+    for path in paths.values():
+        for layers in path.layers:
+            cuts.setdefault(layers.weights, set()).update((layers.start, layers.stop))
     steps: list[tuple[Node, int, list[str]]] = []
     known: dict[tuple[int, Node], int] = {}
     for task, path in paths.items():
         parent = -1
-        for node in split(path, cuts).nodes:
+        for node in _cut(path, cuts):
             key = (parent, node)
             if key not in known:
                 known[key] = len(steps)
@@ -304,6 +318,15 @@ def merge(paths: Mapping[str, Path]) -> Plan:
             parent = known[key]
             steps[parent][2].append(task)
     return Plan(steps=tuple(Step(node=node, parent=up, tasks=tuple(names)) for node, up, names in steps))
+
+
+def _cut(path: Path, cuts: Mapping[str, Iterable[int]]) -> Iterator[Node]:
+    """The path's nodes, its layers cut at the boundaries of their own weights."""
+    for node in path.nodes:
+        if isinstance(node, Layers):
+            yield from _pieces(node, cuts[node.weights])
+        else:
+            yield node
 
 
 def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:

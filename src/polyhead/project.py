@@ -61,7 +61,74 @@ class Pooled(Value, tag="pooled", tag_field="kind"):
                 raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
 
 
-Strategy = Pooled  # the other strategies join this union
+class Branch(Value, tag="branch", tag_field="kind"):
+    """Strategy `branch` (Wei et al. 2021): private layers above a tap, each task trained alone on kept states.
+
+    Without `layers` the depth is searched, each depth from `least` to `most` at `seeds` seeds. `students` are shorter
+    branches distilled from the one trained; which one is kept, `[allocation]` says.
+    """
+
+    layers: int | None = None  # private layers; None: searched
+    tap: int | None = None  # the private layers stand above this state; None: the trunk's depth less `layers`
+    least: int = 1
+    most: int | None = None  # None: the trunk's depth
+    search: Literal["halving", "grid"] = "halving"
+    seeds: int = 1  # of each depth in the search
+    positions: Literal["first", "mean", "attention"] = "first"
+    hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
+    dropout: float = 0.1  # inside the private layers, while training; the trunk below has none
+    students: tuple[int, ...] = ()  # private layers of each student
+    init: Literal["teacher", "pretrained"] = "teacher"  # what a student starts from
+    temperature: float = 2.0  # of distillation
+    noisy_teacher: bool = False  # the teacher keeps its dropout, as in the paper's code
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("layers", 1),
+            ("tap", 0),
+            ("least", 1),
+            ("most", 1),
+            ("seeds", 1),
+            ("hidden", 0),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
+        if self.tap is not None and self.layers is None:
+            raise ConfigError("strategy.tap needs strategy.layers: a search tries every tap", got=self.tap)
+        if self.most is not None and self.most < self.least:
+            raise ConfigError("strategy.most is below strategy.least", got=self.most, allowed=self.least)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("strategy.dropout is a share", got=self.dropout, allowed="0 to below 1")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise ConfigError("strategy.temperature must be positive", got=self.temperature)
+        if any(layers < 1 for layers in self.students):
+            raise ConfigError("a student has at least one private layer", got=list(self.students))
+
+
+Strategy = Pooled | Branch  # the other strategies join this union
+
+
+class Choice(Value):
+    """How much depth each branch may keep: by what a layer must be worth, or under one budget for all of them."""
+
+    rule: Literal["marginal", "greedy", "budget"] = "marginal"
+    c: float = 1.0  # metric points (of 100) that one more private layer must be worth
+    budget: int | None = (
+        None  # of `budget`: for the trunk's layers up to the deepest tap and all private ones
+    )
+    unit: Literal["layers", "flops", "bytes"] = "layers"  # of the budget
+
+    def __post_init__(self) -> None:
+        if not (self.c >= 0 and math.isfinite(self.c)):
+            raise ConfigError("allocation.c is wrong", got=self.c, allowed="0 or more")
+        if (self.rule == "budget") != (self.budget is not None):
+            raise ConfigError(
+                "allocation.rule 'budget' and allocation.budget belong together",
+                got=f"rule '{self.rule}', budget {self.budget}",
+            )
+        if self.budget is not None and self.budget < 1:
+            raise ConfigError("allocation.budget must be positive", got=self.budget)
 
 
 class Training(Value):
@@ -161,6 +228,10 @@ class TaskEntry(Value):
         )
 
 
+BRANCH_TRAINING = Training(epochs=5, patience=3, learning_rate=2e-4, warmup=0.1)
+"""Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/log.md)."""
+
+
 class Project(Value):
     """The whole file. `strategy` and `training` hold for every task that has none of its own."""
 
@@ -168,7 +239,8 @@ class Project(Value):
     bundle: str = "bundle"
     trunk: TrunkChoice = TrunkChoice()
     strategy: Strategy = Pooled()
-    training: Training = Training()
+    training: Training | None = None
+    allocation: Choice = Choice()
 
     def __post_init__(self) -> None:
         names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
@@ -206,15 +278,15 @@ def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
 
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
-    """The entry's training numbers, or the project's."""
-    return entry.training or project.training
+    """The entry's training numbers, or the project's, or the defaults of its strategy."""
+    own = BRANCH_TRAINING if isinstance(strategy_of(project, entry), Branch) else Training()
+    return entry.training or project.training or own
 
 
 def with_seed(project: Project, seed: int) -> Project:
     """The same project under another seed."""
     entries = tuple(
-        msgspec.structs.replace(e, training=e.training and msgspec.structs.replace(e.training, seed=seed))
+        msgspec.structs.replace(e, training=msgspec.structs.replace(training_of(project, e), seed=seed))
         for e in project.tasks
     )
-    training = msgspec.structs.replace(project.training, seed=seed)
-    return msgspec.structs.replace(project, tasks=entries, training=training)
+    return msgspec.structs.replace(project, tasks=entries)

@@ -4,13 +4,21 @@ import typing
 
 import pytest
 
-from polyhead.project import Pooled, Strategy
+from polyhead.project import Branch, Pooled, Strategy
 from polyhead.testing import tiny_tasks, yield_strategy_checks
 
 CHOICES = {
     f"pooled-{layers}-{positions}": Pooled(layers=layers, of=2, positions=positions, hidden=hidden)
     for layers in ("last", "mean", "learned")
     for positions, hidden in (("first", 0), ("mean", 8), ("attention", None))
+} | {
+    f"branch-{positions}-{tap}-{layers}": Branch(positions=positions, tap=tap, layers=layers, hidden=hidden)
+    for positions, tap, layers, hidden in (
+        ("first", None, 1, None),
+        ("first", 0, 2, 0),
+        ("mean", 0, 1, 8),
+        ("attention", 1, 1, None),
+    )
 }
 
 

@@ -45,7 +45,10 @@ def check_no_links(root: FilePath, *names: str) -> None:
         path = path / name
         if path.is_symlink():
             raise CorruptFile(
-                f"{path} is a link", allowed="plain files and folders", do="copy what it points to"
+                f"{path} is a link",
+                allowed="plain files and folders",
+                do="copy what it points to",
+                path=path,
             )
 
 
@@ -54,9 +57,8 @@ def read_inside(root: FilePath, *names: str, limit: int) -> bytes:
     with open_inside(root, *names) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
-        raise CorruptFile(
-            f"{root.joinpath(*names)} is too large", allowed=f"{limit} bytes", do="restore the file"
-        )
+        path = root.joinpath(*names)
+        raise CorruptFile(f"{path} is too large", allowed=f"{limit} bytes", do="restore the file", path=path)
     return content
 
 

@@ -15,6 +15,7 @@ BUNDLE = "bundle.json"
 TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safetensors", "tokenizer.json"
 TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
+CERTIFICATES = "certificates"
 LOCK = ".lock"
 TEMPORARY = ".new-"  # no task name starts with a point
 

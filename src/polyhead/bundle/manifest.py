@@ -23,7 +23,7 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
-from polyhead.config import Value, ValueT, from_json
+from polyhead.config import Value, ValueT, from_json, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Path, digest, owners_of
@@ -112,7 +112,10 @@ def read_trunk_record(root: FilePath) -> TrunkRecord:
     record = decoded(read_inside(root, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON), TrunkRecord, path)
     if record.architecture.layers > LARGEST_DEPTH:
         raise CorruptFile(
-            f"{path} is hostile", got=f"{record.architecture.layers} layers", allowed=LARGEST_DEPTH
+            f"{path} is hostile",
+            got=f"{record.architecture.layers} layers",
+            allowed=LARGEST_DEPTH,
+            path=path,
         )
     return record
 
@@ -121,11 +124,13 @@ def check_trunk(root: FilePath, record: TrunkRecord, tokenizer: bytes, expected:
     """Raises CorruptFile unless record and tokenizer give the digest that bundle.json names."""
     found = trunk_digest(record.architecture, record.arrays, tokenizer, record.settings)
     if found != expected:
+        path = root / TRUNK / TRUNK_RECORD
         raise CorruptFile(
-            f"{root / TRUNK / TRUNK_RECORD} was changed since it was written",
+            f"{path} was changed since it was written",
             got=f"trunk digest {found}",
             allowed=expected,
             do="restore the trunk folder",
+            path=path,
         )
 
 
@@ -136,14 +141,26 @@ def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Archi
     check_hash(path, hashlib.sha256(raw).hexdigest(), live.record)
     record = decoded(raw, TaskRecord, path)
     if record.task.name != name:
-        raise CorruptFile(f"{path} belongs to another task", got=record.task.name, allowed=name)
+        raise CorruptFile(f"{path} belongs to another task", got=record.task.name, allowed=name, path=path)
     try:
         check_fit(record, trunk=trunk, shape=shape)
     except BundleError:
         raise
     except PolyheadError as error:
-        raise CorruptFile(f"{path} contradicts itself", got=error, do="restore the file") from None
+        raise CorruptFile(f"{path} contradicts itself", got=error, do="restore the file", path=path) from None
     return record
+
+
+def task_json(record: TaskRecord) -> bytes:
+    """The bytes of task.json; what format 1 did not have on its first day is written only where it is no default.
+
+    Readers of before refuse keys that they do not know, and so still read every task that they can run.
+    """
+    plain = msgspec.to_builtins(record)
+    for node in plain["path"]["nodes"]:
+        if node.get("activation") == "tanh":
+            del node["activation"]
+    return to_json(plain)
 
 
 def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
@@ -190,6 +207,30 @@ def prefix_of(record: TaskRecord) -> str:
     stored = record.path.stored()
     parts = {owner: record.arrays for owner in owners_of(stored) if owner != TRUNK_OWNER}
     return digest(stored, parts)
+
+
+def renamed(record: TaskRecord, name: str) -> TaskRecord:
+    """The record of the same task under another name: its arrays get another owner, so its path another digest."""
+    task = msgspec.structs.replace(record.task, name=name)
+    old, new = owner_of(record.task), owner_of(task)
+    return msgspec.structs.replace(
+        record,
+        task=task,
+        path=Path(nodes=tuple(_owned(node, old, new) for node in record.path.nodes)),
+        owner=new,
+        prefix="",
+        files={},
+    )
+
+
+def _owned(value: Any, old: str, new: str) -> Any:
+    """The value with its owner changed wherever a field names it: nodes, their prompts, their deltas."""
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _owned(getattr(value, name), old, new) for name in value.__struct_fields__}
+        return msgspec.structs.replace(value, **fields)
+    if isinstance(value, tuple):
+        return tuple(_owned(item, old, new) for item in value)
+    return new if value == old and isinstance(value, str) else value
 
 
 def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:

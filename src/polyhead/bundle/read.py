@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path as FilePath
 from typing import Any, Self
 
@@ -86,6 +87,11 @@ class Bundle:
             for name, live in self._content.tasks.items()
         }
 
+    @property
+    def lines(self) -> Mapping[str, Live]:
+        """The live version of every task and the SHA-256 of its task.json, as bundle.json says."""
+        return self._content.tasks
+
     def version(self, name: str) -> str:
         """The live version of a task, such as v0001."""
         return self._live(name).version
@@ -111,7 +117,7 @@ class Bundle:
             )
         except PolyheadError as error:
             raise CorruptFile(
-                f"{path} does not fit its task.json", got=error, do="restore the folder"
+                f"{path} does not fit its task.json", got=error, do="restore the folder", path=path
             ) from None
         return arrays
 
@@ -140,17 +146,24 @@ class Bundle:
 
     def verify(self) -> None:
         """Hashes every live file; raises CorruptFile that names one changed since it was written."""
-        check_hash(self.root / TRUNK / WEIGHTS, hash_inside(self.root, TRUNK, WEIGHTS), self._record.weights)
-        check_hash(
-            self.root / TRUNK / TOKENIZER, hash_inside(self.root, TRUNK, TOKENIZER), self._record.tokenizer
-        )
-        self.trunk()
-        for name in self.tasks:
-            for file, expected in self._task(name).files.items():
-                _check_file_name(name, file)
-                path = self.root.joinpath(*self._place(name), file)
-                check_hash(path, hash_inside(self.root, *self._place(name), file), expected)
-            self.part(name)
+        for error in self.touched():
+            raise error
+
+    def touched(self) -> Iterator[PolyheadError]:
+        """Hashes every live file; an error for each that is not as it was written, the trunk's files first."""
+        checks = itertools.chain([self._check_trunk_files, self.trunk], self._task_checks())
+        yield from _errors(checks)
+
+    def touched_tasks(self) -> Iterator[PolyheadError]:
+        """The same for the files of the tasks alone."""
+        yield from _errors(self._task_checks())
+
+    def view(self, lines: Mapping[str, Live]) -> Self:
+        """The same trunk, loaded once for both, with these lines of bundle.json: fewer tasks, or other versions."""
+        made = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)))
+        loaded = ("_record", "_trunk", "tokenizer")
+        made.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
+        return made
 
     def add_task(
         self,
@@ -183,6 +196,22 @@ class Bundle:
     def _read_small_files(self) -> None:
         for name in ("tokenizer", "tasks"):
             getattr(self, name)
+
+    def _task_checks(self) -> Iterator[Callable[[], object]]:
+        for name, line in self.lines.items():
+            one = self.view({name: line})
+            yield partial(getattr, one, "tasks")
+            yield partial(one._check_names, name)
+            yield from (partial(one._hashed, name, file) for file in (PART, SCORES, PROBES))
+            yield partial(one.part, name)
+
+    def _check_trunk_files(self) -> None:
+        for file, expected in ((WEIGHTS, self._record.weights), (TOKENIZER, self._record.tokenizer)):
+            check_hash(self.root / TRUNK / file, hash_inside(self.root, TRUNK, file), expected)
+
+    def _check_names(self, name: str) -> None:
+        for file in self._task(name).files:
+            _check_file_name(name, file)
 
     @cached_property
     def _record(self) -> TrunkRecord:
@@ -226,20 +255,31 @@ class Bundle:
         return TASKS, name, self._live(name).version
 
     def _read(self, name: str, file: str) -> bytes:
-        expected = self._task(name).files.get(file, "")
-        check_hash(
-            self.root.joinpath(*self._place(name), file),
-            hash_inside(self.root, *self._place(name), file),
-            expected,
-        )
+        self._hashed(name, file)
         return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
+
+    def _hashed(self, name: str, file: str) -> None:
+        place = self._place(name)
+        expected = self._task(name).files.get(file, "")
+        check_hash(self.root.joinpath(*place, file), hash_inside(self.root, *place, file), expected)
+
+
+def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
+    told = set()
+    for check in checks:
+        try:
+            check()
+        except PolyheadError as error:
+            if str(error) not in told:  # a trunk.json that cannot be read stops every task
+                told.add(str(error))
+                yield error
 
 
 def _json(raw: bytes, path: FilePath) -> Any:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON", got=error, do="restore the file") from None
+        raise CorruptFile(f"{path} is not JSON", got=error, do="restore the file", path=path) from None
 
 
 def _check_file_name(task: str, file: str) -> None:

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.files import (
+    check_hash,
     check_no_links,
     read_inside,
     remove_leftovers,
@@ -55,6 +56,7 @@ from polyhead.bundle.manifest import (
     read_bundle_file,
     read_task,
     read_trunk_record,
+    task_json,
 )
 from polyhead.bundle.tensors import write_arrays
 from polyhead.config import to_json
@@ -124,8 +126,11 @@ def add_task(
     return version
 
 
-def set_version(root: FilePath, name: str, version: str) -> None:
-    """Makes an older or newer version on disk the live one; see `Bundle.set_version`."""
+def set_version(root: FilePath, name: str, version: str, *, record: str | None = None) -> None:
+    """Makes an older or newer version on disk the live one; see `Bundle.set_version`.
+
+    `record` is the SHA-256 that its task.json must have, where somebody wrote that down.
+    """
     with writing(root, f"version {version} of task '{name}' cannot be made live in {root}"):
         bundle = read_bundle_file(root)
         _check_known(bundle, name)
@@ -134,6 +139,7 @@ def set_version(root: FilePath, name: str, version: str) -> None:
             raise BundleError(f"task '{name}' has no version {version}", allowed=on_disk)
         raw = read_inside(root, TASKS, name, version, TASK, limit=LARGEST_JSON)
         live = Live(version=version, record=hashlib.sha256(raw).hexdigest())
+        check_hash(root / TASKS / name / version / TASK, live.record, record or live.record)
         read_task(root, name, live, trunk=bundle.trunk, shape=read_trunk_record(root).architecture)
         _make_live(root, bundle, name, live)
 
@@ -141,17 +147,59 @@ def set_version(root: FilePath, name: str, version: str) -> None:
 def remove_task(root: FilePath, name: str) -> None:
     """Takes a task's line out of bundle.json, then removes its folder with all versions."""
     with writing(root, f"task '{name}' cannot be removed from {root}"):
-        bundle = read_bundle_file(root)
-        _check_known(bundle, name)
-        check_no_links(root, TASKS, name)
-        kept = {other: live for other, live in bundle.tasks.items() if other != name}
-        replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=kept)))
-        # From here on the task is gone; what cannot be removed now, the next writer removes. Renamed first,
-        # so that a kill leaves no half of a folder under the task's name.
+        _unlist(root, [name])
+        # From here on the task is gone; what cannot be removed now, the next writer removes.
         with suppress(OSError):
-            remove_leftovers(root / TASKS)
-            os.rename(root / TASKS / name, root / TASKS / f"{TEMPORARY}{name}")
-            remove_leftovers(root / TASKS)
+            _remove_folder(root, name)
+
+
+def unlist(root: FilePath, names: Sequence[str]) -> None:
+    """Takes tasks' lines out of bundle.json, all at once; their folders stay until `sweep`, or `put_back`."""
+    with writing(root, f"tasks {', '.join(names)} cannot be removed from {root}"):
+        _unlist(root, names)
+
+
+def sweep(root: FilePath) -> None:
+    """Removes folders of tasks that bundle.json does not name: of removed tasks, and of adds that were killed."""
+    with writing(root, f"folders of removed tasks cannot be deleted in {root}"):
+        check_no_links(root, TASKS)
+        if not (root / TASKS).is_dir():
+            return
+        named = read_bundle_file(root).tasks
+        there = [entry for entry in (root / TASKS).iterdir() if entry.is_dir() and not entry.is_symlink()]
+        for folder in there:
+            if folder.name not in named and not folder.name.startswith(TEMPORARY) and _is_ours(folder):
+                _remove_folder(root, folder.name)
+        with suppress(OSError):
+            (root / TASKS).rmdir()  # of a bundle without tasks; else it is not empty and stays
+
+
+def put_back(
+    root: FilePath, before: BundleFile, after: BundleFile, versions_before: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Undoes in bundle.json what differs between two of its states; lines that others changed since are kept.
+
+    Versions that were not there before are removed. Gives the tasks whose old version is no longer on disk, so that
+    their lines cannot be put back.
+    """
+    with writing(root, f"bundle.json of {root} could not be put back as it was"):
+        try:
+            now = read_bundle_file(root)
+        except BundleError:
+            now = after  # what is there cannot be read, so nobody's change is lost with it
+        old, new = before.tasks, after.tasks
+        differing = [n for n in {**old, **new} if old.get(n) != new.get(n) == now.tasks.get(n)]
+        lost = [n for n in differing if n in old and old[n].version not in versions(root, n)]
+        undone = [n for n in differing if n not in lost]
+        wanted = {n: live for n, live in now.tasks.items() if n not in undone}
+        wanted |= {n: old[n] for n in undone if n in old}
+        tasks = {n: wanted[n] for n in {**old, **now.tasks} if n in wanted}  # each in its old place
+        replace_file(root / BUNDLE, to_json(msgspec.structs.replace(before, tasks=tasks)))
+        for name, there in versions_before.items():
+            for version in set(versions(root, name)) - {*there, tasks[name].version if name in tasks else ""}:
+                with suppress(OSError):
+                    _remove_version(root / TASKS / name, version)
+    return lost
 
 
 def versions(root: FilePath, name: str) -> list[str]:
@@ -159,6 +207,34 @@ def versions(root: FilePath, name: str) -> list[str]:
     folder = root / TASKS / name
     found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     return sorted((v for v in found if re.fullmatch(r"v\d{4,9}", v)), key=lambda v: int(v[1:]))
+
+
+def _unlist(root: FilePath, names: Sequence[str]) -> None:
+    bundle = read_bundle_file(root)
+    for name in names:
+        _check_known(bundle, name)
+        check_no_links(root, TASKS, name)
+    kept = {other: live for other, live in bundle.tasks.items() if other not in names}
+    replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=kept)))
+
+
+def _remove_folder(root: FilePath, name: str) -> None:
+    """Renamed first, so that a kill leaves no half of a folder under the task's name."""
+    remove_leftovers(root / TASKS)
+    os.rename(root / TASKS / name, root / TASKS / f"{TEMPORARY}{name}")
+    remove_leftovers(root / TASKS)
+
+
+def _remove_version(folder: FilePath, version: str) -> None:
+    remove_leftovers(folder)
+    os.rename(folder / version, folder / f"{TEMPORARY}{version}")
+    remove_leftovers(folder)
+
+
+def _is_ours(folder: FilePath) -> bool:
+    """Whether the folder holds versions of a task and nothing else."""
+    names = [entry.name for entry in folder.iterdir()]
+    return all(name.startswith(TEMPORARY) or re.fullmatch(r"v\d{4,9}", name) for name in names)
 
 
 def _is_leftover(entry: FilePath) -> bool:
@@ -238,7 +314,7 @@ def _write_task(
         for name, content in contents.items():
             hashes[name] = write_file(folder / name, [content])
         del hashes[CARD]  # people may edit a card
-        hashed = write_file(folder / TASK, [to_json(msgspec.structs.replace(record, files=hashes))])
+        hashed = write_file(folder / TASK, [task_json(msgspec.structs.replace(record, files=hashes))])
     except (TypeError, UnicodeEncodeError) as error:
         raise BundleError(
             f"task '{record.task.name}' holds something that is no JSON", got=error, do="give plain values"

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import importlib
 import io
+import keyword
 import logging
 import os
 import sys
@@ -22,6 +23,11 @@ VERBS = {
     "evaluate": "Score a bundle's tasks on whole splits.",
     "predict": "Answer tasks for texts from a file or standard input.",
     "inspect": "Show a bundle's plan, tasks and costs.",
+    "tasks": "List, add, update, remove and roll back a bundle's tasks; check their isolation.",
+    "scan": "Say what checkpoints share, layer by layer, and what merging them would save.",
+    "import": "Turn checkpoints that share a frozen prefix into tasks of one bundle.",
+    "merge": "Join bundles that share a trunk into one.",
+    "allocate": "Choose each task's depth by a rule or under one budget; draw the frontier.",
     "demo": "Train, evaluate and answer six tasks on the packaged sample.",
     "papers": "Reproduce figures and tables of the papers.",
     "claims": "Print every claim of the results files, those that do not hold first.",
@@ -29,8 +35,13 @@ VERBS = {
 FAILED, MISUSED, STOPPED = 1, 2, 130
 
 
+def module_of(verb: str) -> str:
+    """The module of a verb's command: `polyhead.cli.<verb>`, with a `_` behind a word that Python keeps for itself."""
+    return f"polyhead.cli.{verb}_" if keyword.iskeyword(verb) else f"polyhead.cli.{verb}"
+
+
 class _Verbs(click.Group):
-    """Finds a verb's command in `polyhead.cli.<verb>.command`."""
+    """Finds a verb's command in its module's `command`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -38,7 +49,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"polyhead.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(module_of(cmd_name)).command
         command.short_help = VERBS[cmd_name]
         return command
 

@@ -199,7 +199,7 @@ class Session:
         return Result(answers=answers, receipt=self._receipt(mine, list(answers)), skipped=skipped)
 
     def _receipt(self, readings: Sequence[Reading], answered: Sequence[str]) -> Receipt:
-        depths = [max((self._depth(task) for task in r.tasks), default=0) for r in readings]
+        depths = [cost.layer_evaluations(self.plan(r.tasks)) for r in readings]
         added = {}
         for task in answered:
             tokens = max(len(r.encoded.ids) for r in readings if task in r.tasks)
@@ -221,9 +221,6 @@ class Session:
             return 0
         stride = self.settings.max_tokens // 4
         return sum(int((r.encoded.sequence >= 0).sum()) - stride for r in later)
-
-    def _depth(self, task: str) -> int:
-        return self.records[task].path.layers[-1].stop
 
     def _added(self, task: str, tokens: int) -> int:
         return int(cost.added(self.plan([task]), task, self.shape, tokens, folded=True).flops)

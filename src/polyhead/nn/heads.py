@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.nn.layer import Dense
 from polyhead.nn.poolers import xavier
+from polyhead.plan import Activation
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+}
 
 
 class Head(nn.Module):
-    """`y = U tanh(W z + b) + u`, or `y = U z + u` with `hidden` 0 (Du et al. 2020).
+    """`y = U f(W z + b) + u` with f = tanh (Du et al. 2020), relu or the exact gelu; `y = U z + u` with `hidden` 0.
 
     Arrays: `hidden.{weight,bias}` when `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout
     stands before the output layer and acts in training mode only. Matrices start Xavier-uniform, biases zero.
@@ -24,11 +33,12 @@ class Head(nn.Module):
         *,
         hidden: int = 0,
         bias: bool = True,
+        activation: Activation = "tanh",
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.dropout = dropout
+        self.dropout, self.activation = dropout, ACTIVATIONS[activation]
         self.hidden = Dense(inputs, hidden) if hidden else None
         self.output = Dense(hidden or inputs, outputs, bias=bias)
         xavier(self, generator)
@@ -36,6 +46,6 @@ class Head(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """(..., inputs) to (..., outputs)."""
         if self.hidden is not None:
-            features = torch.tanh(self.hidden(features))
+            features = self.activation(self.hidden(features))
         out: Tensor = self.output(functional.dropout(features, self.dropout, self.training))
         return out

@@ -29,9 +29,17 @@ class Layer(nn.Module):
             else None
         )
 
-    def forward(self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None) -> Tensor:
-        """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`."""
-        attended: Tensor = self.attention(hidden, mask)
+    def forward(
+        self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None, *, first: bool = False
+    ) -> Tensor:
+        """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
+
+        `first` computes the first position alone, (rows, 1, width): it needs the others' keys and values only,
+        a sixth of the layer's products.
+        """
+        attended: Tensor = self.attention(hidden, mask, first=first)
+        if first and delta is not None:
+            raise PlanError("a delta reads every position", do="compute the whole layer")
         added = delta(hidden, mask) if delta is not None else None
         if self.feed_forward is None:
             if added is not None:
@@ -55,19 +63,18 @@ class SelfAttention(nn.Module):
         self.value, self.output = Dense(width, width), Dense(width, width)
         self.norm = nn.LayerNorm(width, eps=norm_epsilon)
 
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(rows, tokens, width) to the same shape."""
-        rows, tokens, width = hidden.shape
+    def forward(self, hidden: Tensor, mask: Tensor, *, first: bool = False) -> Tensor:
+        """(rows, tokens, width) to the same shape, or to (rows, 1, width) for the first position alone."""
+        rows, _, width = hidden.shape
+        asking, seen = (hidden[:, :1], visible(mask)[:, :, :1]) if first else (hidden, visible(mask))
         query, key, value = (
-            part(hidden).view(rows, tokens, self.heads, width // self.heads).transpose(1, 2)
-            for part in (self.query, self.key, self.value)
-        )  # (rows, heads, tokens, width / heads)
+            part(source).view(rows, source.shape[1], self.heads, width // self.heads).transpose(1, 2)
+            for part, source in ((self.query, asking), (self.key, hidden), (self.value, hidden))
+        )  # (rows, heads, positions, width / heads)
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=visible(mask), dropout_p=dropout
-        )
-        flat = mixed.transpose(1, 2).reshape(rows, tokens, width)
-        out: Tensor = self.norm(hidden + functional.dropout(self.output(flat), self.dropout, self.training))
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
+        flat = mixed.transpose(1, 2).reshape(asking.shape)
+        out: Tensor = self.norm(asking + functional.dropout(self.output(flat), self.dropout, self.training))
         return out
 
 

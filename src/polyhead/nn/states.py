@@ -39,6 +39,11 @@ class States(Value, eq=False):
             raise PlanError("no state of that layer", got=index, allowed=f"{self.first} to {self.depth}")
         return self.hidden[index - self.first]
 
+    def upto(self, depth: int) -> States:
+        """The states up to layer `depth`; raises PlanError outside `first` to `depth`."""
+        self.layer(depth)
+        return States(hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first)
+
     def rows(self, index: Sequence[int]) -> States:
         """The same layers for some rows only."""
         chosen = list(index)

@@ -44,13 +44,15 @@ class Trunk(nn.Module):
             fill_normal(self, generator)
 
     @classmethod
-    def from_data(cls, data: TrunkData, dtype: torch.dtype = torch.float32) -> Trunk:
+    def from_data(
+        cls, data: TrunkData, dtype: torch.dtype = torch.float32, *, dropout: float = 0.0
+    ) -> Trunk:
         """The trunk of these weights, in evaluation mode and wholly in `dtype`, states and layer norms too.
 
         Arrays are copied, so that training never writes into `data`.
         """
         with torch.device("meta"):
-            trunk = cls(data.architecture)
+            trunk = cls(data.architecture, dropout=dropout)
         # torch.tensor copies, also what is memory-mapped or read-only, to torch's own aligned addresses.
         arrays = {name: torch.tensor(np.asarray(array), dtype=dtype) for name, array in data.arrays.items()}
         trunk.load_state_dict(arrays, assign=True)
@@ -101,8 +103,15 @@ class Trunk(nn.Module):
         """
         return self.go_on(States(hidden=(hidden,), mask=mask, first=start), stop=stop, deltas=deltas)
 
-    def go_on(self, states: States, *, stop: int, deltas: Mapping[int, LayerDelta] | None = None) -> States:
-        """The same states, and those of the layers up to `stop`."""
+    def go_on(
+        self,
+        states: States,
+        *,
+        stop: int,
+        deltas: Mapping[int, LayerDelta] | None = None,
+        first: bool = False,
+    ) -> States:
+        """The same states, and those of the layers up to `stop`; `first`: of the last one the first position alone."""
         start, slots = states.depth, dict(deltas or {})
         if not start <= stop <= len(self.layers):
             raise PlanError(
@@ -114,7 +123,8 @@ class Trunk(nn.Module):
             )
         hidden = list(states.hidden)
         for index in range(start, stop):
-            hidden.append(self.layers[index](hidden[-1], states.mask, slots.get(index)))
+            narrow = first and index == stop - 1
+            hidden.append(self.layers[index](hidden[-1], states.mask, slots.get(index), first=narrow))
         return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
 
     def forward(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:

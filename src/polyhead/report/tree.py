@@ -66,12 +66,14 @@ def describe(node: Node) -> str:
         case Layers():
             owner = "" if node.weights == TRUNK else f" of {node.weights}"
             delta = f" with {node.delta.kind} of {node.delta.part}" if node.delta else ""
-            return f"Layers {node.start + 1} to {node.stop}{owner}{delta}"
+            one = node.stop - node.start == 1
+            layers = f"Layer {node.stop}" if one else f"Layers {node.start + 1} to {node.stop}"
+            return f"{layers}{owner}{delta}"
         case Pool():
             return _pool(node)
         case Head():
             pair = ", two texts compared" if node.separate else ""
-            hidden = f"tanh {node.hidden}, " if node.hidden else ""
+            hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
             several = "" if node.width == 1 else "s"
             return f"Head {node.kind}, {hidden}{node.width} output{several}{pair}"
 

@@ -62,7 +62,7 @@ class PooledPart(nn.Module):
     ) -> None:
         super().__init__()
         node, head = path.pool, path.head
-        depth = path.layers[-1].stop
+        depth = path.layers[-1].stop if path.layers else 0
         self.positions, self.separate = node.positions, head.separate
         self.mix = Learned(depth) if node.layers == "learned" else None
         self.pool = (
@@ -71,7 +71,13 @@ class PooledPart(nn.Module):
         self.dropout = nn.Dropout(dropout)
         inputs = 4 * width if head.separate else width
         self.head = HeadModule(
-            inputs, head.width, hidden=head.hidden, bias=head.bias, dropout=dropout, generator=generator
+            inputs,
+            head.width,
+            hidden=head.hidden,
+            bias=head.bias,
+            activation=head.activation,
+            dropout=dropout,
+            generator=generator,
         )
 
     def features(self, stored: Tensor, mask: Tensor) -> Tensor:

@@ -59,6 +59,7 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         ("leaves its batch as it was", _assert_batch_unchanged),
         ("runs each layer once for all tasks", _assert_layers_once),
         ("runs no layer above the deepest tap", _assert_tapped_layers),
+        ("runs branches from any tap, each layer once", _assert_branches),
         ("does not depend on padding or order", _assert_rows_alone),
         ("answers an empty batch with no rows", _assert_empty),
         ("refuses a step that it cannot run", _assert_refuses),
@@ -156,6 +157,31 @@ def _assert_tapped_layers(make: MakeBackend, trunk: TrunkData, tasks: Mapping[st
     backend = make(trunk, {task.name: low})
     backend.features(plan.merge({task.name: path}), tiny_batch(trunk, (5, 3)))
     assert backend.layers_run == 1, backend.layers_run
+
+
+def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
+    """Taps 0 and 1, one of two layers; answers equal the reference's, and the layers run are D + sum l."""
+    from polyhead.engine.backends.reference import ReferenceBackend
+
+    branches = {}
+    for place, (tap, positions) in enumerate(((0, "first"), (1, "first"), (1, "mean"), (0, "tokens"))):
+        task = next(t for t in tiny_tasks() if (t.kind == "tagging") == (positions == "tokens"))
+        named = msgspec.structs.replace(task, name=f"b{place}")
+        whole = tiny_path(named, trunk, pool=Pool(positions=positions))  # type: ignore[arg-type]
+        embed, _, *rest = whole.nodes
+        shared = (Layers(start=0, stop=tap),) if tap else ()
+        own = Layers(start=tap, stop=trunk.architecture.layers, weights=whole.head.part)
+        path = Path(nodes=(embed, *shared, own, *rest))
+        arrays = tiny_part(path, trunk.architecture, whole.head.part, seed=place)
+        branches[named.name] = LoadedTask(path=path, arrays=arrays)
+    merged, batch = plan.merge({n: t.path for n, t in branches.items()}), tiny_batch(trunk, BATCHES["ragged"])
+    ours, yardstick = make(trunk, branches), ReferenceBackend(trunk, branches)
+    wanted = yardstick.features(merged, batch)
+    for name, values in ours.features(merged, batch).items():
+        seen = batch.words >= 0 if branches[name].path.pool.positions == "tokens" else slice(None)
+        worst = float(np.abs(values - wanted[name])[seen].max())
+        assert worst <= max(ours.tolerance, 1e-5), f"{name}: differs by {worst}"
+    assert ours.layers_run == 1 + 2 + 1 + 1 + 2, ours.layers_run
 
 
 def _assert_rows_alone(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:

@@ -15,11 +15,11 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, owners_of
-from polyhead.project import Strategy
+from polyhead.project import Branch, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.testing.check import Check
-from polyhead.testing.tiny import tiny_part, tiny_tasks, tiny_trunk
+from polyhead.testing.tiny import tiny_batch, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.tokenise import Input
 from polyhead.trunk_data import TrunkData
 
@@ -53,12 +53,19 @@ def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
 
 def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
     """The strategy's path for every tiny task."""
+    return {task.name: _path(task, strategy, trunk) for task in tiny_tasks()}
+
+
+def _path(task: Task, strategy: Strategy, trunk: TrunkData) -> Path:
+    from polyhead.sharing.branch import branch_path
     from polyhead.sharing.pooled import pooled_path
 
-    shape, codec = trunk.architecture, Codec(name="float32")
-    return {
-        t.name: pooled_path(t, strategy, trunk=trunk.digest, shape=shape, codec=codec) for t in tiny_tasks()
-    }
+    shape = trunk.architecture
+    if isinstance(strategy, Branch):
+        layers = strategy.layers or 1
+        tap = shape.layers - layers if strategy.tap is None else strategy.tap
+        return branch_path(task, strategy, trunk=trunk.digest, shape=shape, tap=tap, layers=layers)
+    return pooled_path(task, strategy, trunk=trunk.digest, shape=shape, codec=Codec(name="float32"))
 
 
 def tiny_bundle(root: FilePath, trunk: TrunkData, paths: Mapping[str, Path]) -> Bundle:
@@ -88,10 +95,16 @@ def outputs_by_task(session: Session, texts: tuple[Input, ...] = TEXTS) -> dict[
     return found
 
 
-def _part(path: Path, width: int) -> Any:
-    from polyhead.sharing.pooled import PooledPart
+def _part(path: Path, trunk: TrunkData, *, seed: int = 1) -> Any:
+    """The path's part with drawn arrays."""
+    import torch
 
-    return PooledPart(path, width)
+    from polyhead.sharing.branch import make_part
+
+    part = make_part(path, trunk.architecture)
+    drawn = tiny_part(path, trunk.architecture, path.head.part, seed=seed)
+    part.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in drawn.items()})
+    return part
 
 
 def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
@@ -99,12 +112,13 @@ def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
     assert all(isinstance(node, (Embed, Layers, Pool, Head)) for node in path.nodes)
     assert path.head.width == kind_of(task).width(task)
     assert set(owners_of(path)) == {TRUNK, f"task:{task.name}"}
+    assert [node.start for node in path.layers][:1] == [0] and path.layers[-1].stop <= 2
 
 
 def _assert_counted(strategy: Strategy, task: Task) -> None:
     trunk = tiny_trunk()
     path, owner = tiny_paths(strategy, trunk)[task.name], f"task:{task.name}"
-    real = {name: tuple(v.shape) for name, v in _part(path, trunk.architecture.width).state_dict().items()}
+    real = {name: tuple(v.shape) for name, v in _part(path, trunk).state_dict().items()}
     assert real == cost.part_arrays(path, trunk.architecture, owner)
     counted = cost.added(plan.merge({task.name: path}), task.name, trunk.architecture, tokens=8).parameters
     assert counted == sum(int(np.prod(shape)) for shape in real.values())
@@ -113,19 +127,19 @@ def _assert_counted(strategy: Strategy, task: Task) -> None:
 def _assert_gradients(strategy: Strategy, task: Task) -> None:
     import torch
 
+    from polyhead.model import Model, TextBatch
+    from polyhead.nn.trunk import Trunk
     from polyhead.train.loss import LOSSES
 
     trunk = tiny_trunk()
     path = tiny_paths(strategy, trunk)[task.name]
-    width, depth = trunk.architecture.width, trunk.architecture.layers
-    part, pool = _part(path, width), path.stored().pool
-    layers = depth if pool.layers == "all" else 1
-    generator = torch.Generator().manual_seed(0)
-    stored = torch.randn(
-        3, 1 if pool.positions in ("first", "mean") else 4, layers, width, generator=generator
-    )
-    mask = torch.ones(stored.shape[:2], dtype=torch.bool)
-    outputs = part(stored, mask, (stored.flip(0), mask)) if path.head.separate else part(stored, mask)
+    part, batch = _part(path, trunk), tiny_batch(trunk, (5, 7, 3))
+    model = Model(Trunk.from_data(trunk), {task.name: part})
+    model.trunk.requires_grad_(False)
+    fields = {name: torch.from_numpy(getattr(batch, name)) for name in ("ids", "mask", "segments", "words")}
+    stored = model.stored(plan.merge({task.name: path}), TextBatch(**fields))[task.name]
+    second = [(stored.values.flip(0), stored.mask)] if path.head.separate else []
+    outputs = part(stored.values, stored.mask, *second)
     kind = kind_of(task)
     targets = torch.zeros(outputs.shape[:-1], dtype=torch.int64)
     if kind.loss in ("binary_cross_entropy", "squared_error"):
@@ -134,8 +148,10 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     reached = {
         name for name, p in part.named_parameters() if p.grad is not None and bool(p.grad.abs().sum() > 0)
     }
-    # The key bias of attention cancels in the softmax : it is there and has no gradient.
-    assert reached == {name for name, _ in part.named_parameters()} - {"pool.key.bias"}, reached
+    # A key's bias cancels in the softmax: it is there and has no gradient but rounding.
+    free = {name for name in reached | set(dict(part.named_parameters())) if name.endswith("key.bias")}
+    assert reached - free == {name for name, _ in part.named_parameters()} - free, reached
+    assert all(p.grad is None for p in model.trunk.parameters())
 
 
 def _assert_saved(strategy: Strategy) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from polyhead import cost
-from polyhead.plan import merge
+from polyhead.plan import Path, merge
+from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.prepare import Prepared
 from polyhead.train.task_run import Trained
@@ -42,8 +43,7 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
             "",
             "## Path and cost",
             "",
-            f"Layers `{path.pool.layers}` (of {path.pool.of}), positions `{path.pool.positions}`, "
-            f"codec `{path.pool.codec.name}`. {added.parameters:,} parameters of its own; "
+            f"{_described(path)} {added.parameters:,} parameters of its own; "
             f"{added.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
             "",
             "## Limits",
@@ -53,3 +53,11 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
             "",
         ]
     )
+
+
+def _described(path: Path) -> str:
+    own, pool = private_layers(path), path.pool
+    read = f"positions `{pool.positions}`, codec `{pool.codec.name}`."
+    if own:
+        return f"{len(own)} private layers above layer {own.start} of the trunk, {read}"
+    return f"Layers `{pool.layers}` (of {pool.of}), {read}"

@@ -64,6 +64,7 @@ class Extractor:
 
     def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
         self.data, self.digest, self.folder = data, data.digest, folder / precision
+        self.precision = precision
         self.trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval().requires_grad_(False)
         self.tokeniser = Tokeniser(data.tokenizer, data.settings)
 
@@ -73,7 +74,7 @@ class Extractor:
         return FeatureStore.open(
             self.folder,
             digest=planning.digest(path.stored()),
-            layers=stored_layers(pool, path.layers[-1].stop),
+            layers=stored_layers(pool, _depth(path)),
             width=self.data.architecture.width,
             codec=pool.codec,
         )
@@ -106,12 +107,13 @@ class Extractor:
         journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
         inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
         passes = done = tokens = cut = 0
+        deepest = max((_depth(request.path) for request in wanted), default=0)
         for encoded, texts in self._encoded(inputs, pending):
             for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
                 rows = [(encoded[i], texts[i]) for i in batch.members]
                 if not any(text in pending.waiting for _, text in rows):
                     continue
-                pending.add(self.states(batch), rows)
+                pending.add(self.states(batch, stop=deepest), rows)
                 passes += len(rows)
                 done += sum(text in pending.waiting for _, text in rows)
                 tokens += int(batch.mask.sum())
@@ -123,15 +125,15 @@ class Extractor:
         seconds = time.monotonic() - began
         return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
 
-    def states(self, batch: Batch) -> States:
-        """Every layer's states of one batch."""
+    def states(self, batch: Batch, *, stop: int | None = None) -> States:
+        """The states of one batch after every layer, or after those up to `stop`."""
         with torch.inference_mode():
-            states: States = self.trunk(
+            states = self.trunk.start(
                 torch.from_numpy(batch.ids),
                 torch.from_numpy(batch.mask),
                 segments=torch.from_numpy(batch.segments).long(),
             )
-        return states
+            return self.trunk.go_on(states, stop=self.data.architecture.layers if stop is None else stop)
 
     def _values(self, inputs: Sequence[Input], pool: Pool) -> Iterator[np.ndarray]:
         kept = msgspec.structs.replace(pool, positions="all") if pool.positions == "tokens" else pool
@@ -159,7 +161,7 @@ class _Open:
     """A store being filled: which keys it lacks, and the values not yet written."""
 
     def __init__(self, store: FeatureStore, request: Wanted) -> None:
-        self.store, self.pool = store, request.path.stored().pool
+        self.store, self.pool, self.depth = store, request.path.stored().pool, _depth(request.path)
         keys = request.keys()
         lacking = store.missing(keys)
         self.reused = len(keys) - len(lacking)
@@ -199,27 +201,32 @@ class _Pending:
         for row, (_, text) in enumerate(rows):
             for store, key, index in self.waiting.get(text, ()):
                 wanted.setdefault(id(store), []).append((row, key, index))
-        shared: dict[Pool, list[np.ndarray]] = {}
+        shared: dict[tuple[int, Pool], list[np.ndarray]] = {}
         for store in self.stores:
             mine = wanted.get(id(store), [])
             if not mine:
                 continue
             if store.request.words is not None:
                 words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in mine]
-                picked = states.rows([row for row, _, _ in mine])
+                picked = states.upto(store.depth).rows([row for row, _, _ in mine])
                 values = _rows(stored_value(picked, store.pool, _padded(words)), ragged=False)
                 kept = [v[: len(w)] for v, w in zip(values, words, strict=True)]
                 for (_, key, _), value in zip(mine, kept, strict=True):
                     store.add(key, value)
                 continue
-            if store.pool not in shared:
-                shared[store.pool] = _rows(stored_value(states, store.pool, None))
+            kind = (store.depth, store.pool)
+            if kind not in shared:
+                shared[kind] = _rows(stored_value(states.upto(store.depth), store.pool, None))
             for row, key, _ in mine:
-                store.add(key, shared[store.pool][row])
+                store.add(key, shared[kind][row])
 
     def flush(self) -> None:
         for store in self.stores:
             store.flush()
+
+
+def _depth(path: Path) -> int:
+    return path.layers[-1].stop if path.layers else 0
 
 
 def stored_layers(pool: Pool, depth: int) -> int:

@@ -25,20 +25,33 @@ from polyhead.trunk_data import TrunkData
 
 
 class FineTuned(nn.Module):
-    """A trunk of its own and a part on top, trained together; the trunk computes under bf16 autocast where asked."""
+    """A trunk of its own and a part on top, trained together; the trunk computes under bf16 autocast where asked.
+
+    `path` may end below the trunk's depth: then the layers above are left out.
+    """
 
     def __init__(
-        self, data: TrunkData, path: Path, *, dropout: float, bfloat16: bool, generator: torch.Generator
+        self,
+        data: TrunkData,
+        path: Path,
+        *,
+        dropout: float,
+        bfloat16: bool,
+        generator: torch.Generator,
+        layer_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.trunk = Trunk.from_data(data)
+        self.trunk = Trunk.from_data(data, dropout=layer_dropout)
+        self.trunk.layers = self.trunk.layers[: path.layers[-1].stop]
         self.part = PooledPart(path, data.architecture.width, dropout=dropout, generator=generator)
         self._pool, self._bfloat16 = path.stored().pool, bfloat16
 
     def forward(self, batch: TextBatch) -> Tensor:
         """Outputs (rows, labels) or (rows, words, labels)."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16):
-            states = self.trunk(batch.ids, batch.mask, segments=batch.segments)
+            states = self.trunk.start(batch.ids, batch.mask, segments=batch.segments)
+            narrow = self._pool.layers == "last" and self._pool.positions == "first"
+            states = self.trunk.go_on(states, stop=len(self.trunk.layers), first=narrow)
         value = stored_value(states, self._pool, batch.words)
         outputs: Tensor = self.part(value.values, value.mask)
         return outputs
@@ -53,7 +66,10 @@ class TextExamples(LengthSorted):
         inputs: Sequence[Input],
         targets: Sequence[np.ndarray],
         words: Sequence[np.ndarray] | None = None,
+        soft: Sequence[np.ndarray] | None = None,
     ) -> None:
+        """`soft` are a teacher's outputs (labels,), one array an example."""
+        self._soft = soft
         self._encoded, self._targets = tokeniser.encode(inputs), targets
         self._pad_id = tokeniser.pad_id
         super().__init__(np.array([len(e.ids) for e in self._encoded]))
@@ -86,4 +102,5 @@ class TextExamples(LengthSorted):
             words=words,
         )
         targets = [without_unread(self._targets[i], self.unread(i)) for i in members]
-        return Batch(arguments=(texts,), targets=stacked(targets), members=members)
+        soft = None if self._soft is None else torch.from_numpy(np.stack([self._soft[i] for i in members]))
+        return Batch(arguments=(texts,), targets=stacked(targets), members=members, soft=soft)

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from polyhead.errors import TrainError
 from polyhead.project import Training
 from polyhead.train.events import Events
-from polyhead.train.loss import Loss
 
 SAVE_SECONDS = (
     5.0  # a kill loses at most this much, and an epoch, of a task's training; epochs of small tasks take less
@@ -28,11 +27,12 @@ SAVE_SECONDS = (
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Arguments of the module's call, targets, and which examples they are."""
+    """Arguments of the module's call, targets, and which examples they are; `soft`: what a teacher answers."""
 
     arguments: tuple[object, ...]
     targets: Tensor
     members: np.ndarray
+    soft: Tensor | None = None
 
 
 class Examples(Protocol):
@@ -64,7 +64,7 @@ def fit(
     module: nn.Module,
     examples: Examples,
     *,
-    loss: Loss,
+    loss: Callable[..., Tensor],
     score: Callable[[], float],
     training: Training,
     weights: Tensor | None = None,
@@ -74,31 +74,80 @@ def fit(
 ) -> Fitted:
     """Trains `module` in place and leaves it with the weights of its best validation epoch.
 
-    `score` evaluates the module as it stands (higher is better). With `checkpoint`, the state is saved there after an
-    epoch, at most every SAVE_SECONDS, and a run that was interrupted goes on after the last epoch saved.
+    `loss` gets outputs, targets, `weights` and, where batches carry it, what a teacher answers. `score` evaluates the
+    module as it stands (higher is better). With `checkpoint`, the state is saved there after an epoch, at most every
+    SAVE_SECONDS, and a run that was interrupted goes on after the last epoch saved.
     """
-    run = _Run(module, examples, training, checkpoint)
-    run.resume()
-    progress = (events or Events()).progress(label, unit="epochs")
-    started = time.monotonic()
-    while not run.is_over:
-        began = time.monotonic()
-        mean_loss = run.epoch(loss, weights)
-        module.eval()
-        run.note(mean_loss, score(), time.monotonic() - began)
-        last = run.history[-1]
-        progress.update(run.done, training.epochs, f"loss {last['loss']:.4f}, validation {last['score']:.4f}")
-        run.save()
-    progress.finish()
-    module.load_state_dict(run.best_state)
-    module.eval()
-    return Fitted(
-        best_epoch=run.best_epoch,
-        score=run.best_score,
-        history=tuple(run.history),
-        examples_seen=len(run.history) * examples.count,
-        seconds=time.monotonic() - started,
+    course = Course(
+        module,
+        examples,
+        loss=loss,
+        score=score,
+        training=training,
+        weights=weights,
+        checkpoint=checkpoint,
+        events=events,
+        label=label,
     )
+    course.advance(training.epochs)
+    return course.finish()
+
+
+class Course:
+    """A training run that stops after any epoch and goes on later, as if it had never stopped; see `fit`."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        examples: Examples,
+        *,
+        loss: Callable[..., Tensor],
+        score: Callable[[], float],
+        training: Training,
+        weights: Tensor | None = None,
+        checkpoint: Path | None = None,
+        events: Events | None = None,
+        label: str = "training",
+    ) -> None:
+        self._run = _Run(module, examples, training, checkpoint)
+        self._run.resume()
+        self._loss, self._score, self._weights = loss, score, weights
+        self._events, self._label, self._seconds = events or Events(), label, 0.0
+
+    @property
+    def best(self) -> float:
+        """The best validation score so far."""
+        return self._run.best_score
+
+    def advance(self, epochs: int) -> float:
+        """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
+        run, began = self._run, time.monotonic()
+        progress = self._events.progress(self._label, unit="epochs")
+        while not run.is_over and run.done < epochs:
+            started = time.monotonic()
+            mean_loss = run.epoch(self._loss, self._weights)
+            run.module.eval()
+            run.note(mean_loss, self._score(), time.monotonic() - started)
+            last = run.history[-1]
+            said = f"loss {last['loss']:.4f}, validation {last['score']:.4f}"
+            progress.update(run.done, run.training.epochs, said)
+            run.save()
+        progress.finish()
+        self._seconds += time.monotonic() - began
+        return self.best
+
+    def finish(self) -> Fitted:
+        """Leaves the module with its best weights, in evaluation mode."""
+        run = self._run
+        run.module.load_state_dict(run.best_state)
+        run.module.eval()
+        return Fitted(
+            best_epoch=run.best_epoch,
+            score=run.best_score,
+            history=tuple(run.history),
+            examples_seen=len(run.history) * run.examples.count,
+            seconds=self._seconds,
+        )
 
 
 class _Run:
@@ -126,7 +175,7 @@ class _Run:
         stale = self.done - self.best_epoch >= self.training.patience
         return self.done >= self.training.epochs or (self.done > 0 and stale)
 
-    def epoch(self, loss: Loss, weights: Tensor | None) -> float:
+    def epoch(self, loss: Callable[..., Tensor], weights: Tensor | None) -> float:
         """One pass; gives the mean loss over its batches."""
         training, number = self.training, self.done
         torch.manual_seed(stream(training.seed, "dropout", number))
@@ -138,7 +187,8 @@ class _Run:
             rate = _rate(self_steps + index, training.epochs * steps, training.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * rate
-            value = loss(self.module(*batch.arguments), batch.targets, weights)
+            taught = () if batch.soft is None else (batch.soft,)
+            value = loss(self.module(*batch.arguments), batch.targets, weights, *taught)
             if not torch.isfinite(value):
                 raise TrainError(
                     f"the loss is not finite in epoch {number + 1}, step {index + 1}",

@@ -2,33 +2,72 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
+
 import numpy as np
 
+from polyhead.text.tokenise import Input
 from polyhead.train.prepare import Prepared
 
-PROBES = 64
+PROBES = 64  # at least so many, where the validation split has them
 
 
 def probes_of(prepared: Prepared) -> list[dict[str, object]]:
-    """At most PROBES inputs (every label, the longest text, non-ASCII text), in the order of the file."""
+    """PROBES inputs of the validation split in the order of the file, or all of a smaller one.
+
+    Among them are every label that occurs, the longest text and a text that is not ASCII; where these are more than
+    PROBES, all of them and no others.
+    """
     examples = prepared.validation.examples
-    chosen: dict[int, None] = {}
-    longest = max(range(len(examples.inputs)), key=lambda i: sum(len(t) for t in examples.inputs[i]))
-    chosen[longest] = None
-    seen: set[object] = set()
-    for i, target in enumerate(examples.targets):
-        new = {(str(target.dtype), v) for v in np.unique(target).tolist()} - seen
-        if new and np.issubdtype(target.dtype, np.integer):
-            chosen[i] = None
+    needed = _with_every_label(examples.targets) | {
+        _longest(examples.inputs),
+        *_unlike_ascii(examples.inputs),
+    }
+    others = [index for index in range(len(examples.inputs)) if index not in needed]
+    spread = _spread(others, PROBES - len(needed))
+    return [_probe(prepared, index) for index in sorted([*needed, *spread])]
+
+
+def _with_every_label(targets: Sequence[np.ndarray]) -> set[int]:
+    """The rows that show a label first."""
+    chosen, seen = set(), set[int]()
+    for index, target in enumerate(targets):
+        new = _labels_in(target) - seen
+        if new:
+            chosen.add(index)
             seen |= new
-    for i, text in enumerate(examples.inputs):
-        if not all(t.isascii() for t in text):
-            chosen[i] = None
-            break
-    for i in np.linspace(0, len(examples.inputs) - 1, PROBES).round().astype(int).tolist():
-        chosen[i] = None
-    picked = sorted(list(chosen)[:PROBES])
-    return [_probe(prepared, i) for i in picked]
+    return chosen
+
+
+def _labels_in(target: np.ndarray) -> set[int]:
+    """Indices of the labels that a target gives: one, one a word, or where it is 1; none for a number."""
+    if np.issubdtype(target.dtype, np.integer):
+        return set(np.unique(target).tolist())
+    return set(np.flatnonzero(target).tolist()) if target.ndim else set()
+
+
+def _longest(inputs: Sequence[Input]) -> int:
+    return max(range(len(inputs)), key=lambda index: sum(len(text) for text in inputs[index]))
+
+
+def _unlike_ascii(inputs: Sequence[Input]) -> list[int]:
+    """The first row that is farthest from ASCII, if any is: combining or astral characters, then any other."""
+    strange = [max(_strangeness(text) for text in given) for given in inputs]
+    most = max(strange)
+    return [strange.index(most)] if most else []
+
+
+def _strangeness(text: str) -> int:
+    if text.isascii():
+        return 0
+    return 2 if any(ord(c) > 0xFFFF or unicodedata.combining(c) for c in text) else 1
+
+
+def _spread(rows: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the rows, evenly spaced."""
+    count = max(0, min(count, len(rows)))
+    return [rows[(2 * place + 1) * len(rows) // (2 * count)] for place in range(count)]
 
 
 def _probe(prepared: Prepared, index: int) -> dict[str, object]:

@@ -10,25 +10,27 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead import __version__
-from polyhead import plan as planning
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
+from polyhead.engine.isolation import certified
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
-from polyhead.plan import Codec, Path
-from polyhead.project import Project
-from polyhead.sharing.pooled import with_codec
+from polyhead.plan import Path
+from polyhead.project import Branch, Choice, Pooled, Project, strategy_of
+from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.tokenise import Input
+from polyhead.train.branch_task import branch_paths, choose, chosen_part, grow, grown_line, write_options
 from polyhead.train.card import card_of
+from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events, duration
 from polyhead.train.extract import Extraction, Extractor
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
-from polyhead.train.prepare import Prepared, prepare, single_inputs
+from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.probes import probes_of
-from polyhead.train.task_run import Trained, paths_of, train_task, wanted
+from polyhead.train.taps import wanted_taps
+from polyhead.train.task_run import Trained, train_task, wanted
 from polyhead.trunk_data import TrunkData
 
 
@@ -73,27 +75,21 @@ def train_project(
         )
     extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
     bundle = _opened(root, extractor)
-    prints = {p.task.name: p.fingerprint() for p in prepared}
+    prints = {p.task.name: fingerprint_of(p, project) for p in prepared}
     todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
+    pooled = [p for p in todo if isinstance(p.strategy, Pooled)]
+    branched = [p for p in todo if isinstance(p.strategy, Branch)]
+    paths = pooled_paths(pooled, prepared, extractor, bundle)
+    paths |= {p.task.name: branch_paths(p, extractor) for p in branched}
     kept = tuple(p.task.name for p in prepared if p not in todo)
-    paths = _paths(todo, prepared, extractor, bundle)
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
     extraction = _extract(todo, paths, extractor, events)
-    scores = {}
-    for p in todo:
-        trained = train_task(
-            p,
-            paths[p.task.name],
-            extractor,
-            checkpoints=(folder_of := _checkpoints(cache, prints[p.task.name], paths[p.task.name])),
-            events=events,
-        )
-        _commit(root, p, trained, extractor, {**prints[p.task.name], "numerics": numerics(precisions[0])})
-        shutil.rmtree(folder_of, ignore_errors=True)
-        scores[p.task.name] = trained.scores
-        events.line(_score_line(p, trained))
-        events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)
+    run = _Run(root, cache, extractor, events, prints, paths)
+    for p in pooled:
+        run.train_pooled(p)
+    run.train_branches(branched, project.allocation)
+    scores = run.scores
     seconds = time.monotonic() - began
     events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
     return Outcome(bundle=str(root), trained=scores, kept=kept, extraction=extraction, seconds=seconds)
@@ -120,17 +116,26 @@ def _described(data: TrunkData) -> str:
     return f"{data.digest[:16]} ({data.name}, max_tokens {data.settings.max_tokens})"
 
 
+def fingerprint_of(prepared: Prepared, project: Project) -> dict[str, object]:
+    """What decides the trained part; for branches with several to choose from, the choice too.
+
+    Under one budget the choice depends on the other branches, so their ways of training are named.
+    """
+    found, strategy = prepared.fingerprint(), prepared.strategy
+    if not isinstance(strategy, Branch) or not strategy.students:
+        return found
+    allocation: dict[str, object] = {"allocation": msgspec.to_builtins(project.allocation)}
+    if project.allocation.rule == "budget":
+        allocation["among"] = [
+            [entry.name, msgspec.to_builtins(strategy_of(project, entry))] for entry in project.tasks
+        ]
+    return {**found, "allocation": allocation}
+
+
 def _tag(fingerprint: dict[str, object]) -> str:
     """A short name for one exact way of training. How values are computed is left out: a trained task stays."""
     named = {name: value for name, value in fingerprint.items() if name != "numerics"}
     return hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
-
-
-def _checkpoints(cache: FilePath, fingerprint: dict[str, object], paths: list[Path]) -> FilePath:
-    """A folder for one way of training over exact paths, trunk digest included: no other run resumes from it."""
-    return (
-        cache / "checkpoints" / _tag({**fingerprint, "paths": [msgspec.to_builtins(path) for path in paths]})
-    )
 
 
 def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object]) -> bool:
@@ -138,52 +143,83 @@ def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object])
     return record is not None and record.trained_with.get("fingerprint") == _tag(fingerprint)
 
 
-def _paths(
-    todo: list[Prepared], prepared: list[Prepared], extractor: Extractor, bundle: Bundle
-) -> dict[str, list[Path]]:
-    """Each task's candidate paths; uint8 constants are shared by all tasks that store the same value.
+class _Run:
+    """Trains tasks one by one and commits each."""
 
-    A bundle's own constants come first, so that a task added later reads the features that are kept already. Others
-    come from the texts of all tasks, those that are done too, so that a resumed run finds the same ones.
-    """
-    known: dict[bytes, Codec] = {}
-    for record in bundle.tasks.values():
-        per = "dimension" if len(record.path.pool.codec.scale) > 1 else "tensor"
-        known.setdefault(_codec_key(record.path, per), record.path.pool.codec)
-    found: dict[str, list[Path]] = {}
-    for p in todo:
-        bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
-        found[p.task.name] = []
-        for path in paths_of(p, extractor, bare):
-            per = p.strategy.codec_per
-            key = _codec_key(path, per)
-            if key not in known:
-                known[key] = extractor.calibrated(path, _texts_like(key, prepared, extractor), per=per)
-            found[p.task.name].append(with_codec(path, known[key]))
-    return found
+    def __init__(
+        self,
+        root: FilePath,
+        cache: FilePath,
+        extractor: Extractor,
+        events: Events,
+        prints: dict[str, dict[str, object]],
+        paths: dict[str, list[Path]],
+    ) -> None:
+        self._root, self._cache, self._extractor, self._events = root, cache, extractor, events
+        self._prints, self._paths = prints, paths
+        self.scores: dict[str, dict[str, dict[str, float]]] = {}
 
+    def train_pooled(self, p: Prepared) -> None:
+        """A task on kept features; its checkpoints go when it is in the bundle."""
+        folder = self._folder("checkpoints", p)
+        paths = self._paths[p.task.name]
+        trained = train_task(p, paths, self._extractor, checkpoints=folder, events=self._events)
+        self._commit(p, trained)
+        shutil.rmtree(folder, ignore_errors=True)
 
-def _codec_key(path: Path, per: str) -> bytes:
-    pool = path.stored().pool
-    bare = msgspec.structs.replace(pool.codec, scale=(), zero=())
-    return msgspec.json.encode([msgspec.structs.replace(pool, codec=bare), per])
+    def train_branches(self, several: list[Prepared], choice: Choice) -> None:
+        """Every task's branches first, then the choice between them; both are kept in the cache."""
+        if not several:
+            return
+        extractor, events = self._extractor, self._events
+        shape, precision = extractor.data.architecture, extractor.precision
+        folders = {p.task.name: self._folder("branches", p) for p in several}
+        groves = []
+        for p in several:
+            groves.append(grow(p, extractor, precision=precision, folder=folders[p.task.name], events=events))
+            events.line(grown_line(groves[-1]))
+        chosen = choose(groves, choice, shape)
+        write_options(self._cache / "options.json", groves, shape)
+        for p, grove in zip(several, groves, strict=True):
+            option, folder = chosen[p.task.name], folders[p.task.name]
+            trained = chosen_part(p, grove, option, extractor, precision=precision, folder=folder)
+            self._commit(p, trained)
 
+    def _folder(self, kind: str, p: Prepared) -> FilePath:
+        """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
+        ways = {name: v for name, v in self._prints[p.task.name].items() if name != "allocation"}
+        paths = [msgspec.to_builtins(path) for path in self._paths[p.task.name]]
+        return self._cache / kind / _tag({**ways, "paths": paths})
 
-def _texts_like(key: bytes, prepared: list[Prepared], extractor: Extractor) -> list[Input]:
-    """Training inputs of every task that stores the same value, taken in turn."""
-    lists: list[list[Input]] = []
-    for p in prepared:
-        bare = Codec(name=p.strategy.codec, before_mean=p.strategy.codec_before_mean)
-        if any(_codec_key(path, p.strategy.codec_per) == key for path in paths_of(p, extractor, bare)):
-            lists += single_inputs(p.train.examples.inputs, p.task)
-    return [text for inputs in lists for text in inputs]
+    def _commit(self, p: Prepared, trained: Trained) -> None:
+        label = {**self._prints[p.task.name], "numerics": numerics(self._extractor.precision)}
+
+        def act() -> None:
+            _commit(self._root, p, trained, self._extractor, label)
+
+        if set(Bundle.open(self._root, verify=False).tasks) <= set(self._prints):
+            act()  # every task of the bundle is of this run
+        else:
+            found = certified(self._root, "train", act, changing=[p.task.name])
+            self._events.line(
+                f"{p.task.name}: the {len(found.before)} other tasks of the bundle answer their probes as before"
+            )
+        self.scores[p.task.name] = trained.scores
+        self._events.line(_score_line(p, trained))
+        self._events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)
 
 
 def _extract(
     todo: list[Prepared], paths: dict[str, list[Path]], extractor: Extractor, events: Events
 ) -> Extraction:
     progress = events.progress("encoding", unit="texts")
-    requests = [request for p in todo for path in paths[p.task.name] for request in wanted(p, path)]
+    requests = []
+    for p in todo:
+        for path in paths[p.task.name]:
+            if isinstance(p.strategy, Branch):
+                requests += wanted_taps(p, path, precision=extractor.precision)
+            else:
+                requests += wanted(p, path)
     extraction = extractor.fill(requests, update=progress.update)
     progress.finish()
     rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
@@ -204,7 +240,6 @@ def _commit(
         task=task,
         path=trained.path,
         trunk=extractor.digest,
-        prefix=planning.digest(trained.path.stored()),
         trained_with={"fingerprint": _tag(fingerprint), "polyhead": __version__, **fingerprint},
     )
     bundle.add_task(
@@ -228,7 +263,12 @@ def _score_line(prepared: Prepared, trained: Trained) -> str:
     task = prepared.task
     metric = kind_of(task).default_metric(task)
     shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
-    pooler = f" ({trained.path.pool.positions} chosen of {', '.join(trained.tried)})" if trained.tried else ""
+    pooler = ""
+    if trained.tried and isinstance(prepared.strategy, Pooled):
+        pooler = f" ({trained.path.pool.positions} chosen of {', '.join(trained.tried)})"
+    if isinstance(prepared.strategy, Branch):
+        own = private_layers(trained.path)
+        pooler = f" ({len(own)} private layers above tap {own.start})"
     fitted = trained.fitted
     epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
     return f"{task.name}: {shown}{pooler}, {epochs}, {duration(fitted.seconds)}"

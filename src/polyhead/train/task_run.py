@@ -44,6 +44,7 @@ def chosen(strategy: Pooled, prepared: Prepared) -> tuple[Pooled, ...]:
 
 def paths_of(prepared: Prepared, extractor: Extractor, codec: Codec) -> list[Path]:
     """A path for each strategy to try."""
+    assert isinstance(prepared.strategy, Pooled)
     shape = extractor.data.architecture
     return [
         pooled_path(prepared.task, strategy, trunk=extractor.digest, shape=shape, codec=codec)

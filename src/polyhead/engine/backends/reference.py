@@ -13,7 +13,7 @@ import numpy as np
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.errors import BackendError, PlanError
-from polyhead.plan import Embed, Layers, Plan, Pool
+from polyhead.plan import TRUNK, Activation, Embed, Layers, Plan, Pool
 from polyhead.store.codec import through
 from polyhead.trunk_data import TrunkData
 
@@ -39,7 +39,7 @@ class ReferenceBackend:
                 case Embed():
                     states[index] = [self._embed(batch)]
                 case Layers() as node:
-                    states[index] = self._layers(node, states[step.parent], batch.mask)
+                    states[index] = self._layers(node, step.tasks[0], states[step.parent], batch.mask)
                 case Pool() as node:
                     value, mask = _stored(states[step.parent], node, batch)
                     for task in step.tasks:
@@ -47,13 +47,13 @@ class ReferenceBackend:
         return found
 
     def outputs(self, task: str, features: Array, second: Array | None = None) -> Array:
-        """`U tanh(W z + b) + u`; a pair read separately has z = [u, v, |u - v|, u * v]."""
+        """`U f(W z + b) + u`, f the head's activation; a pair read separately has z = [u, v, |u - v|, u * v]."""
         arrays, head = self.tasks[task].arrays, self.tasks[task].path.head
         if second is not None:
             u, v = _scaled(features), _scaled(second)
             features = np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
         if head.hidden:
-            features = np.tanh(_dense(features, arrays, "head.hidden"))
+            features = _activated(_dense(features, arrays, "head.hidden"), head.activation)
         return _dense(features, arrays, "head.output")
 
     def _embed(self, batch: TokenBatch) -> Array:
@@ -69,17 +69,23 @@ class ReferenceBackend:
             out = _dense(out, arrays, "embeddings.project")
         return out
 
-    def _layers(self, node: Layers, states: list[Array], mask: Array) -> list[Array]:
-        if node.weights != "trunk" or node.delta is not None or not node.is_plain:
-            raise BackendError("the reference backend runs the trunk's own layers only", got=node)
+    def _layers(self, node: Layers, task: str, states: list[Array], mask: Array) -> list[Array]:
+        if node.delta is not None or not node.is_plain or node.width is not None:
+            raise BackendError(
+                "the reference backend runs whole layers of the trunk or of a branch only", got=node
+            )
+        known = {TRUNK: self.trunk.arrays, self.tasks[task].path.head.part: self.tasks[task].arrays}
+        if node.weights not in known:
+            raise BackendError("no part here owns these layers", got=node, allowed=list(known))
+        arrays = known[node.weights]
         out = list(states)
         for index in range(node.start, node.stop):
-            out.append(self._layer(f"layers.{index}", out[-1], mask))
+            out.append(self._layer(arrays, f"layers.{index}", out[-1], mask))
             self.layers_run += 1
         return out
 
-    def _layer(self, name: str, hidden: Array, mask: Array) -> Array:
-        arrays, shape = self.trunk.arrays, self.trunk.architecture
+    def _layer(self, arrays: Mapping[str, Array], name: str, hidden: Array, mask: Array) -> Array:
+        shape = self.trunk.architecture
         rows, tokens, width = hidden.shape
 
         def heads(part: str) -> Array:
@@ -157,6 +163,12 @@ def _dense(values: Array, arrays: Mapping[str, Array], name: str) -> Array:
     out: Array = values @ arrays[f"{name}.weight"].T
     bias = arrays.get(f"{name}.bias")
     return out if bias is None else out + bias
+
+
+def _activated(values: Array, activation: Activation) -> Array:
+    if activation == "relu":
+        return np.asarray(np.maximum(values, 0.0))
+    return _gelu(values) if activation == "gelu" else np.asarray(np.tanh(values))
 
 
 def _norm(values: Array, arrays: Mapping[str, Array], name: str, epsilon: float) -> Array:

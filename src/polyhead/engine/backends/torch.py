@@ -13,12 +13,13 @@ from polyhead.model import Model, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
-from polyhead.sharing.pooled import PooledPart, compared
+from polyhead.sharing.branch import BranchPart, make_part
+from polyhead.sharing.pooled import compared
 from polyhead.trunk_data import TrunkData
 
 
 class TorchBackend:
-    """Runs plans with `polyhead.model`; the trunk in `precision`, the parts in float32."""
+    """Runs plans with `polyhead.model`; layers in `precision`, poolers and heads in float32."""
 
     name = "torch"
 
@@ -35,10 +36,12 @@ class TorchBackend:
         self.tolerance = 1e-4 if precision == "float32" else 0.5
         parts = {}
         for name, task in tasks.items():
-            part = PooledPart(task.path, trunk.architecture.width)
+            part = make_part(task.path, trunk.architecture)
             part.load_state_dict(
                 {key: torch.from_numpy(np.array(value)) for key, value in task.arrays.items()}
             )
+            if isinstance(part, BranchPart):
+                part.layers.to(getattr(torch, precision))
             parts[name] = part
         self._model = Model(Trunk.from_data(trunk, dtype=getattr(torch, precision)), parts)
         self._model.eval().requires_grad_(False)

@@ -1,22 +1,14 @@
-"""`polyhead papers`: figures and tables of the papers, counted anew."""
+"""`polyhead papers du2020`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from polyhead.cli.output import Printer, check_writable, json_option, table
-
-DRAWN = (".svg", ".png", ".pdf")
-
-
-@click.group("papers")
-def command() -> None:
-    """Reproduce figures and tables of the papers that Polyhead joins; each names its source."""
+from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.plots import check_drawable, plot_option
 
 
-@command.group("du2020", short_help="Du et al. 2020: general purpose text embeddings.")
+@click.group("du2020", short_help="Du et al. 2020: general purpose text embeddings.")
 def du2020() -> None:
     """Du et al. 2020, "General Purpose Text Embeddings ... for Scalable Inference"."""
 
@@ -25,17 +17,14 @@ def du2020() -> None:
 @click.option(
     "--tasks", type=click.IntRange(1, 1000), default=14, show_default=True, help="Up to so many tasks."
 )
-@click.option("--plot", metavar="FILE", help="Also draw the figure into FILE (.svg, .png or .pdf).")
+@plot_option("Also draw the figure into FILE (.svg, .png or .pdf).")
 @json_option
 def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
     """GFLOPs for one text of 51 tokens by number of tasks: four schemes of the paper, and the folded pooler."""
     from polyhead.papers import du2020 as paper
 
     printer = Printer(json_to)
-    if plot is not None:
-        if Path(plot).suffix not in DRAWN:
-            raise click.BadParameter(f"a figure ends in {' or '.join(DRAWN)}", param_hint="'--plot'")
-        check_writable(plot)
+    check_drawable(plot)
     found = paper.figure4(range(1, tasks + 1))
     schemes = list(dict.fromkeys(row.scheme for row in found))
     by_place = {(row.tasks, row.scheme): row.gflops for row in found}

@@ -1,0 +1,271 @@
+"""Joining bundles that share a trunk: every file is copied byte for byte, nothing is decoded and written again.
+
+A task's version is copied under the next free number of its new bundle: numbers count the versions of one bundle, and
+the older ones of the bundle it comes from stay there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+
+from polyhead.bundle import write
+from polyhead.bundle.files import check_hash, open_inside, replace_file, sync_folder, write_file, writing
+from polyhead.bundle.format import (
+    BUNDLE,
+    CARD,
+    FORMAT,
+    LOCK,
+    PART,
+    PROBES,
+    SCORES,
+    TASK,
+    TASKS,
+    TEMPORARY,
+    TOKENIZER,
+    TRUNK,
+    TRUNK_RECORD,
+    WEIGHTS,
+)
+from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file, read_trunk_record
+from polyhead.bundle.read import Bundle
+from polyhead.config import to_json
+from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
+
+CHUNK = 2**20  # bytes copied at a time
+MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
+PATIENCE = 2.0  # seconds to wait for another process that merges into the same folder
+CLASH = "rename one of them with `polyhead tasks add --as`, or choose which tasks to merge"
+
+
+def merge_bundles(
+    root: FilePath | str,
+    sources: Sequence[Bundle],
+    *,
+    tasks: Mapping[int, Sequence[str]] | None = None,
+    prove: Callable[[Bundle], None] | None = None,
+) -> Bundle:
+    """A new bundle at `root` with the sources' trunk and the live versions of their tasks, in order.
+
+    `tasks` chooses those of a source by its place; a source that is not named there gives all it has. `prove` is
+    called with the whole bundle before it gets its name, and may refuse it by raising. All or nothing, also under a
+    kill or a full disk: `root`, which must be absent or empty, becomes a whole bundle in one step. Raises WrongTrunk,
+    BadName or another BundleError that names both sides.
+    """
+    root = FilePath(root).resolve()
+    _check_sources(root, sources)
+    _check_trunks(sources)
+    chosen = _chosen(sources, tasks or {})
+    with _workspace(root) as made:
+        _write(made, sources[0], chosen)
+        if prove is not None:
+            prove(Bundle.open(made))
+            sync_folder(made)  # it may have left a certificate
+        os.rename(made, root)
+        sync_folder(root.parent)
+    return Bundle.open(root)
+
+
+def copy_task(source: Bundle, name: str, target: Bundle, *, replace: bool = False) -> str:
+    """Copies a task's live version to a bundle of the same trunk, byte for byte, and makes it live there.
+
+    Gives the new version's name. All or nothing. Raises BadName for a name that is taken and not to be replaced,
+    WrongTrunk for another trunk, CorruptFile for a file that is not as it was written.
+    """
+    root = target.root
+    if source.root.resolve() == root.resolve():
+        raise BundleError(f"{root} cannot give task '{name}' to itself", do="name another bundle")
+    _check_trunks([target, source])
+    taken = _taken(source, [name], target)
+    with writing(root, f"task '{name}' cannot be copied to {root}"):
+        bundle = read_bundle_file(root)
+        for other in bundle.tasks:
+            if other != name or not replace:
+                _check_apart(name, source.root, other, root)
+        folder = root / TASKS / name
+        write._prepare(root, folder)
+        version = write._next_version(folder)
+        temporary, final = folder / f"{TEMPORARY}{version}", folder / version
+        try:
+            hashed = _copy_version(taken, name, temporary)
+            os.rename(temporary, final)
+            for changed in (folder, root / TASKS, root):
+                sync_folder(changed)
+            write._make_live(root, bundle, name, Live(version=version, record=hashed))
+        except BaseException:
+            write._undo(root, name, version)
+            raise
+    return version
+
+
+def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
+    if not sources:
+        raise BundleError("there is nothing to merge", do="name at least one bundle")
+    places = [source.root.resolve() for source in sources]
+    for place in places:
+        if root.is_relative_to(place):
+            raise BundleError(
+                f"the merged bundle cannot be written to {root}",
+                got=f"{place}, which is to be merged",
+                do="name a new folder for it",
+            )
+        if places.count(place) > 1:
+            raise BundleError(f"{place} is to be merged twice", do="name it once, with all its tasks")
+    _check_free(root)
+
+
+def _check_free(root: FilePath) -> None:
+    if root.is_dir():
+        there = sorted(entry.name for entry in root.iterdir())
+        if there:
+            raise BundleError(f"{root} holds something already", got=there[:5], do="name a new folder")
+    if root.exists() and (not root.is_dir() or root == FilePath.cwd()):
+        what = "is the folder that this process works in" if root.is_dir() else "is a file"
+        raise BundleError(f"{root} {what}", do="name a new folder")
+
+
+def _check_trunks(sources: Sequence[Bundle]) -> None:
+    first = sources[0]
+    for other in sources[1:]:
+        if other.digest != first.digest:
+            raise WrongTrunk(
+                f"{first.root} and {other.root} stand on different trunks: {_difference(first, other)}",
+                got=_described(other),
+                allowed=_described(first),
+                do="train the tasks of one on the trunk of the other, with the same max_tokens",
+            )
+
+
+def _difference(one: Bundle, other: Bundle) -> str:
+    a, b = read_trunk_record(one.root), read_trunk_record(other.root)
+    if a.architecture != b.architecture:
+        return "their shapes differ"
+    if a.settings != b.settings:
+        return f"max_tokens is {a.settings.max_tokens} and {b.settings.max_tokens}"
+    return "their weights differ" if a.arrays != b.arrays else "their tokenizers differ"
+
+
+def _described(bundle: Bundle) -> str:
+    shape = bundle.architecture
+    return f"trunk {bundle.digest} ({bundle.trunk_name}, {shape.layers} layers of width {shape.width})"
+
+
+def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> dict[str, Bundle]:
+    """Task -> the bundle it comes from; no two may be one folder on a system that ignores case."""
+    beyond = sorted(set(tasks) - set(range(len(sources))))
+    if beyond:
+        raise BundleError("tasks are chosen of a bundle that is not there", got=beyond)
+    found: dict[str, Bundle] = {}
+    for place, source in enumerate(sources):
+        taken = _taken(source, tasks.get(place), sources[0])
+        for name in taken.lines:
+            for other, from_there in found.items():
+                _check_apart(name, source.root, other, from_there.root)
+            found[name] = taken
+    if not found:
+        raise BundleError(
+            "there is nothing to merge: no task", got=[str(s.root) for s in sources], do="train some first"
+        )
+    return found
+
+
+def _taken(source: Bundle, names: Sequence[str] | None, trunk: Bundle) -> Bundle:
+    """The source with the chosen tasks alone; UnknownTask, or the error of a task that does not fit the trunk."""
+    lines = source.lines
+    wanted = dict.fromkeys(lines if names is None else names)
+    unknown = [name for name in wanted if name not in lines]
+    if unknown:
+        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=sorted(lines))
+    taken = source.view({name: lines[name] for name in wanted})
+    try:
+        _ = taken.tasks  # read, and so checked
+    except CorruptFile:
+        raise
+    except BundleError as error:
+        what = f"{source.root} cannot be merged over the trunk of {trunk.root}: {error.what}"
+        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from None
+    return taken
+
+
+def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> None:
+    if name == other:
+        raise BadName(f"both {target} and {source} have a task '{name}'", got=name, do=CLASH)
+    if name.casefold() == other.casefold():
+        raise BadName(
+            f"task '{other}' of {target} and task '{name}' of {source} differ in case alone",
+            got=name,
+            do=CLASH,
+        )
+
+
+@contextmanager
+def _workspace(root: FilePath) -> Iterator[FilePath]:
+    """A name beside `root` to write under, this process's alone; what a killed merge left there is removed."""
+    workspace, what = root.with_name(TEMPORARY + root.name), f"the bundle {root} cannot be written"
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+        foreign = sorted({entry.name for entry in workspace.iterdir()} - {LOCK, MADE})
+    except OSError as error:
+        raise BundleError(what, got=error, do="give a folder that can be written") from error
+    if foreign or workspace.is_symlink():
+        raise BundleError(
+            f"{what}: {workspace}, which it needs, is not its own",
+            got=foreign[:5] or "a link",
+            do="rename that folder, or name another one for the bundle",
+        )
+    with writing(workspace, what, patience=PATIENCE):
+        try:
+            _check_free(root)
+            shutil.rmtree(workspace / MADE, ignore_errors=True)
+            yield workspace / MADE
+        finally:
+            shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _write(root: FilePath, trunk: Bundle, chosen: Mapping[str, Bundle]) -> None:
+    (root / TASKS).mkdir(parents=True)
+    _copy_trunk(trunk, root / TRUNK)
+    live = {}
+    for name, source in chosen.items():
+        version = "v0001"
+        (root / TASKS / name).mkdir()
+        live[name] = Live(version=version, record=_copy_version(source, name, root / TASKS / name / version))
+        sync_folder(root / TASKS / name)
+    sync_folder(root / TASKS)
+    replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=trunk.digest, tasks=live)))
+
+
+def _copy_trunk(source: Bundle, folder: FilePath) -> None:
+    source.trunk()  # its arrays are those of its digest, which the file's hash alone does not say
+    record = read_trunk_record(source.root)
+    folder.mkdir()
+    _copy(source.root, (TRUNK, WEIGHTS), folder, record.weights)
+    _copy(source.root, (TRUNK, TOKENIZER), folder, record.tokenizer)
+    _copy(source.root, (TRUNK, TRUNK_RECORD), folder, None)  # hashed when the new bundle is opened
+    sync_folder(folder)
+
+
+def _copy_version(source: Bundle, name: str, folder: FilePath) -> str:
+    """All files of a task's live version into a new folder; the SHA-256 of its task.json, which comes last."""
+    source.part(name)
+    record, place = source.tasks[name], (TASKS, name, source.version(name))
+    folder.mkdir()
+    for file in (PART, SCORES, PROBES):
+        _copy(source.root, (*place, file), folder, record.files.get(file, ""))
+    if os.path.lexists(source.root.joinpath(*place, CARD)):
+        _copy(source.root, (*place, CARD), folder, None)  # people may edit a card
+    hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
+    sync_folder(folder)
+    return hashed
+
+
+def _copy(root: FilePath, names: tuple[str, ...], folder: FilePath, expected: str | None) -> str:
+    """Copies a file; its SHA-256, in hex. Raises CorruptFile that names the source where it is not the expected."""
+    with open_inside(root, *names) as file:
+        found = write_file(folder / names[-1], iter(lambda: file.read(CHUNK), b""))
+    if expected is not None:
+        check_hash(root.joinpath(*names), found, expected)
+    return found

@@ -1,0 +1,162 @@
+"""`polyhead import`."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from polyhead.cli.output import Printer, counted, json_option, table
+
+if TYPE_CHECKING:
+    from polyhead.text.tokenise import Input
+    from polyhead.train.importing import Outcome
+
+SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
+
+
+@click.command("import")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.argument("folders", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--base",
+    metavar="NAME",
+    help="The trunk of a new bundle: a folder, a hub id, or 'minilm' [default: the deepest prefix that two of FOLDERS "
+    "share; of one folder, its whole encoder].",
+)
+@click.option(
+    "--texts",
+    metavar="FILE",
+    help="Prove the answers on these: one text a line, plain or as for `predict`, or one pair, at least 16 [default: "
+    "128 texts of the packaged sample].",
+)
+@click.option(
+    "--name",
+    "names",
+    metavar="FOLDER=TASK",
+    multiple=True,
+    help="Name a folder's task; by default it is named after its folder.",
+)
+@click.option(
+    "--range",
+    "limits",
+    nargs=2,
+    type=float,
+    metavar="LOW HIGH",
+    help="Lowest and highest value of regression tasks.",
+)
+@click.option(
+    "--pair",
+    type=click.Choice(["none", "joined"]),
+    default="none",
+    show_default=True,
+    help="Whether the tasks read one text, or a pair as one input; config.json does not say it.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(3),
+    help="Longest input of a new bundle [default: what the encoder reads, at most 512].",
+)
+@json_option
+def command(
+    bundle: str,
+    folders: tuple[str, ...],
+    base: str | None,
+    texts: str | None,
+    names: tuple[str, ...],
+    limits: tuple[float, float] | None,
+    pair: Literal["none", "joined"],
+    max_tokens: int | None,
+    json_to: str | None,
+) -> None:
+    """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
+
+    BUNDLE is a new bundle, or one whose trunk they share. FOLDERS are what `save_pretrained` of transformers wrote:
+    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. Layers that equal the trunk's bit
+    for bit are left to it; the others become the task's own.
+
+    Before anything is written, each task's answers are compared with those of transformers; the proof is kept with the
+    task. Either all folders are imported or none.
+    """
+    from polyhead.train.imported import Wanted
+    from polyhead.train.importing import import_folders
+
+    printer = Printer(json_to)
+    wanted = Wanted(
+        folders=folders,
+        base=base,
+        names=dict(_named(name) for name in names),
+        range=limits,
+        pair=pair,
+        max_tokens=max_tokens,
+    )
+    proof = _texts_of(texts) if texts is not None else _sample_texts(pair)
+    outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
+    printer.lines(_shown(outcome))
+    printer.json(outcome)
+
+
+def _named(given: str) -> tuple[str, str]:
+    folder, sign, name = given.rpartition("=")
+    if not sign or not folder or not name:
+        raise click.BadParameter(f"'{given}' is not FOLDER=TASK", param_hint="'--name'")
+    return folder, name
+
+
+def _texts_of(file: str) -> list[Input]:
+    """The lines of a file that are not blank; raises DataError for one that is no input."""
+    from polyhead.cli.lines import line_of, pieces
+    from polyhead.errors import DataError
+
+    try:
+        with open(file, "rb") as source:
+            found = [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]
+    except FileNotFoundError:
+        raise DataError(f"no file at {file}", do="give the path of a file that exists") from None
+    return [line.input for line in found]
+
+
+def _sample_texts(pair: str) -> list[Input]:
+    """Texts of the packaged sample, evenly spaced, and those of them that are not ASCII."""
+    name, keys = ("pairs.jsonl", ("text_a", "text_b")) if pair == "joined" else ("messages.jsonl", ("text",))
+    raw = importlib.resources.files("polyhead.sample").joinpath(name).read_text(encoding="utf-8")
+    rows = [json.loads(line) for line in raw.splitlines()]
+    texts = [tuple(row[key] for key in keys) for row in rows]
+    foreign = [text for text in texts if not all(part.isascii() for part in text)]
+    spaced = [texts[i * len(texts) // SAMPLE_TEXTS] for i in range(SAMPLE_TEXTS)]
+    return list(dict.fromkeys([*foreign, *spaced]))[:SAMPLE_TEXTS]
+
+
+def _shown(outcome: Outcome) -> list[str]:
+    rows: list[list[object]] = [
+        ["task", "kind", "version", "from", "tap", "own layers", "parameters", "difference", "allowed"]
+    ]
+    for one in outcome.tasks:
+        rows.append(
+            [one.task, one.kind, one.version, one.folder, one.tap, one.layers, f"{one.parameters:,}"]
+            + [f"{one.parity.max_abs_difference:.2g}", f"{one.parity.tolerance:g}"]
+        )
+    first = outcome.tasks[0].parity
+    trunk = f"trunk {outcome.trunk_name} ({counted(outcome.trunk_layers, 'layer')})"
+    return [
+        f"bundle {outcome.bundle} ({'new' if outcome.is_new else 'added to'}): {trunk}",
+        "",
+        *(f"  {line}" for line in table(rows, left=4)),
+        "",
+        f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
+        "in logits or values",
+        *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),
+        *_mixed(outcome.precisions),
+        f"next: polyhead inspect {outcome.bundle}",
+    ]
+
+
+def _mixed(precisions: tuple[str, ...]) -> list[str]:
+    if len(precisions) < 2:
+        return []
+    return [
+        f"its tasks are to be answered in {' and '.join(precisions)}: `polyhead predict` will ask for --precision"
+    ]

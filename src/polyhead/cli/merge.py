@@ -1,0 +1,306 @@
+"""`polyhead merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.config import Value
+
+if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
+    from polyhead.engine.isolation import Answered, Certificate
+    from polyhead.engine.isolation.answers import Probe
+    from polyhead.engine.session import Session
+    from polyhead.plan import Path as TaskPath
+    from polyhead.text.tokenise import Input
+
+TOGETHER = 8  # probes of each task that are also answered with the merged plan, all tasks at once
+
+
+class Source(Value):
+    """A bundle to merge, as it was named, and which of its tasks; None: all."""
+
+    folder: str
+    tasks: tuple[str, ...] | None
+
+
+class Proof(Value):
+    """A task whose outputs on its probes are the same bits in its own bundle and in the merged one."""
+
+    task: str
+    source: str
+    version: str  # there
+    tap: int  # layers of the trunk that it reads
+    layers: int  # of its own
+    precision: str
+    probes: int  # 0: it has none, so its files are the same, and nothing was asked
+
+
+class Totals(Value):
+    """What answering one text costs, and the arrays that it takes."""
+
+    layer_evaluations: int
+    flops: int
+    bytes: int
+
+
+@click.command("merge")
+@click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
+@click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE[:TASKS]...")
+@click.option(
+    "--tokens",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Length of the text that the costs are for, special tokens included.",
+)
+@json_option
+def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None) -> None:
+    """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common is then run once.
+
+    Each is a folder, or FOLDER:TASK,TASK for some of its tasks. They stay as they are, and their files are copied
+    byte for byte. Before OUT gets its name, every task answers its pinned probes there and in the bundle it comes
+    from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so.
+    """
+    from polyhead.bundle.merge import merge_bundles
+    from polyhead.bundle.read import Bundle
+
+    printer = Printer(json_to)
+    given = [_source(one) for one in bundles]
+    # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
+    opened = [Bundle.open(one.folder, verify=False) for one in given]
+    chosen = {place: one.tasks for place, one in enumerate(given) if one.tasks is not None}
+    taken: list[Bundle] = []
+    certificates: list[Certificate] = []
+
+    def prove(made: Bundle) -> None:
+        taken.extend(_taken(one, bundle) for one, bundle in zip(given, opened, strict=True))
+        certificates.append(_certificate(made, taken, printer))
+
+    made = merge_bundles(out, opened, tasks=chosen, prove=prove)
+    printer.show("")
+    (certificate,) = certificates
+    proofs = _proofs(made, given, taken, certificate)
+    before, after = _sum([_totals(bundle, tokens) for bundle in taken if bundle.lines]), _totals(made, tokens)
+    printer.lines([*_shown(out, made, proofs), *_saved(before, after, tokens)])
+    printer.line(f"\ncertificate: {Path(out) / 'certificates' / certificate.name}")
+    printer.json(
+        {
+            "bundle": str(made.root),
+            "trunk": made.digest,
+            "tasks": proofs,
+            "tokens": tokens,
+            "separate": before,
+            "merged": after,
+            "certificate": certificate,
+        }
+    )
+
+
+def _source(given: str) -> Source:
+    """A folder, or folder:task,task; a folder that is there may have a colon in its name."""
+    folder, colon, names = given.rpartition(":")
+    if not colon or Path(given).exists():
+        return Source(folder=given, tasks=None)
+    chosen = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    if not folder or not chosen:
+        raise click.BadParameter(f"'{given}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
+    return Source(folder=folder, tasks=chosen)
+
+
+def _taken(source: Source, bundle: Bundle) -> Bundle:
+    """The bundle with the chosen tasks alone."""
+    return bundle.view({n: bundle.lines[n] for n in (bundle.lines if source.tasks is None else source.tasks)})
+
+
+def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
+    """Written into the merged bundle; IsolationError if a task does not answer there as in its own."""
+    from polyhead.engine.isolation import Answering, Certificate, numerics
+    from polyhead.engine.isolation.certificate import Ledger, bundle_hash
+    from polyhead.engine.isolation.certify import locked
+
+    before: dict[str, Answered] = {}
+    for bundle in taken:
+        printer.show(f"asking {counted(len(bundle.lines), 'task')} of {bundle.root}")
+        before |= Answering(bundle).answered(bundle.lines)
+    printer.show("asking the merged bundle")
+    after = Answering(made).answered(made.lines)
+    _check(before, after)
+    _check_together(made)
+    with locked(made.root, "merge"):
+        return Ledger(made.root).write(
+            Certificate(
+                operation="merge",
+                changed={name: (None, line.version) for name, line in made.lines.items()},
+                numerics=numerics(),
+                before=before,
+                after=after,
+                unchanged=True,
+                bundle=bundle_hash(made.root),
+            )
+        )
+
+
+def _check(before: dict[str, Answered], after: dict[str, Answered]) -> None:
+    """Equal but for the name of the version, which every bundle counts for itself."""
+
+    def told(found: Answered) -> tuple[str, int, str]:
+        return found.record, found.probes, found.sha256
+
+    _refuse([name for name in before if told(before[name]) != told(after[name])])
+
+
+def _check_together(made: Bundle) -> None:
+    """Some probes answered with the merged plan, all tasks of one precision at once, against each task alone."""
+    from polyhead.engine.isolation.answers import Answering, backend_here, precision_of
+    from polyhead.engine.session import Session
+
+    answering = Answering(made)
+    for precision in _precisions(made):
+        names = [name for name, record in made.tasks.items() if precision_of(record) == precision]
+        some = made.view({name: made.lines[name] for name in names})
+        session = Session(some, backend=backend_here(), precision=precision, deterministic=True)
+        _refuse([name for name in names if not _is_alike(session, name, answering.probes(name))])
+
+
+def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
+    """Whether the task's answers, scores included, do not depend on what else is asked."""
+    import numpy as np
+
+    few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
+    texts = [cast("Input", probe.text) for probe in few]
+    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
+    alone, beside = session.predict(texts, tasks=[name], words=words), session.predict(texts, words=words)
+    return [one.answers[name] for one in alone] == [one.answers[name] for one in beside]
+
+
+def _refuse(names: Sequence[str]) -> None:
+    from polyhead.errors import IsolationError
+
+    if names:
+        raise IsolationError(
+            "tasks answer their probes otherwise in the merged bundle, so it was not written",
+            got=names,
+            allowed="the bits of the bundles that they come from",
+            do="run `polyhead tasks verify` on those; if it finds no file that was touched, report it",
+            tasks=tuple(names),
+        )
+
+
+def _precisions(bundle: Bundle) -> list[str]:
+    from polyhead.engine.isolation.answers import precision_of
+
+    return sorted({precision_of(record) for record in bundle.tasks.values()})
+
+
+def _proofs(
+    made: Bundle, given: Sequence[Source], taken: Sequence[Bundle], certificate: Certificate
+) -> list[Proof]:
+    from polyhead.engine.isolation.answers import precision_of
+
+    found = []
+    for source, bundle in zip(given, taken, strict=True):
+        for name, line in bundle.lines.items():
+            record = made.tasks[name]
+            tap = _tap(record.path)
+            found.append(
+                Proof(
+                    task=name,
+                    source=source.folder,
+                    version=line.version,
+                    tap=tap,
+                    layers=sum(node.stop - node.start for node in record.path.layers) - tap,
+                    precision=precision_of(record),
+                    probes=certificate.after[name].probes,
+                )
+            )
+    return found
+
+
+def _tap(path: TaskPath) -> int:
+    from polyhead.plan import TRUNK
+
+    return max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
+
+
+def _sum(totals: Sequence[Totals]) -> Totals:
+    """Of bundles that are served apart, each with its own merged plan of the tasks that were taken."""
+    return Totals(
+        layer_evaluations=sum(one.layer_evaluations for one in totals),
+        flops=sum(one.flops for one in totals),
+        bytes=sum(one.bytes for one in totals),
+    )
+
+
+def _totals(bundle: Bundle, tokens: int) -> Totals:
+    from polyhead.cost import cost_of
+    from polyhead.plan import merge
+
+    plan = merge({name: record.path for name, record in bundle.tasks.items()})
+    total = cost_of(plan, bundle.architecture, tokens, folded=True)
+    return Totals(layer_evaluations=total.layer_evaluations, flops=total.flops, bytes=total.bytes)
+
+
+def _shown(out: str, made: Bundle, proofs: Sequence[Proof]) -> list[str]:
+    from polyhead.plan import merge
+    from polyhead.report.tree import tree
+
+    rows: list[list[object]] = [["task", "from", "tap", "own layers", "precision", "probes", "equal"]]
+    for one in proofs:
+        equal = "every bit" if one.probes else "not asked"
+        rows.append([one.task, one.source, one.tap, one.layers, one.precision, one.probes, equal])
+    sources = counted(len({one.source for one in proofs}), "bundle")
+    shape, plan = made.architecture, merge({name: record.path for name, record in made.tasks.items()})
+    lines = [
+        f"bundle {out}: {counted(len(proofs), 'task')} of {sources}",
+        f"  trunk     {made.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
+        f"  digest    {made.digest[:16]}",
+        "",
+        "Proof: each task's answers to its probes, here and in the bundle it comes from",
+        "",
+        *(f"  {line}" for line in table(rows, left=2)),
+    ]
+    return [
+        *lines,
+        *_notes(proofs),
+        "",
+        "Plan: what stands on a line of its own is computed once for the tasks below it",
+        "",
+        *(f"  {line}" for line in tree(plan)),
+    ]
+
+
+def _notes(proofs: Sequence[Proof]) -> list[str]:
+    """What the table cannot say: several precisions, tasks without probes."""
+    precisions, notes = sorted({one.precision for one in proofs}), []
+    if len(precisions) > 1:
+        notes.append(
+            f"trained in different precisions ({', '.join(precisions)}), each proven in its own: "
+            "say which one is to answer, `polyhead predict --precision`"
+        )
+    silent = [one.task for one in proofs if not one.probes]
+    if silent:
+        notes.append(f"without probes, so equal by the bytes of their files alone: {', '.join(silent)}")
+    return ["", *(f"  {note}" for note in notes)] if notes else []
+
+
+def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
+    rows: list[list[object]] = [["", "apart", "merged", "saved"]]
+    for name, apart, merged, said in (
+        ("layers run", before.layer_evaluations, after.layer_evaluations, "{:,}".format),
+        ("MFLOP", before.flops, after.flops, lambda flops: f"{flops / 1e6:,.2f}"),
+        ("arrays", before.bytes, after.bytes, in_bytes),
+    ):
+        share = f"{100 * (1 - merged / apart):.1f} %" if apart else "-"
+        rows.append([name, said(apart), said(merged), share])
+    return [
+        "",
+        f"All tasks on one text of {counted(tokens, 'token')}",
+        "",
+        *(f"  {line}" for line in table(rows)),
+    ]

@@ -1,0 +1,17 @@
+"""`polyhead papers`: figures and tables of the papers, counted anew."""
+
+from __future__ import annotations
+
+import click
+
+from polyhead.cli.papers.du2020 import du2020
+from polyhead.cli.papers.flexible import flexible
+
+
+@click.group("papers")
+def command() -> None:
+    """Reproduce figures and tables of the papers that Polyhead joins; each names its source."""
+
+
+command.add_command(du2020)
+command.add_command(flexible)

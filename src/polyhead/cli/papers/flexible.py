@@ -1,0 +1,268 @@
+"""`polyhead papers flexible`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.plots import check_drawable, plot_option
+
+if TYPE_CHECKING:
+    from polyhead.allocate import Option
+    from polyhead.papers.wei2021 import Line, Run, Statistic, Table
+    from polyhead.papers.wei2021.study import Split
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+ROWS = Path("results/branches_quality.json")
+MAKE = "python benchmarks/branches_quality.py"
+MOST_MISSING = 5
+
+
+@click.group("flexible", short_help="Wei et al. 2021: a flexible multi-task model.")
+def flexible() -> None:
+    """Wei et al. 2021, "A Flexible Multi-Task Model for BERT Serving".
+
+    Each command prints the paper's numbers, what follows from them counted anew, and then the same from the runs of
+    our own study on a trunk of six layers.
+    """
+
+
+def study_options(statistic: Statistic | None) -> Callable[[Command], Command]:
+    """Adds `--rows`, `--split`, and `--statistic` with this default (None: no such option)."""
+
+    def added(command: Command) -> Command:
+        command = click.option(
+            "--rows",
+            type=click.Path(exists=True, dir_okay=False),
+            metavar="FILE",
+            help=f"Runs of the study: a results file or JSON lines; by default {ROWS}, if it is there.",
+        )(command)
+        if statistic is not None:
+            command = click.option(
+                "--statistic",
+                type=click.Choice(["max", "mean", "median"]),
+                default=statistic,
+                show_default=True,
+                help="Over the seeds of our study; the paper takes the max of 5.",
+            )(command)
+        return click.option(
+            "--split",
+            type=click.Choice(["test", "validation"]),
+            default="test",
+            show_default=True,
+            help="Whose scores of our study; choices are made on validation.",
+        )(command)
+
+    return added
+
+
+@flexible.command("table1")
+@study_options("max")
+@json_option
+def table1(rows: str | None, split: Split, statistic: Statistic, json_to: str | None) -> None:
+    """Score by number of layers fine-tuned; * marks 99 % of a task's best."""
+    from polyhead.papers import wei2021 as paper
+
+    printer, runs = Printer(json_to), _runs(rows)
+    published = paper.published_table1()
+    printer.lines(["Table 1 as printed: dev scores of BERT-base, the largest of 5 seeds", ""])
+    printer.lines(_depth_lines(published, statistic="max"))
+    ours = paper.table1(runs, statistic=statistic, split=split) if runs else None
+    _at_our_scale(printer, runs, f"{split} scores, {statistic} over the seeds")
+    if ours is not None:
+        printer.lines([*_depth_lines(ours, statistic=statistic), *_missing(ours)])
+    printer.json({"published": published, "study": ours})
+
+
+@flexible.command("table2")
+@click.option(
+    "--c", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the mixed model's rule."
+)
+@study_options("mean")
+@json_option
+def table2(c: float, rows: str | None, split: Split, statistic: Statistic, json_to: str | None) -> None:
+    """Full fine-tuning, students, and the mixed model: scores, and layers run for all tasks."""
+    from polyhead.papers import wei2021 as paper
+
+    printer, runs = Printer(json_to), _runs(rows)
+    published = paper.published_table2(c)
+    printer.lines(["Table 2 as printed; averages, layers and overheads counted anew", ""])
+    printer.lines([*_method_lines(published), *_printed_otherwise(published)])
+    ours = paper.table2(runs, c, statistic=statistic, split=split) if runs else None
+    _at_our_scale(printer, runs, f"{split} scores, {statistic} over the seeds, choices made on validation")
+    if ours is not None:
+        printer.lines([*_method_lines(ours), *_missing(ours)])
+    printer.json({"published": published, "study": ours})
+
+
+@flexible.command("table5")
+@click.option(
+    "--c",
+    "costs",
+    default="1,2,3",
+    show_default=True,
+    metavar="NUMBERS",
+    help="Prices of a layer in points, with commas between them.",
+)
+@study_options("mean")
+@json_option
+def table5(costs: str, rows: str | None, split: Split, statistic: Statistic, json_to: str | None) -> None:
+    """The mixed model by the price c of a layer, and the best choice of equally many layers.
+
+    A cell says tap+layers; * marks a branch that was not distilled.
+    """
+    from polyhead.papers import wei2021 as paper
+
+    printer, runs, prices = Printer(json_to), _runs(rows), _numbers(costs)
+    published = paper.published_table5(prices)
+    printer.lines(["Table 5 counted from the rows of tables 1 and 2: tap+layers of each task", ""])
+    printer.lines([*_choice_lines(published), *_printed_otherwise(published)])
+    ours = paper.table5(runs, prices, statistic=statistic, split=split) if runs else None
+    _at_our_scale(
+        printer, runs, f"averages of {split} scores, {statistic} over the seeds, chosen on validation"
+    )
+    if ours is not None:
+        printer.lines([*_choice_lines(ours, on="validation"), *_missing(ours)])
+    printer.json({"published": published, "study": ours})
+
+
+@flexible.command(
+    "figure2", short_help="Students from their teacher's layers and from pre-trained ones: box plots."
+)
+@plot_option("Draw the box plots of our study into FILE (.svg, .png or .pdf).")
+@study_options(None)
+@json_option
+def figure2(plot: str | None, rows: str | None, split: Split, json_to: str | None) -> None:
+    """Students that begin as their teacher's layers against those from pre-trained layers: quartiles over seeds."""
+    from polyhead.papers import wei2021 as paper
+
+    printer, runs = Printer(json_to), _runs(rows)
+    check_drawable(plot)
+    printer.line(
+        "Figure 2 of the paper is a drawing without numbers: over 5 seeds, students of 1 to 3 layers."
+    )
+    _at_our_scale(printer, runs, f"{split} scores, quartiles over the seeds")
+    found = paper.boxes(runs, split=split) if runs else ()
+    if runs:
+        cells: list[list[object]] = [
+            ["task", "start", "layers", "seeds", "min", "25 %", "median", "75 %", "max"]
+        ]
+        for box in found:
+            quartiles = (box.low, box.first, box.median, box.third, box.high)
+            shown = [f"{value:.1f}" for value in quartiles]
+            cells.append([box.task, box.init, box.layers, len(box.scores), *shown])
+        gains = paper.gains(found)
+        better = sum(gain > 0 for gain in gains.values())
+        printer.lines([*table(cells, left=2), ""])
+        printer.line(f"the teacher's layers have the higher median in {better} of {len(gains)} comparisons")
+        if plot is not None:
+            paper.plot_figure2(runs, plot, split=split)
+            printer.line(f"drawn into {plot}")
+    elif plot is not None:
+        raise click.UsageError(f"there are no runs to draw: give --rows, or run `{MAKE}`")
+    printer.json({"boxes": found})
+
+
+def _runs(rows: str | None) -> tuple[Run, ...]:
+    from polyhead.papers.wei2021 import read_runs
+
+    if rows is not None:
+        return read_runs(rows)
+    return read_runs(ROWS) if ROWS.is_file() else ()
+
+
+def _at_our_scale(printer: Printer, runs: Sequence[Run], what: str) -> None:
+    if not runs:
+        said = f"At our scale: no runs here. `{MAKE}` writes {ROWS}; or give another file with --rows."
+        printer.lines(["", said])
+        return
+    seeds = len({run.seed for run in runs})
+    printer.lines(["", f"At our scale: {what}, {seeds} seed{'s' if seeds != 1 else ''}", ""])
+
+
+def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
+    from polyhead.papers.wei2021 import near_best
+
+    *depths, full = shown.lines
+    marks = [*near_best(depths), [False] * len(shown.tasks)]
+    cells: list[list[object]] = [["layers", *(f"{task} " for task in shown.tasks)]]
+    for line, marked in zip((*depths, full), marks, strict=True):
+        spreads = line.spreads if statistic == "mean" else (None,) * len(line.scores)
+        scores = zip(line.scores, spreads or (None,) * len(line.scores), marked, strict=True)
+        cells.append(
+            [line.name, *(_number(score, spread) + ("*" if near else " ") for score, spread, near in scores)]
+        )
+    cells.append(["chosen", *(f"L = {shown.depths[t]} " if t in shown.depths else "- " for t in shown.tasks)])
+    return table(cells)
+
+
+def _method_lines(shown: Table) -> list[str]:
+    cells: list[list[object]] = [["method", *shown.tasks, "average", "layers", "overhead", "of full"]]
+    for line in shown.lines:
+        scores = [_number(score) for score in line.scores]
+        cells.append([line.name, *scores, _number(line.average, line.spread), *_costs(line)])
+    notes = [f"{line.name}: {line.note}" for line in shown.lines if line.note]
+    return [*table(cells), *(["", *notes] if notes else [])]
+
+
+def _choice_lines(shown: Table, *, on: str | None = None) -> list[str]:
+    """`on` names the split by whose scores was chosen, if the averages are of another."""
+    heads = ["choice", *shown.tasks, *([on] if on else []), "average", "layers", "overhead", "of full"]
+    cells: list[list[object]] = [[*heads]]
+    for line in shown.lines:
+        options = [_choice(option) for option in line.chosen] or ["-"] * len(shown.tasks)
+        chosen_on = _average([option.score for option in line.chosen])
+        averages = [*([_number(chosen_on)] if on else []), _number(line.average, line.spread)]
+        cells.append([line.name, *options, *averages, *_costs(line)])
+    return table(cells)
+
+
+def _average(scores: Sequence[float]) -> float | None:
+    return sum(scores) / len(scores) if scores else None
+
+
+def _choice(option: Option) -> str:
+    is_student = option.name.startswith(("KD", "student"))
+    return f"{option.tap}+{option.layers}{' ' if is_student else '*'}"
+
+
+def _costs(line: Line) -> list[object]:
+    shares = [f"{share:.1f} %" if share is not None else "-" for share in (line.overhead, line.of_full)]
+    return [line.layers if line.layers is not None else "-", *shares]
+
+
+def _number(value: float | None, spread: float | None = None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.1f}" + (f" ±{spread:.1f}" if spread is not None else "")
+
+
+def _printed_otherwise(shown: Table) -> list[str]:
+    from polyhead.papers.wei2021 import printed_otherwise
+
+    found = printed_otherwise(shown)
+    return ["", "The paper prints some numbers otherwise:", *(f"  {line}" for line in found)] if found else []
+
+
+def _missing(shown: Table) -> list[str]:
+    if not shown.notes:
+        return []
+    more = len(shown.notes) - MOST_MISSING
+    lines = [f"  {note}" for note in shown.notes[:MOST_MISSING]] + (
+        [f"  and {more} more"] if more > 0 else []
+    )
+    return ["", "The study is not whole:", *lines]
+
+
+def _numbers(said: str) -> list[float]:
+    try:
+        found = [float(word) for word in said.split(",") if word.strip()]
+    except ValueError:
+        found = []
+    if not found or any(not 0 <= number < float("inf") for number in found):
+        raise click.BadParameter("numbers from 0, with commas between them", param_hint="'--c'")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,167 @@
+"""A bundle's tasks answering their pinned probes in deterministic mode, each in the precision it was trained in."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path as FilePath
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from polyhead import __version__
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.engine.backends import BackendName
+from polyhead.engine.isolation.certificate import AnswerChange, Answered
+from polyhead.engine.isolation.together import Asked, outputs_of
+from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
+from polyhead.engine.session import Session
+from polyhead.tasks.kinds import kind_of
+from polyhead.text.tokenise import Input
+
+SHOWN = 80  # characters of a probe's text that a certificate keeps
+SCORES = ("scores", "score")  # of an answer: they change with every bit
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A line of probes.jsonl; what else it may hold is not needed here."""
+
+    text: tuple[str, ...]
+    words: tuple[tuple[int, int], ...] | None = None
+
+    def fits(self, record: TaskRecord) -> bool:
+        """Whether the task can be asked this."""
+        texts = 1 if record.task.pair == "none" else 2
+        return len(self.text) == texts and all(part.strip() for part in self.text)
+
+
+class Answering:
+    """The tasks of one bundle, loaded when the first is asked, all that share a precision at once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.backend = backend_here()
+        self._sessions: dict[str, Session] = {}
+
+    def answered(self, names: Iterable[str]) -> dict[str, Answered]:
+        """What each of the tasks answers to its own probes, as digests of bits."""
+        probes = {name: self.probes(name) for name in names}
+        outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
+        by_session: dict[str, dict[str, list[Asked]]] = {}
+        for name, some in probes.items():
+            if some:
+                precision = precision_of(self.bundle.tasks[name])
+                by_session.setdefault(precision, {})[name] = [
+                    _asked(self.bundle.tasks[name], p) for p in some
+                ]
+        for precision, asked in by_session.items():
+            outputs |= outputs_of(self._session(precision), asked)
+        return {name: self._answered(name, outputs[name]) for name in probes}
+
+    def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
+        """The task's decoded answers without their scores; None where it cannot read the probe."""
+        words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
+        session = self._session(precision_of(self.bundle.tasks[name]))
+        found = session.predict([cast(Input, probe.text) for probe in probes], tasks=[name], words=words)
+        return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
+
+    def probes(self, name: str) -> list[Probe]:
+        """The task's pinned probes that it can be asked."""
+        found = []
+        for line in self.bundle.probes(name):
+            try:
+                probe = msgspec.convert(line, Probe)
+            except msgspec.ValidationError:
+                continue  # written before probes had this form
+            if probe.fits(self.bundle.tasks[name]):
+                found.append(probe)
+        return found
+
+    def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> Answered:
+        line, total = self.bundle.lines[name], hashlib.sha256()
+        for output in outputs:
+            total.update(f"{output.dtype.str}\0{output.shape}\0".encode())
+            total.update(output.tobytes())
+        digest = total.hexdigest() if outputs else ""
+        return Answered(version=line.version, record=line.record, probes=len(outputs), sha256=digest)
+
+    def _session(self, precision: str) -> Session:
+        if precision not in self._sessions:
+            records = self.bundle.tasks
+            lines = {
+                n: line for n, line in self.bundle.lines.items() if precision_of(records[n]) == precision
+            }
+            self.bundle.trunk()  # once for all precisions
+            self._sessions[precision] = Session(
+                self.bundle.view(lines), backend=self.backend, precision=precision, deterministic=True
+            )
+        return self._sessions[precision]
+
+
+def changes(before: Answering, after: Answering, name: str) -> tuple[AnswerChange, ...]:
+    """The probes of both versions of a task, the old version's first, that get another answer from the new one."""
+    probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
+    pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
+    return tuple(
+        AnswerChange(text=shortened(probe.text), before=old, after=new)
+        for probe, old, new in pairs
+        if old != new
+    )
+
+
+def numerics() -> dict[str, str]:
+    """How outputs are computed here; what may change their bits though every file is the same."""
+    label = {"backend": backend_here(), "precision": "as trained", "deterministic": "yes"}
+    label |= {"shapes": f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}", "polyhead": __version__}
+    if label["backend"] == "torch":
+        torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
+        label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
+    else:
+        label["numpy"] = np.__version__
+    return label | {"processor": _processor()}
+
+
+def backend_here() -> BackendName:
+    """torch where it is installed, else the reference backend."""
+    return "torch" if importlib.util.find_spec("torch") is not None else "reference"
+
+
+def precision_of(record: TaskRecord) -> str:
+    """The precision of the trunk that the task was trained on; float32 where nobody said."""
+    found = record.trained_with.get("numerics")
+    return str(found.get("precision", "float32")) if isinstance(found, dict) else "float32"
+
+
+def without_scores(answer: Any) -> Any:
+    """What the answer says, without how sure it is."""
+    if isinstance(answer, dict):
+        return {key: without_scores(value) for key, value in answer.items() if key not in SCORES}
+    return [without_scores(value) for value in answer] if isinstance(answer, list) else answer
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """Texts of a probe on one line, cut."""
+    joined = " | ".join(" ".join(text.split()) for text in texts)
+    return joined if len(joined) <= SHOWN else joined[: SHOWN - 1] + "…"
+
+
+def _asked(record: TaskRecord, probe: Probe) -> Asked:
+    return Asked(cast(Input, probe.text), probe.words if kind_of(record.task).per_word else None)
+
+
+def _processor() -> str:
+    """The processor's name and, where Linux tells, its family and model: those of one name may round differently."""
+    try:
+        lines = FilePath("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    wanted = ("model name", "cpu family", "model")
+    found = {key: m[1] for key in wanted for line in lines if (m := re.match(rf"{key}\s*: (.+)", line))}
+    return ", ".join(f"{key} {found[key]}" for key in wanted if key in found) or platform.machine()

@@ -1,0 +1,101 @@
+"""Many tasks, each with inputs of its own, answered in common batches: fewer are half empty, no text is read twice.
+
+In deterministic mode a row's bits do not depend on its batch mates, so they are those of `Session.outputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.engine.rows import Reading, batched, readings_of
+from polyhead.engine.session import Session
+from polyhead.plan import TRUNK
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.tokenise import Input
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """An input as a task is asked it; `words` are given to tasks that answer each word, and to no other."""
+
+    text: Input
+    words: tuple[tuple[int, int], ...] | None = None
+
+
+def outputs_of(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[str, list[np.ndarray]]:
+    """Each task's outputs for its own inputs, in their order; the session must be deterministic."""
+    assert session.deterministic
+    found: dict[str, list[np.ndarray]] = {}
+    for names in _groups(session, asked):
+        found |= _outputs(session, {name: asked[name] for name in names})
+    return {name: found[name] for name in asked}
+
+
+def _groups(session: Session, names: Mapping[str, object]) -> Iterator[list[str]]:
+    """Tasks to be run together: all that read the trunk's layers alone; one with layers of its own by itself.
+
+    A batch runs the suffix of every task in it over all its rows. That is nothing for a pooler, but not for layers.
+    """
+    pooled = []
+    for name in names:
+        if any(node.weights != TRUNK or node.delta for node in session.records[name].path.layers):
+            yield [name]
+        else:
+            pooled.append(name)
+    if pooled:
+        yield pooled
+
+
+def _outputs(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[str, list[np.ndarray]]:
+    readings: list[Reading] = []
+    rows: dict[tuple[str, int], int] = {}
+    start = 0
+    for names in _read_alike(session, asked).values():
+        inputs = list(dict.fromkeys(one for name in names for one in asked[name]))
+        place = {one: start + i for i, one in enumerate(inputs)}
+        wanted: dict[int, list[str]] = {}
+        for name in names:
+            for index, one in enumerate(asked[name]):
+                rows[name, index] = place[one]
+                wanted.setdefault(place[one], []).append(name)
+        tasks = {name: session.records[name].task for name in names}
+        for reading in _readings(session, inputs, tasks):
+            row, id = start + reading.row, len(readings)
+            mine = tuple(name for name in reading.tasks if name in wanted[row])
+            if mine:
+                readings.append(msgspec.structs.replace(reading, id=id, row=row, tasks=mine))
+        start += len(inputs)
+    found = session._headed(readings, _features(session, readings))
+    return {name: [found[name, rows[name, i]] for i in range(len(asked[name]))] for name in asked}
+
+
+def _read_alike(session: Session, names: Mapping[str, object]) -> dict[tuple[object, ...], list[str]]:
+    """Tasks for which the same input becomes the same encodings."""
+    alike: dict[tuple[object, ...], list[str]] = {}
+    for name in names:
+        task = session.records[name].task
+        alike.setdefault((task.pair, task.long_texts, kind_of(task).per_word), []).append(name)
+    return alike
+
+
+def _readings(session: Session, inputs: Sequence[Asked], tasks: Mapping[str, Task]) -> list[Reading]:
+    words = [None if one.words is None else np.array(one.words, np.int32).reshape(-1, 2) for one in inputs]
+    return readings_of([one.text for one in inputs], tasks, session.tokeniser, session.settings, words)
+
+
+def _features(session: Session, readings: Sequence[Reading]) -> dict[tuple[str, int], np.ndarray]:
+    features = {}
+    pad_id, longest = session.tokeniser.pad_id, session.settings.max_tokens
+    for batch, members in batched(readings, pad_id, longest, deterministic=True):
+        plan = session.plan(tuple(dict.fromkeys(name for reading in members for name in reading.tasks)))
+        found = session.backend.features(plan, batch)
+        for row, reading in enumerate(members):
+            for name in reading.tasks:
+                is_tagged = kind_of(session.records[name].task).per_word
+                features[name, reading.id] = (
+                    found[name][row, : len(reading.words)] if is_tagged else found[name][row]
+                )
+    return features

@@ -1,0 +1,367 @@
+"""The runs behind Wei et al. 2021 at our scale: depths, full fine-tuning, students, half-depth models, searches.
+
+Eight tasks; each run is one row of a study, so that it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.project import Branch, TaskEntry, Training
+
+if TYPE_CHECKING:
+    from polyhead.train.branch_run import Branches, Grown
+    from polyhead.train.extract import Extractor
+    from polyhead.train.prepare import Prepared, Split
+
+SEEDS = (1, 2, 3)
+STUDENTS = (1, 2)
+TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)
+MAX_TOKENS = 128
+
+
+class Rows(Protocol):
+    """A study: rows that are there are not run again (`report.results.Study`)."""
+
+    rows: list[dict[str, object]]
+
+    def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
+        """The row of this key, run now if it was not yet."""
+
+
+ROWS = {"cola": 2000, "sst2": 2000, "emotion": 1500}  # sets of short texts take more rows in the same time
+
+
+class Size(Value):
+    """How much of each set is used: training rows at most, and rows of train set aside for every choice."""
+
+    train: int = 1000  # for tasks that ROWS does not name
+    validation: int = 400
+
+    def rows(self, task: str) -> int:
+        """Training rows of a task."""
+        return max(self.train, ROWS.get(task, 0)) if self == Size() else self.train
+
+
+def entries(data: str) -> dict[str, tuple[TaskEntry, str]]:
+    """Each task and its reported split: test where it has labels, else the published validation split."""
+    one = {"text": "text"}
+    two = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
+    entailment = ("entailment", "not_entailment")
+    said: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "cola": (
+            "glue_cola",
+            "validation",
+            {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **one},
+        ),
+        "sst2": ("glue_sst2", "test", {"labels": ("negative", "positive"), "metric": "accuracy", **one}),
+        "mrpc": (
+            "glue_mrpc",
+            "test",
+            {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **two},
+        ),
+        "rte": ("glue_rte", "validation", {"labels": entailment, "metric": "accuracy", **two}),
+        "stsb": ("glue_stsb", "test", {"range": (0.0, 5.0), "metric": "pearson", **two}),
+        "qnli": ("glue_qnli", "validation", {"labels": entailment, "metric": "accuracy", **two}),
+        "emotion": (
+            "tweeteval_emotion",
+            "test",
+            {"labels": ("anger", "joy", "optimism", "sadness"), "metric": "macro_f1", **one},
+        ),
+        "offensive": (
+            "tweeteval_offensive",
+            "test",
+            {"labels": ("not-offensive", "offensive"), "metric": "macro_f1", **one},
+        ),
+    }
+    return {
+        name: (
+            TaskEntry(
+                name=name,
+                kind="regression" if "range" in facts else "single_label",
+                train=f"{data}/{folder}/train.jsonl.gz",
+                test=f"{data}/{folder}/{split}.jsonl.gz",
+                **facts,
+            ),
+            split,
+        )
+        for name, (folder, split, facts) in said.items()
+    }
+
+
+TASKS = tuple(entries(""))
+
+
+class Runs:
+    """Everything that the runs share: the frozen trunk, its kept states, the tasks' examples, trained parts."""
+
+    def __init__(
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        size: Size | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        from polyhead.nn.load import load_trunk
+        from polyhead.train.extract import Extractor
+        from polyhead.train.numerics import precision_of
+
+        self.data, self.folder, self.study, self.size, self.say = data, folder, study, size or Size(), say
+        self.precision = precision_of(TRAINING)
+        trunk = load_trunk("minilm", max_tokens=MAX_TOKENS)
+        self.extractor: Extractor = Extractor(trunk, folder=folder / "features", precision=self.precision)
+        self.layers = trunk.architecture.layers
+        self._prepared: dict[str, Prepared] = {}
+
+    def grid(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Full fine-tuning and every depth, of every task and seed."""
+        for seed in seeds:
+            for task in tasks:
+                self._row(task, seed, "full", self.layers, 0, partial(self._full, task, seed))
+                for layers in range(1, self.layers + 1):
+                    run = partial(self._teacher, task, seed, layers)
+                    self._row(task, seed, "branch", layers, self.layers - layers, run)
+
+    def students(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Students of each task's best teacher of the same seed, from both starts."""
+        for seed in seeds:
+            for task in tasks:
+                depth = self.teacher_depth(task, seed)
+                for layers in (n for n in STUDENTS if n <= depth):
+                    for init in ("teacher", "pretrained"):
+                        run = partial(self._student, task, seed, depth, layers, init)
+                        self._row(task, seed, "student", layers, self.layers - depth, run, init=init)
+
+    def halves(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Whole models of half the depth, distilled from the fully fine-tuned ones."""
+        for seed in seeds:
+            for task in tasks:
+                self._row(task, seed, "half", self.layers // 2, 0, partial(self._half, task, seed))
+
+    def searches(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Successive halving over every depth, measured apart from the grid: states are computed anew for it."""
+        for seed in seeds:
+            for task in tasks:
+                run = partial(self._searched, task, seed)
+                self.study.row(run, task=task, seed=seed, method="search", init="")
+
+    def teacher_depth(self, task: str, seed: int) -> int:
+        """The depth with the best validation score under this seed; ties: fewer layers (2.a.6)."""
+        found = {
+            int(str(row["layers"])): float(str(row["validation"]))
+            for row in self.study.rows
+            if (row["task"], row["seed"], row["method"]) == (task, seed, "branch")
+        }
+        return min(found, key=lambda layers: (-found[layers], layers))
+
+    def prepared(self, task: str) -> Prepared:
+        """The task's examples: a part of train for training, another for every choice, and the reported split."""
+        if task not in self._prepared:
+            self._prepared[task] = _prepared(*entries(str(self.data))[task], self.size)
+        return self._prepared[task]
+
+    def _row(
+        self,
+        task: str,
+        seed: int,
+        method: str,
+        layers: int,
+        tap: int,
+        run: Callable[[], dict[str, object]],
+        *,
+        init: str = "",
+    ) -> None:
+        before = len(self.study.rows)
+        row = self.study.row(run, task=task, seed=seed, method=method, init=init, layers=layers, tap=tap)
+        if len(self.study.rows) > before:
+            self.say(
+                f"{len(self.study.rows):4d}  {task:10s} seed {seed}  {method:8s} {init:10s} {layers} layers  "
+                f"validation {100 * float(str(row['validation'])):.1f}  test {100 * float(str(row['test'])):.1f}  "
+                f"{float(str(row['seconds'])):.0f} s"
+            )
+
+    def branches(self, task: str, seed: int, *, init: str = "teacher") -> Branches:
+        """The task's branches under this seed, their states kept."""
+        import msgspec
+
+        from polyhead.train.branch_run import Branches
+
+        prepared = self.prepared(task)
+        training = msgspec.structs.replace(prepared.training, seed=seed)
+        prepared = msgspec.structs.replace(prepared, training=training)
+        strategy = msgspec.structs.replace(Branch(), init=init)
+        return Branches(prepared, strategy, self.extractor, precision=self.precision)
+
+    def fill(self, branches: Branches, layers: Iterable[int]) -> None:
+        """Keeps the states at the taps of these depths, from one pass over the texts."""
+        from polyhead.train.taps import wanted_taps
+
+        paths = [branches.path(n) for n in layers]
+        self.extractor.fill(
+            [w for p in paths for w in wanted_taps(branches.prepared, p, precision=self.precision)]
+        )
+
+    def _teacher(self, task: str, seed: int, layers: int) -> dict[str, object]:
+        branches = self.branches(task, seed)
+        self.fill(branches, range(1, self.layers + 1))
+        clock = _Clock()
+        grown = branches.teacher(layers)
+        facts = clock.facts()
+        self._keep(task, seed, layers, grown)
+        return {**self._scores(branches, grown), **facts}
+
+    def _student(self, task: str, seed: int, depth: int, layers: int, init: str) -> dict[str, object]:
+        branches = self.branches(task, seed, init=init)
+        self.fill(branches, [depth])
+        teacher = self._kept(branches, task, seed, depth)
+        clock = _Clock()
+        grown = branches.student(teacher, layers)
+        return {"teacher_layers": depth, **self._scores(branches, grown), **clock.facts()}
+
+    def _searched(self, task: str, seed: int) -> dict[str, object]:
+        """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
+        import shutil
+
+        from polyhead.train.extract import Extractor
+        from polyhead.train.search import halving
+
+        branches = self.branches(task, seed)
+        folder = self.folder / "search-features"
+        shutil.rmtree(folder, ignore_errors=True)
+        branches.extractor = Extractor(self.extractor.data, folder=folder, precision=self.precision)
+        kept, self.extractor = self.extractor, branches.extractor
+        clock = _Clock()
+        try:
+            self.fill(branches, range(1, self.layers + 1))
+            found = halving(branches, range(1, self.layers + 1), [seed])
+            facts = clock.facts()
+            scores = self._scores(branches, found.best)
+        finally:
+            self.extractor = kept
+            shutil.rmtree(folder, ignore_errors=True)
+        row = {"layers": found.best.layers, "tap": self.layers - found.best.layers, **scores, **facts}
+        candidates = [{"layers": c.layers, "epochs": c.epochs, "score": c.score} for c in found.candidates]
+        self.say(
+            f"      {task:10s} seed {seed}  search    {found.best.layers} layers  {facts['cpu_seconds']} s"
+        )
+        return {**row, "candidates": candidates}
+
+    def _full(self, task: str, seed: int) -> dict[str, object]:
+        return self._whole(task, seed, self.layers, teacher=None)
+
+    def _half(self, task: str, seed: int) -> dict[str, object]:
+        teacher = self.folder / "parts" / f"{task}-full-{seed}.pt"
+        return self._whole(task, seed, self.layers // 2, teacher=teacher)
+
+    def _whole(self, task: str, seed: int, layers: int, *, teacher: FilePath | None) -> dict[str, object]:
+        from polyhead.train.whole import train_whole
+
+        branches = self.branches(task, seed)
+        clock = _Clock()
+        whole = train_whole(
+            branches.prepared,
+            branches.strategy,
+            self.extractor,
+            layers=layers,
+            precision=self.precision,
+            teacher=teacher,
+        )
+        facts = clock.facts()
+        if teacher is None:
+            whole.save(self.folder / "parts" / f"{task}-full-{seed}.pt")
+        scores = {s.name: whole.evaluate(s) for s in branches.prepared.splits if s.name != "train"}
+        return {**self._described(branches.prepared, scores, whole.fitted.best_epoch), **facts}
+
+    def _scores(self, branches: Branches, grown: Grown) -> dict[str, object]:
+        prepared = branches.prepared
+        scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
+        return self._described(prepared, scores, grown.fitted.best_epoch)
+
+    def _described(
+        self, prepared: Prepared, scores: dict[str, dict[str, float]], best_epoch: int
+    ) -> dict[str, object]:
+        metric = prepared.task.metric or ""
+        return {
+            "metric": metric,
+            "validation": scores["validation"][metric],
+            "test": scores["test"][metric],
+            **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
+            "best_epoch": best_epoch,
+        }
+
+    def _keep(self, task: str, seed: int, layers: int, grown: Grown) -> None:
+        from safetensors.numpy import save_file
+
+        folder = self.folder / "parts"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(grown.arrays, folder / f"{task}-{layers}-{seed}.safetensors")
+
+    def _kept(self, branches: Branches, task: str, seed: int, layers: int) -> Grown:
+        """The trained teacher of this depth and seed, or the same trained again where its file is gone."""
+        from safetensors.numpy import load_file
+
+        file = self.folder / "parts" / f"{task}-{layers}-{seed}.safetensors"
+        if not file.exists():
+            self._keep(task, seed, layers, branches.teacher(layers))
+        return branches.restored(branches.path(layers), load_file(file))
+
+
+class _Clock:
+    """Seconds since it was made: of all threads' processor time, and on the wall."""
+
+    def __init__(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.monotonic()
+
+    def facts(self) -> dict[str, object]:
+        return {
+            "cpu_seconds": round(time.process_time() - self._cpu, 1),
+            "seconds": round(time.monotonic() - self._wall, 1),
+        }
+
+
+def _prepared(entry: TaskEntry, reported: str, size: Size) -> Prepared:
+    """Training and validation rows are drawn from the train file by a fixed shuffle, the same for every seed."""
+    from polyhead.tasks.read import read
+    from polyhead.train.fit import stream
+    from polyhead.train.prepare import Prepared, Split
+
+    task = entry.task()
+    train = read(entry.source(entry.train, FilePath()), task)
+    assert entry.test is not None
+    test = read(entry.source(entry.test, FilePath()), task)
+    order = np.random.default_rng(stream(0, "subset", entry.name)).permutation(len(train.targets))
+    held, used = order[: size.validation], order[size.validation :][: size.rows(entry.name)]
+    return Prepared(
+        task=task,
+        strategy=Branch(),
+        training=TRAINING,
+        team=None,
+        train=_split("train", train, used),
+        validation=_split("validation", train, held),
+        test=Split(name="test", examples=test),
+    )
+
+
+def _split(name: str, examples: Any, members: np.ndarray) -> Split:
+    import msgspec
+
+    from polyhead.train.prepare import Split
+
+    chosen = sorted(members.tolist())
+    return Split(
+        name=name,
+        examples=msgspec.structs.replace(
+            examples,
+            inputs=[examples.inputs[i] for i in chosen],
+            targets=[examples.targets[i] for i in chosen],
+        ),
+    )

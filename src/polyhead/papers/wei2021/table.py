@@ -1,0 +1,106 @@
+"""The form that the paper's tables and ours have in common: lines of scores with what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from polyhead.allocate import Option, Price
+from polyhead.config import Value
+
+ONE_A_LAYER = Price(shared=1, private=1, unit="layers")
+FULL = "full fine-tuning"
+NEAR = 0.99  # of a column's best: what table 1 shades
+ROUNDING = 0.05 + 1e-9  # of a number printed with one decimal
+
+
+class Printed(Value):
+    """What the paper prints for a line, where it can be counted anew."""
+
+    average: float | None = None
+    layers: int | None = None
+    overhead: float | None = None
+
+
+class Line(Value):
+    """Scores in points, one a task (None: not there), their average, and layers evaluated for all tasks."""
+
+    name: str
+    scores: tuple[float | None, ...]
+    spreads: tuple[float | None, ...] = ()  # standard deviations over seeds
+    average: float | None = None
+    spread: float | None = None  # of the average
+    layers: int | None = None
+    overhead: float | None = None  # percent of one whole encoder a task
+    of_full: float | None = None  # percent of full fine-tuning's average
+    chosen: tuple[Option, ...] = ()
+    printed: Printed | None = None
+    note: str = ""
+
+
+class Table(Value):
+    """Lines over the same tasks; `full` is how many layers one whole encoder a task evaluates."""
+
+    tasks: tuple[str, ...]
+    full: int
+    lines: tuple[Line, ...]
+    depths: dict[str, int] = {}  # private layers that were chosen for each task's teacher
+    notes: tuple[str, ...] = ()
+
+
+def table_of(
+    tasks: Sequence[str],
+    full: int,
+    lines: Sequence[Line],
+    *,
+    depths: dict[str, int] | None = None,
+    notes: Sequence[str] = (),
+) -> Table:
+    """The table, overheads and shares of full fine-tuning's average counted."""
+    against = next((line.average for line in lines if line.name == FULL), None)
+    filled = [
+        msgspec.structs.replace(
+            line,
+            overhead=100 * line.layers / full if line.layers is not None and full else None,
+            of_full=100 * line.average / against if line.average is not None and against else None,
+        )
+        for line in lines
+    ]
+    return Table(
+        tasks=tuple(tasks), full=full, lines=tuple(filled), depths=dict(depths or {}), notes=tuple(notes)
+    )
+
+
+def mean(scores: Sequence[float | None]) -> float | None:
+    """The average, None where a score is missing."""
+    there = [score for score in scores if score is not None]
+    return sum(there) / len(there) if there and len(there) == len(scores) else None
+
+
+def near_best(lines: Sequence[Line]) -> list[list[bool]]:
+    """For each line and task whether the score is at least 99 % of the task's best among these lines."""
+    columns = zip(*(line.scores for line in lines), strict=True)
+    best = [max((score for score in column if score is not None), default=None) for column in columns]
+    return [
+        [
+            score is not None and top is not None and score >= NEAR * top
+            for score, top in zip(line.scores, best, strict=True)
+        ]
+        for line in lines
+    ]
+
+
+def printed_otherwise(table: Table) -> list[str]:
+    """Each number of the paper that is not what its own rows give, with that."""
+    found = []
+    for line in table.lines:
+        pairs = (
+            ("average", line.average, line.printed.average if line.printed else None),
+            ("layers", line.layers, line.printed.layers if line.printed else None),
+            ("overhead", line.overhead, line.printed.overhead if line.printed else None),
+        )
+        for what, counted, printed in pairs:
+            if counted is not None and printed is not None and abs(counted - printed) > ROUNDING:
+                found.append(f"{line.name}: {what} printed {printed:g}, counted {counted:.1f}")
+    return found

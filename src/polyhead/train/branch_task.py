@@ -1,0 +1,207 @@
+"""A task of strategy `branch`, from kept states to the branches to choose from, and the one that is chosen.
+
+What was trained is kept in the run's cache under the way of training, so that another choice trains nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+from safetensors.numpy import load, save
+
+from polyhead.allocate import Option, best_under, by_rule, greedy, price_of
+from polyhead.architecture import Architecture
+from polyhead.errors import ConfigError, TrainError
+from polyhead.plan import Path
+from polyhead.project import Branch, Choice
+from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.train.branch_run import Branches, Grown
+from polyhead.train.events import Events
+from polyhead.train.extract import Extractor
+from polyhead.train.fit import Fitted
+from polyhead.train.prepare import Prepared
+from polyhead.train.search import Candidate, grid, halving
+from polyhead.train.task_run import Trained
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained branch that may be chosen."""
+
+    name: str
+    path: Path
+    fitted: Fitted
+
+
+class Grove(msgspec.Struct, frozen=True, kw_only=True):
+    """All branches of one task: its teacher and students, and the candidates of the depth search."""
+
+    task: str
+    kept: tuple[Kept, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+    def options(self) -> list[Option]:
+        """What an allocation chooses from; scores are those of validation."""
+        return [
+            Option(
+                task=self.task,
+                name=one.name,
+                tap=tap_of(one.path),
+                layers=len(private_layers(one.path)),
+                score=100 * one.fitted.score,
+            )
+            for one in self.kept
+        ]
+
+
+def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
+    """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
+    strategy = prepared.strategy
+    assert isinstance(strategy, Branch)
+    most = strategy.layers or strategy.most or shape.layers
+    least = strategy.layers or min(strategy.least, most)
+    deepest = (strategy.tap + most) if strategy.tap is not None else most
+    if deepest > shape.layers:
+        raise ConfigError(
+            f"task '{prepared.task.name}': its branch is deeper than the trunk",
+            got=f"{most} private layers" + (f" above tap {strategy.tap}" if strategy.tap is not None else ""),
+            allowed=f"tap and layers together at most {shape.layers}",
+        )
+    return list(range(least, most + 1))
+
+
+def grow(
+    prepared: Prepared, extractor: Extractor, *, precision: str, folder: FilePath, events: Events
+) -> Grove:
+    """Trains the task's branches, or finds them in `folder`, where each is written as soon as all are trained."""
+    file = folder / "grove.json"
+    if file.exists():
+        return _read(file)
+    strategy = prepared.strategy
+    assert isinstance(strategy, Branch)
+    branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
+    depths = depths_of(prepared, extractor.data.architecture)
+    candidates: tuple[Candidate, ...] = ()
+    if len(depths) == 1 and strategy.seeds == 1:
+        teacher = branches.teacher(depths[0])
+    else:
+        first = prepared.training.seed
+        search = halving if strategy.search == "halving" else grid
+        found = search(branches, depths, range(first, first + strategy.seeds))
+        teacher, candidates = found.best, found.candidates
+    grown = {"teacher": teacher}
+    for layers in strategy.students:
+        if layers < teacher.layers:
+            grown[f"student-{layers}"] = branches.student(teacher, layers)
+    grove = Grove(
+        task=prepared.task.name,
+        kept=tuple(Kept(name=name, path=one.path, fitted=one.fitted) for name, one in grown.items()),
+        candidates=candidates,
+    )
+    _write(folder, grove, grown)
+    return grove
+
+
+def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
+    """The path of every depth that the task's strategy tries, the shortest branch first."""
+    assert isinstance(prepared.strategy, Branch)
+    branches = Branches(prepared, prepared.strategy, extractor, precision=extractor.precision)
+    return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
+
+
+def grown_line(grove: Grove) -> str:
+    """What a task's branches scored on validation, for people."""
+    said = ", ".join(
+        f"{one.name} ({len(private_layers(one.path))} layers above tap {tap_of(one.path)}) {one.fitted.score:.4f}"
+        for one in grove.kept
+    )
+    return f"{grove.task}: {said}, on validation"
+
+
+def write_options(file: FilePath, groves: Sequence[Grove], shape: Architecture) -> None:
+    """Every branch to choose from, as `polyhead allocate` reads it."""
+    options = [option for grove in groves for option in grove.options()]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    _put(file, msgspec.json.encode({"options": options, "trunk": shape}))
+
+
+def choose(groves: Sequence[Grove], choice: Choice, shape: Architecture) -> dict[str, Option]:
+    """The branch of each task that the project's `[allocation]` keeps."""
+    options = [option for grove in groves for option in grove.options()]
+    if choice.rule == "budget":
+        assert choice.budget is not None
+        return best_under(options, choice.budget, price_of(choice.unit, shape)).chosen
+    return (greedy if choice.rule == "greedy" else by_rule)(options, choice.c)
+
+
+def chosen_part(
+    prepared: Prepared,
+    grove: Grove,
+    option: Option,
+    extractor: Extractor,
+    *,
+    precision: str,
+    folder: FilePath,
+) -> Trained:
+    """The chosen branch with its scores; the test split is read once, by this branch alone."""
+    assert isinstance(prepared.strategy, Branch)
+    kept = next(one for one in grove.kept if one.name == option.name)
+    arrays = _arrays(folder / f"{kept.name}.safetensors")
+    branches = Branches(prepared, prepared.strategy, extractor, precision=precision)
+    grown = branches.restored(kept.path, arrays)
+    scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
+    tried = {one.name: one.fitted.score for one in grove.kept}
+    for one in grove.candidates:
+        tried[f"{one.layers} layers, seed {one.seed}, {one.epochs} epochs"] = one.score
+    return Trained(
+        path=kept.path,
+        arrays=arrays,
+        scores=scores,
+        fitted=kept.fitted,
+        tried=tried if len(tried) > 1 else {},
+    )
+
+
+def _write(folder: FilePath, grove: Grove, grown: Mapping[str, Grown]) -> None:
+    """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, one in grown.items():
+            _put(folder / f"{name}.safetensors", save(one.arrays))
+        _put(folder / "grove.json", msgspec.json.encode(grove))
+    except OSError as error:
+        raise TrainError(
+            f"cannot keep the trained branches of task '{grove.task}' in {folder}",
+            got=error.strerror,
+            do="free some disk space and run the same command again",
+        ) from None
+
+
+def _put(file: FilePath, content: bytes) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    temporary.write_bytes(content)
+    temporary.replace(file)
+
+
+def _read(file: FilePath) -> Grove:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Grove)
+    except msgspec.MsgspecError as error:
+        raise _damaged(file, error) from None
+
+
+def _arrays(file: FilePath) -> dict[str, np.ndarray]:
+    try:
+        return dict(load(file.read_bytes()))
+    except Exception as error:  # the library raises its own for a file that is cut short
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: FilePath, error: Exception) -> TrainError:
+    return TrainError(
+        f"the kept branch {file} cannot be read",
+        got=error,
+        do=f"delete {file.parent}; its task then trains anew",
+    )

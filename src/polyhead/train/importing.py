@@ -1,0 +1,298 @@
+"""Checkpoints that share a frozen prefix, turned into tasks of one bundle, each with a proof of its answers."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import cast
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.scan import Group, group_of, over, scanned
+from polyhead.bundle.write import write_bundle
+from polyhead.config import Value
+from polyhead.engine.isolation import Certificate, certified
+from polyhead.engine.isolation.answers import precision_of
+from polyhead.engine.session import Session
+from polyhead.errors import BadName, BundleError, ConfigError, WrongTrunk
+from polyhead.nn.foreign import read_base, read_encoder, read_head
+from polyhead.plan import Path
+from polyhead.text.tokenise import Input, repair
+from polyhead.train.imported import (
+    Checkpoint,
+    Wanted,
+    arrays_of,
+    card_of,
+    name_of,
+    origin_of,
+    own_cost,
+    path_of,
+    probes_of,
+    record_of,
+    task_of,
+)
+from polyhead.train.parity import Parity, parity
+from polyhead.train.scanning import check_distinct, scanned_with
+from polyhead.trunk_data import TrunkData
+
+LEAST_TEXTS = 16
+Show = Callable[[str], None]
+
+
+class Imported(Value):
+    """One task that was imported."""
+
+    task: str
+    kind: str
+    folder: str
+    model_class: str
+    version: str
+    tap: int
+    layers: int  # of its own
+    parameters: int  # of its own
+    parity: Parity
+
+
+class Outcome(Value):
+    """What an import did."""
+
+    bundle: str
+    is_new: bool
+    trunk: str  # digest
+    trunk_name: str
+    trunk_layers: int
+    tasks: tuple[Imported, ...]
+    precisions: tuple[
+        str, ...
+    ]  # that the bundle's tasks are to be answered in: these in float32, others as trained
+    certificate: Certificate
+
+
+def import_folders(
+    wanted: Wanted, out: FilePath, texts: Sequence[Input], *, show: Show | None = None
+) -> Outcome:
+    """Writes every folder as a task into `out`, a new bundle or one whose trunk the folders share.
+
+    Before anything is written there, each task answers `texts` from a bundle in a temporary folder and is compared
+    with the checkpoint in `transformers`: all are imported, or none is. Raises TrunkError for a folder that shares
+    nothing with the trunk or answers otherwise, BadName for a name that is taken.
+    """
+    told = show or (lambda text: None)
+    texts = [cast(Input, tuple(map(repair, text))) for text in texts]
+    _check_texts(texts, wanted)
+    check_distinct(wanted.folders)
+    existing = _existing(out)
+    models = _read(wanted, existing, told)
+    trunk, group = _trunk(wanted, models, existing, told)
+    digest = trunk.digest
+    paths = {model.folder: path_of(model, digest, group.taps[model.folder]) for model in models}
+    with tempfile.TemporaryDirectory(prefix=".importing-", dir=_nearest(out)) as folder:
+        trial = _trial(FilePath(folder) / "bundle", trunk, models, paths, texts, told)
+        session = Session(trial, precision="float32")
+        proofs = {
+            model.folder: parity(session, model.task, model.folder, texts, show=told) for model in models
+        }
+        told("writing the bundle")
+        certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None)
+    told("")
+    bundle = Bundle.open(out)
+    return Outcome(
+        bundle=str(out),
+        is_new=existing is None,
+        trunk=digest,
+        trunk_name=trunk.name,
+        trunk_layers=trunk.architecture.layers,
+        precisions=tuple(sorted({precision_of(record) for record in bundle.tasks.values()})),
+        certificate=certificate,
+        tasks=tuple(
+            Imported(
+                task=model.task.name,
+                kind=model.task.kind,
+                folder=model.folder,
+                model_class=model.head.model_class,
+                version=bundle.version(model.task.name),
+                tap=group.taps[model.folder],
+                layers=len(model.scanned.layers) - group.taps[model.folder],
+                parameters=own_cost(model.task.name, paths[model.folder], trunk).parameters,
+                parity=proofs[model.folder],
+            )
+            for model in models
+        ),
+    )
+
+
+def _existing(out: FilePath) -> Bundle | None:
+    """The bundle there, None for a place where a new one can be; BundleError for a folder with something else."""
+    if (out / "bundle.json").exists():
+        return Bundle.open(out)
+    if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
+        raise BundleError(
+            f"{out} holds something already, and is no bundle", do="name a new folder, or a bundle"
+        )
+    return None
+
+
+def _nearest(out: FilePath) -> FilePath:
+    """A folder on the disk that the bundle will be on."""
+    return next(parent for parent in out.resolve().parents if parent.is_dir())
+
+
+def _trial(
+    root: FilePath,
+    trunk: TrunkData,
+    models: Sequence[Checkpoint],
+    paths: Mapping[str, Path],
+    texts: Sequence[Input],
+    show: Show,
+) -> Bundle:
+    """A bundle of all the tasks that nobody sees yet."""
+    write_bundle(root, trunk)
+    for model in models:
+        show(f"reading the arrays of {model.folder}")
+        path = paths[model.folder]
+        _add(root, record_of(model, path, {}), arrays_of(model, path), probes_of(model.task, texts), card="")
+    return Bundle.open(root)
+
+
+def _commit(
+    out: FilePath,
+    trunk: TrunkData,
+    models: Sequence[Checkpoint],
+    paths: Mapping[str, Path],
+    proofs: Mapping[str, Parity],
+    trial: Bundle,
+    *,
+    is_new: bool,
+) -> Certificate:
+    """Writes the proven tasks, with a certificate that no other task's answers changed."""
+    if is_new:
+        write_bundle(out, trunk)
+
+    def act() -> None:
+        for model in models:
+            name, path, proof = model.task.name, paths[model.folder], proofs[model.folder]
+            record = record_of(model, path, origin_of(model, proof))
+            card = card_of(model, path, trunk, proof)
+            _add(out, record, trial.part(name), trial.probes(name), card=card)
+
+    try:
+        return certified(out, "import", act, changing=[model.task.name for model in models])
+    except BaseException:
+        if is_new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _check_texts(texts: Sequence[Input], wanted: Wanted) -> None:
+    size = 2 if wanted.pair == "joined" else 1
+    others = [text for text in texts if len(text) != size]
+    if others:
+        raise ConfigError(
+            "the texts of the proof are not of the kind that the tasks read",
+            got=f"a line of {len(others[0])} texts",
+            allowed=f"{size} a line, since --pair is '{wanted.pair}'",
+            do="give pairs with --pair joined, single texts without it",
+        )
+    if not all(part.strip() for text in texts for part in text):
+        raise ConfigError("a text of the proof is blank", do="leave it out")
+    if len(texts) < LEAST_TEXTS:
+        raise ConfigError(
+            "too few texts to prove that the answers are the same",
+            got=len(texts),
+            allowed=f"{LEAST_TEXTS} or more",
+        )
+
+
+def _read(wanted: Wanted, existing: Bundle | None, show: Show) -> list[Checkpoint]:
+    """Every folder's digests, head and task; the arrays of its encoder are let go again."""
+    models: list[Checkpoint] = []
+    taken = set(existing.tasks) if existing is not None else set()
+    unknown = sorted(set(wanted.names) - set(wanted.folders))
+    if unknown:
+        raise ConfigError(
+            "a name is given to a folder that is not imported", got=unknown, allowed=wanted.folders
+        )
+    for i, folder in enumerate(wanted.folders):
+        show(f"reading {folder} ({i + 1} of {len(wanted.folders)})")
+        head = read_head(folder)
+        name = wanted.names.get(folder) or name_of(folder)
+        if name.casefold() in {other.casefold() for other in taken}:
+            raise BadName(
+                f"{folder}: its task would have the name of another",
+                got=name,
+                do=f"name it with --name {folder}=ANOTHER",
+            )
+        taken.add(name)
+        task = task_of(folder, name, head, wanted)
+        models.append(
+            Checkpoint(folder=folder, scanned=scanned_with(read_encoder(folder), head), head=head, task=task)
+        )
+    return models
+
+
+def _trunk(
+    wanted: Wanted, models: Sequence[Checkpoint], existing: Bundle | None, show: Show
+) -> tuple[TrunkData, Group]:
+    """The trunk that all folders share something with, and how far each does."""
+    encoders = [model.scanned for model in models]
+    if existing is not None:
+        trunk = existing.trunk()
+        if wanted.max_tokens not in (None, trunk.settings.max_tokens):
+            raise ConfigError(
+                f"the trunk of {existing.root} reads another length already",
+                got=wanted.max_tokens,
+                allowed=trunk.settings.max_tokens,
+                do="leave --max-tokens out, or write a new bundle",
+            )
+        _check_base(wanted, trunk, existing)
+        named = msgspec.structs.replace(trunk, name=f"the trunk of {existing.root}")
+        return trunk, over(scanned(named), encoders)
+    if wanted.base is not None:
+        show(f"reading {wanted.base}")
+        trunk = read_base(wanted.base, max_tokens=wanted.max_tokens)
+        return trunk, over(scanned(trunk), encoders)
+    group = group_of(encoders)
+    show(f"reading the trunk from {group.trunk}")
+    whole = read_encoder(group.trunk, max_tokens=wanted.max_tokens)
+    return _first_layers(whole, group.depth), group
+
+
+def _check_base(wanted: Wanted, trunk: TrunkData, existing: Bundle) -> None:
+    if wanted.base is None:
+        return
+    given = read_base(wanted.base, max_tokens=trunk.settings.max_tokens)
+    if given.digest != trunk.digest:
+        raise WrongTrunk(
+            f"the bundle {existing.root} stands on another trunk than --base",
+            got=f"--base {wanted.base}: {given.digest}",
+            allowed=f"{trunk.name}: {trunk.digest}",
+            do="leave --base out, or write a new bundle",
+        )
+
+
+def _first_layers(data: TrunkData, depth: int) -> TrunkData:
+    shape = msgspec.structs.replace(data.architecture, layers=depth)
+    kept = {
+        name: array
+        for name, array in data.arrays.items()
+        if not name.startswith("layers.") or int(name.split(".")[1]) < depth
+    }
+    first = "first layer" if depth == 1 else f"first {depth} layers"
+    name = data.name if depth == data.architecture.layers else f"{first} of {data.name}"
+    return msgspec.structs.replace(data, name=name, architecture=shape, arrays=kept)
+
+
+def _add(
+    root: FilePath,
+    record: TaskRecord,
+    arrays: Mapping[str, np.ndarray],
+    probes: Sequence[Mapping[str, object]],
+    *,
+    card: str,
+) -> str:
+    return Bundle.open(root).add_task(record, arrays, scores={"splits": {}}, probes=probes, card=card)

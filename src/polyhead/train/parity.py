@@ -1,0 +1,186 @@
+"""The proof that an imported task answers as the checkpoint does in `transformers`, on the same texts."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.config import Value
+from polyhead.engine.session import Session
+from polyhead.errors import MissingExtra, TrunkError
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.tokenise import Encoded, Input, Tokeniser, repair
+from polyhead.text.words import first_subtokens, words_of
+
+TOLERANCE = 1e-4  # of logits in float32, and of values up to 1; of larger values in proportion
+BATCH = 16  # texts that `transformers` reads at a time
+ACTIVATIONS: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
+    "single_label": "softmax",
+    "multi_label": "sigmoid",
+    "regression": "identity",
+    "tagging": "softmax",
+}
+
+
+class Parity(Value):
+    """The largest difference of two runs over the same texts; kept with the task."""
+
+    texts: int
+    texts_sha256: str
+    answers: int  # compared: texts, or words for tagging
+    max_abs_difference: float  # of logits, or of values for regression
+    tolerance: float
+    agreement: float | None  # share of answers whose labels are the same; None for regression
+    activation: Literal["softmax", "sigmoid", "identity"]  # from logits to the scores of both
+    transformers: str
+    torch: str
+
+
+def parity(
+    session: Session, task: Task, folder: str, texts: Sequence[Input], *, show: Callable[[str], None]
+) -> Parity:
+    """Compares the task's outputs with those of the folder's model; raises TrunkError beyond the tolerance."""
+    ours = np.concatenate([_scaled(task, out) for out in _ours(session, task, texts)])
+    theirs = np.concatenate(list(_theirs(session.tokeniser, task, folder, texts, show)))
+    difference = float(np.abs(ours - theirs).max(initial=0.0))
+    tolerance = TOLERANCE * max([1.0, *map(abs, task.range or ())])
+    found = Parity(
+        texts=len(texts),
+        texts_sha256=texts_digest(texts),
+        answers=len(ours),
+        max_abs_difference=difference,
+        tolerance=tolerance,
+        agreement=_agreement(task, ours, theirs),
+        activation=ACTIVATIONS[task.kind],
+        transformers=importlib.metadata.version("transformers"),
+        torch=str(torch.__version__),
+    )
+    if not difference <= tolerance:  # also when it is not a number
+        raise TrunkError(
+            f"{folder}: task '{task.name}' would not answer as the checkpoint does in transformers",
+            got=f"a largest difference of {difference:.3g} on {len(texts)} texts",
+            allowed=tolerance,
+            do="leave this folder out and report it with its config.json",
+        )
+    return found
+
+
+def texts_digest(texts: Sequence[Input]) -> str:
+    """SHA-256, in hex, of the texts in order."""
+    return hashlib.sha256(msgspec.json.encode([[repair(t) for t in text] for text in texts])).hexdigest()
+
+
+def _ours(session: Session, task: Task, texts: Sequence[Input]) -> list[np.ndarray]:
+    """Rows of outputs a text; of words, those that were read."""
+    found = session.outputs(task.name, texts)
+    if not kind_of(task).per_word:
+        return [out[None] for out in found]
+    return [out[~np.isnan(out).any(axis=-1)] for out in found]
+
+
+def _theirs(
+    tokeniser: Tokeniser, task: Task, folder: str, texts: Sequence[Input], show: Callable[[str], None]
+) -> list[np.ndarray]:
+    """The same of `transformers`: (1, outputs) a text, or (words, outputs)."""
+    library, made = _opened(folder, task)
+    library.padding_side = "right"  # as positions are counted
+    known = set(inspect.signature(made.forward).parameters)
+    segments = getattr(made.config, "type_vocab_size", 0)
+    encoded = tokeniser.encode(texts)
+    found = []
+    for start in range(0, len(texts), BATCH):
+        show(f"transformers reads {folder}: {start:,} of {len(texts):,} texts")
+        batch = [[repair(t) for t in text] for text in texts[start : start + BATCH]]
+        columns = [list(column) for column in zip(*batch, strict=True)]
+        given = library(
+            *columns, padding=True, truncation=True, max_length=tokeniser.max_tokens, return_tensors="pt"
+        )
+        with torch.inference_mode():
+            logits = made(**{name: value for name, value in given.items() if name in known}).logits
+        mask = given["attention_mask"].bool()
+        for row, one in enumerate(encoded[start : start + BATCH]):
+            _check_read(folder, texts[one.row], given, row, one, segments=segments)
+            values = logits[row].float().numpy()
+            if kind_of(task).per_word:
+                places = first_subtokens(one, words_of(batch[row][0]))
+                values = values[mask[row].numpy()][places[places >= 0]]
+            found.append(values.reshape(-1, values.shape[-1]))
+    show("")
+    return found
+
+
+def _opened(folder: str, task: Task) -> tuple[Any, Any]:
+    """The folder's tokenizer and model, as `transformers` itself opens them, in float32."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtra("transformers", "train", "proving an imported task's answers") from None
+    path = str(Path(folder).expanduser())
+    auto = (
+        transformers.AutoModelForTokenClassification
+        if kind_of(task).per_word
+        else transformers.AutoModelForSequenceClassification
+    )
+    said = transformers.utils.logging
+    was_shown = said.is_progress_bar_enabled()
+    said.disable_progress_bar()
+    try:
+        library = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
+        made = auto.from_pretrained(path, local_files_only=True, dtype=torch.float32)
+    except Exception as error:  # the library raises many kinds for one fact: it cannot open the folder
+        raise TrunkError(
+            f"{folder}: transformers itself cannot open it",
+            got=next(iter(str(error).splitlines()), type(error).__name__),
+            do="give the whole folder that `save_pretrained` wrote, tokenizer files too",
+        ) from error
+    finally:
+        if was_shown:
+            said.enable_progress_bar()
+    return library, made.eval()
+
+
+def _scaled(task: Task, outputs: np.ndarray) -> np.ndarray:
+    """Outputs as the checkpoint gives them: a regression's are fractions of its range here."""
+    if task.range is None:
+        return outputs
+    low, high = task.range
+    return np.asarray(low + outputs.astype(np.float64) * (high - low))
+
+
+def _agreement(task: Task, ours: np.ndarray, theirs: np.ndarray) -> float | None:
+    if task.kind == "regression":
+        return None
+    if task.kind == "multi_label":
+        return float(np.mean(((ours >= 0) == (theirs >= 0)).all(axis=-1)))
+    return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
+
+
+def _check_read(
+    folder: str, text: Input, given: Mapping[str, Any], row: int, ours: Encoded, *, segments: int
+) -> None:
+    """Raises TrunkError unless `transformers` reads the row as the same tokens, in the same segments, as we do."""
+    mask = given["attention_mask"][row].bool()
+    ids = given["input_ids"][row][mask]
+    kinds = given.get("token_type_ids", np.zeros((row + 1, 0)))[row]
+    theirs = {
+        "tokens": ids.numpy(),
+        "segments": np.asarray(kinds)[mask.numpy()] if len(kinds) else 0 * ids.numpy(),
+    }
+    mine = {"tokens": ours.ids, "segments": np.minimum(ours.segments, segments - 1)}
+    for name in ("tokens", "segments") if segments > 1 else ("tokens",):
+        if not np.array_equal(theirs[name], mine[name]):
+            raise TrunkError(
+                f"{folder}: transformers reads a text as other {name} than its tokenizer.json gives",
+                got=f"{' + '.join(text)[:80]!r}: {theirs[name][:24].tolist()}",
+                allowed=mine[name][:24].tolist(),
+                do="save the tokenizer class of the model beside the weights again with `save_pretrained`",
+            )

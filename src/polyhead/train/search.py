@@ -1,0 +1,104 @@
+"""How many private layers a task needs: every depth trained to the end, or successive halving on validation.
+
+Halving (Jamieson and Talwalkar 2016): all candidates train for one epoch; the better half goes on for one more, and
+so on; the last ones train to the end. A candidate's training is the one that the whole grid would give it, as the
+learning rate follows the whole run's schedule; only those that fall behind stop early.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from polyhead.train.branch_run import Branches, Grown
+from polyhead.train.fit import Course
+from polyhead.train.taps import OnTap
+
+LEAST_LEFT = 2  # candidates that train to the end
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One depth at one seed: how long it trained and its best validation score."""
+
+    layers: int
+    seed: int
+    epochs: int
+    score: float
+
+
+class Searched(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found: the best branch, and every candidate."""
+
+    best: Grown
+    candidates: tuple[Candidate, ...]
+
+    def spread(self) -> dict[int, dict[str, float]]:
+        """For each depth the maximum, mean, median and spread (standard deviation) of its seeds' scores.
+
+        After halving these are the scores at which each candidate stopped.
+        """
+        found: dict[int, dict[str, float]] = {}
+        for layers in sorted({candidate.layers for candidate in self.candidates}):
+            scores = [c.score for c in self.candidates if c.layers == layers]
+            found[layers] = {
+                "max": max(scores),
+                "mean": statistics.mean(scores),
+                "median": statistics.median(scores),
+                "spread": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+            }
+        return found
+
+
+def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Searched:
+    """The best of all depths and seeds, most of which train for an epoch or two only."""
+    epochs = branches.prepared.training.epochs
+    running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
+    alive, done = list(running), 0
+    reached = dict.fromkeys(running, 0)
+    while done < epochs:
+        # The last rung runs to the end, so that no candidate is judged on a schedule that it did not finish.
+        done = epochs if len(alive) <= LEAST_LEFT else done + 1
+        for key in alive:
+            running[key][1].advance(done)
+            reached[key] = done
+        alive = _better_half(alive, running) if len(alive) > LEAST_LEFT else alive
+    return _searched(branches, running, reached, alive)
+
+
+def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Searched:
+    """The best of all depths and seeds, each trained to the end."""
+    epochs = branches.prepared.training.epochs
+    running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
+    for _, course in running.values():
+        course.advance(epochs)
+    return _searched(branches, running, dict.fromkeys(running, epochs), list(running))
+
+
+Key = tuple[int, int]
+Running = dict[Key, tuple[OnTap, Course]]
+
+
+def _begun(branches: Branches, layers: int, seed: int) -> tuple[OnTap, Course]:
+    return branches.course(branches.path(layers), seed=seed)
+
+
+def _better_half(alive: Sequence[Key], running: Running) -> list[Key]:
+    keep = max(LEAST_LEFT, -(-len(alive) // 2))
+    return sorted(alive, key=lambda key: (-running[key][1].best, key))[:keep]
+
+
+def _searched(
+    branches: Branches, running: Running, reached: dict[Key, int], ended: Sequence[Key]
+) -> Searched:
+    """Of those that trained to the end the best; ties: fewer layers, then the smaller seed (2.a.6)."""
+    layers, seed = min(ended, key=lambda key: (-running[key][1].best, key))
+    module, course = running[layers, seed]
+    return Searched(
+        best=branches.grown(branches.path(layers), module, course),
+        candidates=tuple(
+            Candidate(layers=key[0], seed=key[1], epochs=reached[key], score=course.best)
+            for key, (_, course) in running.items()
+        ),
+    )

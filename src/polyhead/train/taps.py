@@ -1,0 +1,165 @@
+"""Labelled examples over states kept at a tap: what the training loop reads when a branch is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyhead.model import stored_value
+from polyhead.nn.states import States
+from polyhead.plan import Path
+from polyhead.sharing.branch import BranchPart, tap_of, tap_path
+from polyhead.store.features import Features
+from polyhead.tasks.kinds import kind_of
+from polyhead.text.words import first_subtokens
+from polyhead.train.examples import stacked, without_unread
+from polyhead.train.extract import Extractor, Wanted
+from polyhead.train.fit import Batch
+from polyhead.train.order import LengthSorted
+from polyhead.train.prepare import Prepared, Split, single_inputs
+
+
+class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """States at the tap of some texts."""
+
+    hidden: Tensor  # (rows, tokens, width)
+    mask: Tensor  # (rows, tokens)
+    words: Tensor | None = None  # (rows, words)
+
+
+class TapExamples(LengthSorted):
+    """Targets, and the kept states of their inputs; `second` holds the other text of pairs read separately.
+
+    `soft` are a teacher's outputs, one array an example: each batch then carries them beside the targets. `teacher`
+    answers each batch anew instead.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        targets: Sequence[np.ndarray],
+        *,
+        second: Features | None = None,
+        words: Sequence[np.ndarray] | None = None,
+        soft: Sequence[np.ndarray] | None = None,
+        teacher: Callable[..., Tensor] | None = None,
+    ) -> None:
+        self._features, self._second, self._targets, self._words = features, second, targets, words
+        self._soft, self._teacher = soft, teacher
+        super().__init__(features.lengths if second is None else np.maximum(features.lengths, second.lengths))
+
+    def unread(self, member: int) -> np.ndarray | None:
+        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        return None if self._words is None else self._words[member] < 0
+
+    def batch(self, members: np.ndarray) -> Batch:
+        """The kept states of these examples and their targets."""
+        words = None if self._words is None else _padded([self._words[i] for i in members])
+        arguments: tuple[object, ...] = (_taken(self._features, members, words),)
+        if self._second is not None:
+            arguments = (*arguments, _taken(self._second, members, None))
+        targets = stacked([without_unread(self._targets[i], self.unread(i)) for i in members])
+        soft = None if self._soft is None else _stacked_outputs([self._soft[i] for i in members])
+        if self._teacher is not None:
+            soft = self._teacher(*arguments)
+        return Batch(arguments=arguments, targets=targets, members=members, soft=soft)
+
+
+class OnTap(nn.Module):
+    """A branch that reads kept states; under bfloat16 autocast where asked."""
+
+    def __init__(self, part: BranchPart, path: Path, *, bfloat16: bool) -> None:
+        super().__init__()
+        self.part, self._tap, self._bfloat16 = part, tap_of(path), bfloat16
+        self._stop, self._pool = path.layers[-1].stop, path.stored().pool
+
+    def forward(self, first: TapBatch, second: TapBatch | None = None) -> Tensor:
+        """Outputs (rows, labels) or (rows, words, labels)."""
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16 and self.training):
+            values = [self._value(one) for one in (first, second) if one is not None]
+        outputs: Tensor = self.part(*values[0], *([values[1]] if second is not None else []))
+        return outputs
+
+    def _value(self, batch: TapBatch) -> tuple[Tensor, Tensor]:
+        states = States(hidden=(batch.hidden,), mask=batch.mask, first=self._tap)
+        value = stored_value(self.part.run(states, stop=self._stop), self._pool, batch.words)
+        return value.values, value.mask
+
+    def served(self, dtype: torch.dtype) -> OnTap:
+        """The same with the branch as a backend runs it."""
+        made = OnTap.__new__(OnTap)
+        nn.Module.__init__(made)
+        made.part, made._tap, made._bfloat16 = self.part.served(dtype), self._tap, False
+        made._stop, made._pool = self._stop, self._pool
+        return made.eval()
+
+
+def wanted_taps(prepared: Prepared, path: Path, *, precision: str) -> list[Wanted]:
+    """Every input of every split, for the value at the path's tap."""
+    kept = tap_path(path, precision=precision)
+    return [
+        Wanted(path=kept, inputs=inputs)
+        for split in prepared.splits
+        for inputs in single_inputs(split.examples.inputs, prepared.task)
+    ]
+
+
+def tap_examples(
+    prepared: Prepared,
+    split: Split,
+    path: Path,
+    extractor: Extractor,
+    *,
+    precision: str,
+    soft: Sequence[np.ndarray] | None = None,
+    teacher: Callable[..., Tensor] | None = None,
+) -> TapExamples:
+    """The split's targets over the states kept at the path's tap."""
+    kept = tap_path(path, precision=precision)
+    store = extractor.store(kept)
+    features = [
+        store.features(Wanted(path=kept, inputs=inputs).keys())
+        for inputs in single_inputs(split.examples.inputs, prepared.task)
+    ]
+    words = None
+    if kind_of(prepared.task).per_word:
+        assert split.examples.words is not None
+        encoded = extractor.tokeniser.encode(split.examples.inputs)
+        words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
+    return TapExamples(
+        features[0],
+        split.examples.targets,
+        second=features[1] if len(features) > 1 else None,
+        words=words,
+        soft=soft,
+        teacher=teacher,
+    )
+
+
+def _taken(features: Features, members: np.ndarray, words: Tensor | None) -> TapBatch:
+    taken = features.take(members)
+    return TapBatch(
+        hidden=torch.from_numpy(taken.values)[:, :, 0], mask=torch.from_numpy(taken.mask), words=words
+    )
+
+
+def _padded(words: Sequence[np.ndarray]) -> Tensor:
+    out = np.full((len(words), max(1, max(len(w) for w in words))), -1, np.int64)
+    for row, index in enumerate(words):
+        out[row, : len(index)] = index
+    return torch.from_numpy(out)
+
+
+def _stacked_outputs(outputs: Sequence[np.ndarray]) -> Tensor:
+    """(rows, labels), or (rows, words, labels) padded with zeros; a word that was not read is zeros too."""
+    if outputs[0].ndim == 1:
+        return torch.from_numpy(np.stack(outputs))
+    longest = max(1, max(len(one) for one in outputs))
+    out = np.zeros((len(outputs), longest, outputs[0].shape[-1]), np.float32)
+    for row, one in enumerate(outputs):
+        out[row, : len(one)] = np.nan_to_num(one)
+    return torch.from_numpy(out)

@@ -1,0 +1,115 @@
+"""`polyhead scan`: tables, the tree, JSON, and folders that cannot be read."""
+
+import json
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import checkpoints
+from cli.commands import run
+
+
+@pytest.fixture(scope="module")
+def folders():
+    return [
+        checkpoints.trained("mood", frozen=3),
+        checkpoints.trained("names", frozen=3),
+        checkpoints.trained("topics", frozen=1),
+    ]
+
+
+def row_of(done, name):
+    """The folder's line in the first table."""
+    return next(line for line in done.out.splitlines() if line.split()[:1] == [name])
+
+
+def line_of(done, *words):
+    """The one line that holds all the words."""
+    (line,) = [line for line in done.out.splitlines() if all(word in line for word in words)]
+    return line
+
+
+def test_prefixes_stand_in_the_table_and_in_the_tree(folders):
+    done = run("scan", *folders)
+    assert done.code == 0, done.err
+    assert "3 checkpoints" in done.out
+    row = row_of(done, "Bert-mood-3-1")
+    assert "embeddings, layers 1 to 3" in row and "Bert-names-3-1" in row and "single_label" in row
+    assert "embeddings, layer 1" in row_of(done, "Bert-topics-1-1")
+    tree = [line.strip("└├─│ ") for line in done.out.splitlines() if "tasks]" in line]
+    assert tree[1:] == ["Layer 1  [3 tasks]", "Layers 2 to 3  [2 tasks]"]
+    assert "Layer 4 of task:Bert-mood-3-1" in done.out
+
+
+def test_savings_and_the_next_command_are_shown(folders):
+    """12 layers apart; merged 3 of the trunk, one of each of the two, and three of the third."""
+    done = run("scan", *folders)
+    assert line_of(done, "layers run").split() == ["layers", "run", "12", "8", "33.3", "%"]
+    assert f"next: polyhead import BUNDLE {' '.join(map(str, folders))}" in done.out
+
+
+def test_json_holds_what_is_printed(folders):
+    told = json.loads(run("scan", *folders, "--base", checkpoints.base(), "--tokens", 16, "--json", "-").out)
+    assert set(told) == {"models", "base", "pairs", "groups", "tokens", "apart", "merged"}
+    assert [model["with_base"]["layers"] for model in told["models"]] == [3, 3, 1]
+    assert [model["kind"] for model in told["models"]] == ["single_label", "tagging", "multi_label"]
+    assert told["tokens"] == 16
+    assert told["apart"]["layers"] == 12
+    assert {pair["layers"] for pair in told["pairs"]} == {3, 1}
+    assert told["groups"][0]["trunk"] == str(checkpoints.base())
+    digests = [model["digests"] for model in told["models"]]
+    assert digests[0]["layers"][:3] == digests[1]["layers"][:3]
+    assert digests[0]["layers"][3] != digests[1]["layers"][3]
+
+
+def test_longer_texts_cost_more(folders):
+    short, long = (
+        json.loads(run("scan", *folders, "--tokens", n, "--json", "-").out)["apart"]["flops"] for n in (8, 32)
+    )
+    assert long > 4 * short
+
+
+def test_beside_a_base_every_folder_says_how_it_differs(folders, tmp_path):
+    model = checkpoints.classifier("mood")
+    weight = model.bert.encoder.layer[2].attention.self.query.weight.data
+    weight += 0.1 * weight[:, :1] @ weight[:1]
+    model.save_pretrained(tmp_path / "adapter")
+    checkpoints.wordpiece().save_pretrained(tmp_path / "adapter")
+    done = run("scan", *folders, tmp_path / "adapter", "--base", checkpoints.base())
+    assert done.code == 0, done.err
+    low = line_of(done, "adapter", "rank 1 (layers.2.attention.query.weight)")
+    assert low.split()[-1] == "yes"
+    assert line_of(done, "Bert-topics-1-1", "or more").split()[-1] == "no"
+    assert f"--base {checkpoints.base()}" in done.out
+
+
+def test_a_base_without_a_head_may_stand_among_the_folders(folders):
+    done = run("scan", checkpoints.base(), folders[0])
+    assert done.code == 0, done.err
+    assert "Bert-base-0 cannot be imported" in done.out
+    assert f"next: polyhead import BUNDLE {folders[0]} --base {checkpoints.base()}" in done.out
+
+
+def test_checkpoints_that_share_nothing_say_so():
+    strangers = [checkpoints.trained("mood"), checkpoints.trained("mood", family="Electra")]
+    done = run("scan", *strangers)
+    assert done.code == 0
+    assert "nothing to merge" in done.out
+    assert line_of(done, "layers run").split()[-2:] == ["0.0", "%"]
+
+
+def test_one_folder_is_enough(folders):
+    done = run("scan", folders[0])
+    assert done.code == 0
+    assert "1 checkpoint" in done.out
+
+
+def test_folders_that_cannot_be_read_are_named(folders, tmp_path):
+    run("scan", folders[0], tmp_path / "absent").refuses("TrunkNotFound", "absent")
+    (tmp_path / "empty").mkdir()
+    run("scan", folders[0], tmp_path / "empty").refuses("TrunkNotFound", "empty", "config.json")
+    run("scan", folders[0], folders[0]).refuses("twice")
+    run("scan", folders[0], "--base", tmp_path / "empty").refuses("config.json")
+    run("scan").refuses("Missing argument", code=2)
+    run("scan", folders[0], "--tokens", 0).refuses("tokens", code=2)
