@@ -30,6 +30,8 @@ STRUCTS = (
     project.TaskEntry,
     project.DataFile,
     project.Pooled,
+    project.Branch,
+    project.Choice,
     project.Training,
 )
 HELP_WIDTH = 100
@@ -132,8 +134,7 @@ def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
     hints = typing.get_type_hints(kind)
     if kind.__struct_config__.tag is not None:
         key, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
-        default = f'`"{tag}"`' if project.Strategy is kind else "required"  # the only one may be left unsaid
-        lines.append(f'| `{key}` | `"{tag}"` | {default} | {known.get(str(key), NO_MEANING)} |')
+        lines.append(f'| `{key}` | `"{tag}"` | required | {known.get(str(key), NO_MEANING)} |')
     for field in msgspec.structs.fields(kind):
         cells = (
             f"`{field.name}`",
@@ -153,7 +154,7 @@ def _type(hint: object) -> str:
     if origin is typing.Literal:
         return " or ".join(f'`"{choice}"`' for choice in inside)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(_type(one) for one in inside if one is not types.NoneType)
+        return " or ".join(dict.fromkeys(_type(one) for one in inside if one is not types.NoneType))
     if origin is dict:
         return f"table of {_type(inside[1])}"
     if origin is tuple:
@@ -163,7 +164,8 @@ def _type(hint: object) -> str:
             else f"list of {len(inside)} {_type(inside[0])}s"
         )
     names = {"DataFile": "a file table", "Pooled": "a strategy table", "Training": "a training table"}
-    names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task"}
+    names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task", "Branch": "a strategy table"}
+    names |= {"Choice": "an allocation table"}
     return names[typing.cast(type, hint).__name__]
 
 

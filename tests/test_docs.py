@@ -18,7 +18,7 @@ from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
 from polyhead.plan import CodecName
-from polyhead.project import Pooled, Project, read_project
+from polyhead.project import Project, Strategy, read_project
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
 
@@ -403,7 +403,8 @@ def test_every_kind_strategy_backend_codec_and_metric_is_named():
     from polyhead.tasks.task import Task
 
     text = all_text()
-    for name in (*KINDS, Pooled.__struct_config__.tag, *BACKENDS, *get_args(CodecName)):
+    strategies = [one.__struct_config__.tag for one in get_args(Strategy)]
+    for name in (*KINDS, *strategies, *BACKENDS, *get_args(CodecName)):
         assert f"`{name}`" in text, name
     named_metrics = set()
     fields = {"single_label": {"positive": "a"}, "regression": {"range": (0.0, 1.0)}}
@@ -460,7 +461,7 @@ def test_changelog_names_the_version_and_fragments_follow_the_rule():
     assert f"## [{polyhead.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
     for file in (ROOT / "changes").iterdir():
         assert file.name == "README.md" or re.fullmatch(
-            r"\d+\.(added|changed|fixed|removed)\.md", file.name
+            r"\d+(-[a-z-]+)?\.(added|changed|fixed|removed)\.md", file.name
         ), file
 
 

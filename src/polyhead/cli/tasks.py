@@ -271,9 +271,8 @@ def _answers_changed(certificate: Certificate, name: str) -> list[str]:
         return []
     if name not in certificate.answers_changed:
         return ["  the old version cannot be read, so its answers are not compared"]
-    changed = certificate.answers_changed[name]
-    probes = certificate.after[name].probes
-    lines = [f"  {counted(len(changed), 'answer')} changed, on {counted(probes, 'probe')} of the new version"]
+    changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
+    lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]
     lines += [f"    {_said(change)}" for change in changed[:SHOWN]]
     if len(changed) > SHOWN:
         lines.append(f"    and {len(changed) - SHOWN:,} more: see answers_changed in {_file(certificate)}")

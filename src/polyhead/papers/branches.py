@@ -132,10 +132,10 @@ class Runs:
                     self._row(task, seed, "branch", layers, self.layers - layers, run)
 
     def students(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
-        """Students of each task's best teacher of the same seed, from both starts."""
+        """Students of each task's teacher of the same seed, from both starts."""
         for seed in seeds:
             for task in tasks:
-                depth = self.teacher_depth(task, seed)
+                depth = self.teacher_depth(task)
                 for layers in (n for n in STUDENTS if n <= depth):
                     for init in ("teacher", "pretrained"):
                         run = partial(self._student, task, seed, depth, layers, init)
@@ -154,12 +154,12 @@ class Runs:
                 run = partial(self._searched, task, seed)
                 self.study.row(run, task=task, seed=seed, method="search", init="")
 
-    def teacher_depth(self, task: str, seed: int) -> int:
-        """The depth with the best validation score under this seed; ties: fewer layers (2.a.6)."""
+    def teacher_depth(self, task: str) -> int:
+        """The depth with the best validation score under the first seed, for all seeds; ties: fewer layers (2.a.6)."""
         found = {
             int(str(row["layers"])): float(str(row["validation"]))
             for row in self.study.rows
-            if (row["task"], row["seed"], row["method"]) == (task, seed, "branch")
+            if (row["task"], row["seed"], row["method"]) == (task, SEEDS[0], "branch")
         }
         return min(found, key=lambda layers: (-found[layers], layers))
 
@@ -217,7 +217,7 @@ class Runs:
         grown = branches.teacher(layers)
         facts = clock.facts()
         self._keep(task, seed, layers, grown)
-        return {**self._scores(branches, grown), **facts}
+        return {**self._scores(branches, grown, f"branch-{layers}"), **facts}
 
     def _student(self, task: str, seed: int, depth: int, layers: int, init: str) -> dict[str, object]:
         branches = self.branches(task, seed, init=init)
@@ -225,7 +225,9 @@ class Runs:
         teacher = self._kept(branches, task, seed, depth)
         clock = _Clock()
         grown = branches.student(teacher, layers)
-        return {"teacher_layers": depth, **self._scores(branches, grown), **clock.facts()}
+        facts = clock.facts()
+        name = f"student-{layers}" + ("" if init == "teacher" else f" from {init}")
+        return {"teacher_layers": depth, **self._scores(branches, grown, name), **facts}
 
     def _searched(self, task: str, seed: int) -> dict[str, object]:
         """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
@@ -244,7 +246,7 @@ class Runs:
             self.fill(branches, range(1, self.layers + 1))
             found = halving(branches, range(1, self.layers + 1), [seed])
             facts = clock.facts()
-            scores = self._scores(branches, found.best)
+            scores = self._scores(branches, found.best, "search")
         finally:
             self.extractor = kept
             shutil.rmtree(folder, ignore_errors=True)
@@ -278,25 +280,76 @@ class Runs:
         facts = clock.facts()
         if teacher is None:
             whole.save(self.folder / "parts" / f"{task}-full-{seed}.pt")
-        scores = {s.name: whole.evaluate(s) for s in branches.prepared.splits if s.name != "train"}
-        return {**self._described(branches.prepared, scores, whole.fitted.best_epoch), **facts}
+        name = f"{'half' if teacher else 'full'}-{layers}"
+        return {**self._described(branches.prepared, name, whole.outputs, whole.fitted.best_epoch), **facts}
 
-    def _scores(self, branches: Branches, grown: Grown) -> dict[str, object]:
-        prepared = branches.prepared
-        scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
-        return self._described(prepared, scores, grown.fitted.best_epoch)
+    def _scores(self, branches: Branches, grown: Grown, name: str) -> dict[str, object]:
+        outputs = partial(branches.outputs, grown)
+        return self._described(branches.prepared, name, outputs, grown.fitted.best_epoch)
 
     def _described(
-        self, prepared: Prepared, scores: dict[str, dict[str, float]], best_epoch: int
+        self,
+        prepared: Prepared,
+        name: str,
+        outputs: Callable[[Split], list[np.ndarray]],
+        best_epoch: int,
     ) -> dict[str, object]:
-        metric = prepared.task.metric or ""
+        """Scores on validation and on the reported split, whose outputs are kept for intervals."""
+        from polyhead.tasks.kinds import kind_of
+
+        task, metric = prepared.task, prepared.task.metric or ""
+        found = {}
+        for split in prepared.splits[1:]:
+            values = outputs(split)
+            found[split.name] = kind_of(task).evaluate(task, values, split.examples.targets)[metric]
+            if split.name == "test":
+                file = self.outputs_file(task.name, prepared.training.seed, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.save(file, np.stack(values))
         return {
             "metric": metric,
-            "validation": scores["validation"][metric],
-            "test": scores["test"][metric],
+            **found,
             **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
             "best_epoch": best_epoch,
         }
+
+    def outputs_of(self, task: str, seed: int, name: str) -> np.ndarray:
+        """A run's outputs on the reported split, (examples, outputs); models whose outputs are gone answer anew.
+
+        Raises OSError where neither the outputs nor the model are kept.
+        """
+        file = self.outputs_file(task, seed, name)
+        if not file.exists():
+            branches = self.branches(task, seed)
+            method, layers = name.split(" ")[0].rsplit("-", 1)
+            if method == "branch":
+                self.fill(branches, [int(layers)])
+                outputs = branches.outputs(
+                    self._kept(branches, task, seed, int(layers)), branches.prepared.splits[-1]
+                )
+            else:
+                outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.pt")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, np.stack(outputs))
+        found: np.ndarray = np.load(file)
+        return found
+
+    def _restored(self, branches: Branches, file: FilePath) -> list[np.ndarray]:
+        from polyhead.train.whole import restore_whole
+
+        whole = restore_whole(
+            branches.prepared,
+            branches.strategy,
+            self.extractor,
+            layers=self.layers,
+            precision=self.precision,
+            file=file,
+        )
+        return whole.outputs(branches.prepared.splits[-1])
+
+    def outputs_file(self, task: str, seed: int, name: str) -> FilePath:
+        """Where a run's outputs on the reported split are kept; `name` is that of `wei2021.Run.option`."""
+        return self.folder / "outputs" / f"{task}-{seed}-{name.replace(' ', '-')}.npy"
 
     def _keep(self, task: str, seed: int, layers: int, grown: Grown) -> None:
         from safetensors.numpy import save_file

@@ -116,9 +116,13 @@ class Branches:
 
     def evaluate(self, grown: Grown, split: Split) -> dict[str, float]:
         """All metrics of the task's kind on the whole split, as the branch will be served."""
-        examples = tap_examples(self.prepared, split, grown.path, self.extractor, precision=self.precision)
-        outputs = outputs_of(grown.module.served(self._dtype), examples)
+        outputs = self.outputs(grown, split)
         return kind_of(self.prepared.task).evaluate(self.prepared.task, outputs, split.examples.targets)
+
+    def outputs(self, grown: Grown, split: Split) -> list[np.ndarray]:
+        """The branch's outputs for every example of the split, as it will be served."""
+        examples = tap_examples(self.prepared, split, grown.path, self.extractor, precision=self.precision)
+        return outputs_of(grown.module.served(self._dtype), examples)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -36,7 +36,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grove(msgspec.Struct, frozen=True, kw_only=True):
-    """All branches of one task: its teacher and students, and the candidates of the depth search."""
+    """All branches of one task: its teacher, others of the search that trained to the end, students; all candidates."""
 
     task: str
     kept: tuple[Kept, ...]
@@ -84,6 +84,7 @@ def grow(
     branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
     depths = depths_of(prepared, extractor.data.architecture)
     candidates: tuple[Candidate, ...] = ()
+    others: tuple[Grown, ...] = ()
     if len(depths) == 1 and strategy.seeds == 1:
         teacher = branches.teacher(depths[0])
     else:
@@ -91,7 +92,8 @@ def grow(
         search = halving if strategy.search == "halving" else grid
         found = search(branches, depths, range(first, first + strategy.seeds))
         teacher, candidates = found.best, found.candidates
-    grown = {"teacher": teacher}
+        others = tuple(one for one in found.ended if one.layers != teacher.layers)
+    grown = {"teacher": teacher} | {f"branch-{one.layers}": one for one in others}
     for layers in strategy.students:
         if layers < teacher.layers:
             grown[f"student-{layers}"] = branches.student(teacher, layers)

@@ -29,9 +29,10 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Searched(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found: the best branch, and every candidate."""
+    """What a search found: the best branch, the best of every depth that was trained to the end, every candidate."""
 
     best: Grown
+    ended: tuple[Grown, ...]
     candidates: tuple[Candidate, ...]
 
     def spread(self) -> dict[int, dict[str, float]]:
@@ -93,10 +94,12 @@ def _searched(
     branches: Branches, running: Running, reached: dict[Key, int], ended: Sequence[Key]
 ) -> Searched:
     """Of those that trained to the end the best; ties: fewer layers, then the smaller seed (2.a.6)."""
-    layers, seed = min(ended, key=lambda key: (-running[key][1].best, key))
-    module, course = running[layers, seed]
+    ranked = sorted(ended, key=lambda key: (-running[key][1].best, key))
+    of_depth = {key[0]: key for key in reversed(ranked)}
+    grown = {layers: branches.grown(branches.path(layers), *running[key]) for layers, key in of_depth.items()}
     return Searched(
-        best=branches.grown(branches.path(layers), module, course),
+        best=grown[ranked[0][0]],
+        ended=tuple(grown[layers] for layers in sorted(grown)),
         candidates=tuple(
             Candidate(layers=key[0], seed=key[1], epochs=reached[key], score=course.best)
             for key, (_, course) in running.items()

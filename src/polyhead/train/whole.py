@@ -35,8 +35,12 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
     def evaluate(self, split: Split) -> dict[str, float]:
         """All metrics of the task's kind on the whole split."""
-        outputs = outputs_of(self.module, _examples(self.prepared, split, self.extractor))
+        outputs = self.outputs(split)
         return kind_of(self.prepared.task).evaluate(self.prepared.task, outputs, split.examples.targets)
+
+    def outputs(self, split: Split) -> list[np.ndarray]:
+        """The model's outputs for every example of the split."""
+        return outputs_of(self.module, _examples(self.prepared, split, self.extractor))
 
     def save(self, file: FilePath) -> None:
         """Keeps the weights, for students of this model."""
@@ -62,10 +66,9 @@ def train_whole(
     module = _module(prepared, strategy, extractor, layers, precision)
     soft = None
     if teacher is not None:
-        master = _module(prepared, strategy, extractor, depth, precision)
-        master.load_state_dict(torch.load(teacher, weights_only=True))
-        soft = outputs_of(master.eval(), _examples(prepared, prepared.train, extractor))
-        known = master.state_dict()
+        master = restore_whole(prepared, strategy, extractor, layers=depth, precision=precision, file=teacher)
+        soft = master.outputs(prepared.train)
+        known = master.module.state_dict()
         module.load_state_dict({name: known[name] for name in module.state_dict()})
     validation = _examples(prepared, prepared.validation, extractor)
 
@@ -82,6 +85,16 @@ def train_whole(
         label=f"{task.name} (whole, {layers} layers)",
     )
     return Whole(prepared=prepared, extractor=extractor, module=module, fitted=fitted)
+
+
+def restore_whole(
+    prepared: Prepared, strategy: Branch, extractor: Extractor, *, layers: int, precision: str, file: FilePath
+) -> Whole:
+    """A model that `Whole.save` kept; how training went is not kept."""
+    module = _module(prepared, strategy, extractor, layers, precision)
+    module.load_state_dict(torch.load(file, weights_only=True))
+    untrained = Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0)
+    return Whole(prepared=prepared, extractor=extractor, module=module.eval(), fitted=untrained)
 
 
 def whole_path(prepared: Prepared, layers: int, width: int) -> Path:

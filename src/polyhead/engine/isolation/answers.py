@@ -105,11 +105,11 @@ class Answering:
         return self._sessions[precision]
 
 
-def changes(before: Answering, after: Answering, name: str) -> tuple[AnswerChange, ...]:
-    """The probes of both versions of a task, the old version's first, that get another answer from the new one."""
+def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
+    """How many probes the old and the new version of a task have, and those that they answer differently."""
     probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
     pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
-    return tuple(
+    return len(probes), tuple(
         AnswerChange(text=shortened(probe.text), before=old, after=new)
         for probe, old, new in pairs
         if old != new

@@ -53,6 +53,7 @@ class Certificate(Value):
     after: dict[str, Answered]  # all tasks
     unchanged: bool  # the bits of all tasks in `before` are those in `after`
     answers_changed: dict[str, tuple[AnswerChange, ...]] = {}  # of a task with a new version
+    answers_asked: dict[str, int] = {}  # of how many probes those are: of the old version and the new
     bundle_before: str = ""  # SHA-256 of bundle.json
     bundle: str = ""  # the same after the operation
     number: int = 0

@@ -118,13 +118,14 @@ def _proven(
         after = answering.answered(now.tasks)
         before = _checked(state, before, after, asked_now, operation)
         changed = _changed(state.bundle.lines, now.lines)
-        answers_changed = _answers_changed(state, answering, changed)
+        compared = _compared(state, answering, changed)
     except IsolationError:
         raise
     except PolyheadError as error:
         raise IsolationError(
             f"'{operation}' cannot be proven to leave other tasks alone, so the bundle was put back",
-            got=error,
+            got=error.what,
+            do=error.do,
         ) from error
     return state.ledger.write(
         Certificate(
@@ -134,7 +135,8 @@ def _proven(
             before=before,
             after=after,
             unchanged=True,
-            answers_changed=answers_changed,
+            answers_changed={name: those for name, (_, those) in compared.items()},
+            answers_asked={name: count for name, (count, _) in compared.items()},
             bundle_before=state.sha256,
             bundle=bundle_hash(state.root),
         )
@@ -194,10 +196,10 @@ def _changed(
     }
 
 
-def _answers_changed(
+def _compared(
     state: _State, answering: Answering, changed: Changed
-) -> dict[str, tuple[AnswerChange, ...]]:
-    """For each task with a new version, its probes that get another answer; no entry where the old is unreadable."""
+) -> dict[str, tuple[int, tuple[AnswerChange, ...]]]:
+    """For each task with a new version whose old one can be read: how many probes were asked, which answers changed."""
     found = {}
     for name, (old, new) in changed.items():
         if old is not None and new is not None:

@@ -1,0 +1,217 @@
+"""Branches of every depth, full fine-tuning, students and searches on eight tasks: quality, and what a search costs.
+
+Hours on two cores. It goes on where it stopped (`runs/branches.jsonl`). `--tasks a,b --rows FILE` makes the rows of
+some tasks only, so that two processes of one thread each share the work; `--report --rows FILE...` writes the results
+from the rows that are there and trains nothing. Models and outputs lie beside the rows, in a folder of the same name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from settings import DATA, RESULTS, RUNS
+
+from polyhead.allocate import Allocation, best_under, price_of
+from polyhead.nn.load import load_trunk
+from polyhead.papers.branches import SEEDS, TASKS, Runs
+from polyhead.papers.wei2021 import Run, boxes, gains, options_of, plot_figure2, runs_of
+from polyhead.report.frontier import apart, plot_frontier
+from polyhead.report.results import Claim, Study, results, write_results
+from polyhead.tasks.kinds import kind_of
+
+NAME = "branches_quality"
+LAYERS = 6
+FULL = LAYERS * len(TASKS)
+RESAMPLES = 1000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "branches.jsonl"])
+    parser.add_argument("--report", action="store_true")
+    asked = parser.parse_args()
+    tasks = asked.tasks.split(",")
+    if not asked.report:
+        make_rows(runs_in(asked.rows[0]), tasks)
+    if asked.report or set(tasks) == set(TASKS):
+        report([runs_in(file) for file in asked.rows])
+
+
+def runs_in(file: Path) -> Runs:
+    return Runs(DATA, file.with_suffix(""), Study(file), say=lambda line: print(line, flush=True))
+
+
+def make_rows(runs: Runs, tasks: list[str]) -> None:
+    """One seed after another, so that what is there at any time is a whole study of fewer seeds."""
+    for seed in SEEDS:
+        runs.grid(tasks, [seed])
+        runs.students(tasks, [seed])
+        runs.halves(tasks, [seed])
+    for seed in SEEDS:
+        runs.searches(tasks, [seed])
+
+
+def report(several: list[Runs]) -> None:
+    everything = [row for runs in several for row in runs.study.rows]
+    rows = sorted(everything, key=lambda row: (TASKS.index(str(row["task"])), row["seed"]))
+    runs = runs_of(rows)
+    by_task = {str(row["task"]): source for source in several for row in source.study.rows}
+    made = claims(rows, runs, by_task)
+    found = results(NAME, command="python benchmarks/branches_quality.py", rows=rows, claims=made)
+    print(write_results(RESULTS, found))
+    plot_figure2(runs, RESULTS / "branches_students.png")
+    price = price_of("layers", load_trunk("minilm").architecture)
+    full = [statistics.mean(r.points("validation") for r in runs if is_full(r, task)) for task in TASKS]
+    baseline = apart("full fine-tuning", full, price, layers=LAYERS)
+    plot_frontier(options_of(runs), price, RESULTS / "branches_frontier.png", baselines=[baseline])
+    for claim in found.claims:
+        print(
+            f"{'holds ' if claim.holds else 'MISSED'}  {claim.id}  {claim.value:.4g} {claim.unit}  {claim.text}"
+        )
+
+
+def is_full(run: Run, task: str) -> bool:
+    return run.method == "full" and run.task == task
+
+
+def claims(rows: list[dict], runs: tuple[Run, ...], by_task: dict[str, Runs]) -> list[Claim]:
+    price = price_of("layers", load_trunk("minilm").architecture)
+    options = options_of(runs)
+    half, third = (best_under(options, budget, price) for budget in (FULL // 2, round(0.34 * FULL)))
+    low, middle = interval(runs, half, by_task)
+    aimed, goal = share(runs, half), share(runs, third)
+    said = scale(rows)
+    return [
+        Claim(
+            id="branches.mixed-quality",
+            text=f"mixed model, the exact best on validation within {FULL // 2} of {FULL} layer evaluations "
+            f"({half.layers} used): mean test score of eight tasks over that of full fine-tuning "
+            f"({aimed.shown}; {said})",
+            target=0.99,
+            value=aimed.ratio,
+            unit="ratio",
+            holds=aimed.ratio >= 0.99,
+        ),
+        Claim(
+            id="branches.mixed-lower-bound",
+            text=f"the same ratio: lower end of its 95 % interval by paired bootstrap over test examples and seeds "
+            f"({RESAMPLES} resamples, median {middle:.4f})",
+            target=0.975,
+            value=low,
+            unit="ratio",
+            holds=low >= 0.975,
+        ),
+        Claim(
+            id="branches.mixed-goal",
+            text=f"the goal beyond: the best on validation within 34 % of the layer evaluations "
+            f"({third.layers} of {FULL}; {goal.shown})",
+            target=0.996,
+            value=goal.ratio,
+            unit="ratio",
+            holds=goal.ratio >= 0.996,
+        ),
+        search_cost(rows),
+        students(runs),
+    ]
+
+
+class Share:
+    """A choice's mean test score over that of full fine-tuning, by seed and in the mean."""
+
+    def __init__(self, chosen: dict[int, float], full: dict[int, float]) -> None:
+        self.ratio = statistics.mean(chosen.values()) / statistics.mean(full.values())
+        seeds = [chosen[seed] / full[seed] for seed in chosen]
+        spread = f" ± {statistics.stdev(seeds):.3f}" if len(seeds) > 1 else ""
+        self.shown = (
+            f"{statistics.mean(chosen.values()):.2f} against {statistics.mean(full.values()):.2f}, {len(seeds)} "
+            f"seeds, ratio by seed {statistics.mean(seeds):.3f}{spread}"
+        )
+
+
+def share(runs: tuple[Run, ...], allocation: Allocation) -> Share:
+    def by_seed(name_of: Callable[[str], str]) -> dict[int, float]:
+        scores: dict[int, list[float]] = {}
+        for run in runs:
+            if run.option == name_of(run.task):
+                scores.setdefault(run.seed, []).append(run.points("test"))
+        return {
+            seed: statistics.mean(found) for seed, found in sorted(scores.items()) if len(found) == len(TASKS)
+        }
+
+    return Share(by_seed(lambda task: allocation.chosen[task].name), by_seed(lambda task: f"full-{LAYERS}"))
+
+
+def interval(runs: tuple[Run, ...], allocation: Allocation, by_task: dict[str, Runs]) -> tuple[float, float]:
+    """The 2.5th percentile and the median of the ratio, examples and seeds drawn anew, the same for both models."""
+    rng = np.random.default_rng(0)
+    seeds = sorted({run.seed for run in runs})
+    totals = np.zeros((2, RESAMPLES))
+    for task in TASKS:
+        prepared = by_task[task].prepared(task)
+        targets = prepared.splits[-1].examples.targets
+        names = (allocation.chosen[task].name, f"full-{LAYERS}")
+        outputs = {(n, s): by_task[task].outputs_of(task, s, n) for n in names for s in seeds}
+        for resample in range(RESAMPLES):
+            drawn, members = rng.choice(seeds, len(seeds)), rng.integers(0, len(targets), len(targets))
+            for index, name in enumerate(names):
+                scores = [
+                    score(prepared.task, outputs[name, seed][members], targets, members)
+                    for seed in set(drawn)
+                ]
+                weights = [int((drawn == seed).sum()) for seed in set(drawn)]
+                totals[index, resample] += np.average(scores, weights=weights)
+    ratios = totals[0] / totals[1]
+    return float(np.quantile(ratios, 0.025)), float(np.median(ratios))
+
+
+def score(task: object, outputs: np.ndarray, targets: list[np.ndarray], members: np.ndarray) -> float:
+    kind = kind_of(task)
+    return kind.evaluate(task, list(outputs), [targets[i] for i in members])[kind.default_metric(task)]
+
+
+def search_cost(rows: list[dict]) -> Claim:
+    searches = {(r["task"], r["seed"]): r for r in rows if r["method"] == "search"}
+    full = {(r["task"], r["seed"]): r for r in rows if r["method"] == "full"}
+    spent = sum(float(r["cpu_seconds"]) for r in searches.values())
+    once = sum(float(full[key]["cpu_seconds"]) for key in searches)
+    seeds = sorted({seed for _, seed in searches})
+    found = [100 * (float(r["test"]) - float(full[key]["test"])) for key, r in searches.items()]
+    return Claim(
+        id="branches.search-cost",
+        text=f"successive halving over all six depths, its trunk pass included, against one full fine-tuning of each "
+        f"task, CPU seconds, seeds {seeds} ({spent:.0f} against {once:.0f} s; what it found scores "
+        f"{statistics.mean(found):+.1f} points against full fine-tuning on test)",
+        target=3.0,
+        value=spent / once,
+        unit="times",
+        holds=spent / once <= 3.0,
+    )
+
+
+def students(runs: tuple[Run, ...]) -> Claim:
+    found = gains(boxes(runs))
+    return Claim(
+        id="branches.student-init",
+        text=f"students that start from their teacher minus those that start from the trunk: median test score over "
+        f"seeds, mean of {len(found)} pairs of task and length (above 0 in {sum(g > 0 for g in found.values())})",
+        target=0.0,
+        value=statistics.mean(found.values()),
+        unit="points",
+        holds=statistics.mean(found.values()) > 0,
+    )
+
+
+def scale(rows: list[dict]) -> str:
+    sizes = sorted({int(row["train_rows"]) for row in rows})
+    return f"{sizes[0]:,} to {sizes[-1]:,} training rows a task, 3 epochs"
+
+
+if __name__ == "__main__":
+    main()
