@@ -257,6 +257,59 @@ def test_layers_are_cut_where_another_path_leaves():
     assert shared == [(0, 2, ("a", "b", "c")), (2, 5, ("b", "c")), (5, 8, ("c",))]
 
 
+def test_private_layers_are_not_cut_where_others_leave_the_trunk_but_the_trunk_is():
+    """A branch of layers 2 to 8 stays one node, though others tap the trunk at 4 and 6."""
+    plan = merge({"a": branch("a", 2), "b": branch("b", 4), "c": branch("c", 6)})
+    cut = {
+        owner: [(s.node.start, s.node.stop) for s in plan.steps if getattr(s.node, "weights", "") == owner]
+        for owner in (TRUNK, "task:a", "task:b", "task:c")
+    }
+    assert cut == {
+        TRUNK: [(0, 2), (2, 4), (4, 6)],
+        "task:a": [(2, 8)],
+        "task:b": [(4, 8)],
+        "task:c": [(6, 8)],
+    }
+
+
+def test_layers_of_one_part_are_cut_where_its_own_paths_part_and_meet_below():
+    """Two tasks over a branch of one owner share what is equal of it, another's branch over the same range does not."""
+    nodes = branch("family", 2).nodes
+    shared = {
+        "a": Path(nodes=(*nodes[:-1], head("a"))),
+        "b": Path(nodes=(*nodes[:2], msgspec.structs.replace(nodes[2], stop=5), Pool(), head("b"))),
+        "c": branch("c", 2, stop=5),
+    }
+    plan = merge(shared)
+    own = {
+        (s.node.start, s.node.stop): s.tasks
+        for s in plan.steps
+        if getattr(s.node, "weights", "") == "task:family"
+    }
+    assert own == {(2, 5): ("a", "b"), (5, 8): ("a",)}
+    assert [s.node.stop for s in plan.steps if getattr(s.node, "weights", "") == "task:c"] == [5]
+
+
+@given(many(least=2))
+def test_layers_are_cut_only_where_layers_of_the_same_weights_start_or_stop(tasks):
+    edges: dict[str, set[int]] = {}
+    for path in tasks.values():
+        for node in path.layers:
+            edges.setdefault(node.weights, set()).update((node.start, node.stop))
+    found = [step.node for step in merge(tasks).steps if isinstance(step.node, Layers)]
+    assert found and all({node.start, node.stop} <= edges[node.weights] for node in found)
+    for node in found:
+        inside = {edge for edge in edges[node.weights] if node.start < edge < node.stop}
+        assert not inside or not node.is_plain or node.width is not None
+
+
+@given(many())
+def test_merging_changes_no_digest(tasks):
+    plan = merge(tasks)
+    for task, path in tasks.items():
+        assert digest(plan.path(task), parts(path)) == digest(path, parts(path))
+
+
 def test_trunks_of_another_digest_share_nothing():
     plan = merge({"a": pooled("a", trunk="one"), "b": pooled("b", trunk="two")})
     assert all(len(step.tasks) == 1 for step in plan.steps)

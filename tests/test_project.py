@@ -5,7 +5,18 @@ import pytest
 
 from polyhead.config import to_toml
 from polyhead.errors import BadName, ConfigError, PolyheadError
-from polyhead.project import Pooled, TrunkChoice, read_project, strategy_of, training_of, with_seed
+from polyhead.project import (
+    BRANCH_TRAINING,
+    Branch,
+    Choice,
+    Pooled,
+    Training,
+    TrunkChoice,
+    read_project,
+    strategy_of,
+    training_of,
+    with_seed,
+)
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
 
@@ -18,8 +29,9 @@ def read(folder, text):
 
 def test_a_task_and_a_file_are_enough(tmp_path):
     project = read(tmp_path, TASK)
-    assert (project.bundle, project.trunk.name, project.training.seed) == ("bundle", "minilm", 1)
     (entry,) = project.tasks
+    assert (project.bundle, project.trunk.name, project.training) == ("bundle", "minilm", None)
+    assert strategy_of(project, entry) == Pooled() and training_of(project, entry) == Training()
     assert entry.validation == 0.1
     assert entry.test is None
     assert entry.task().labels == ("a", "b")
@@ -43,10 +55,55 @@ def test_a_tasks_own_strategy_and_training_win(tmp_path):
 
 
 def test_a_seed_reaches_every_task(tmp_path):
-    project = with_seed(read(tmp_path, TASK + "[tasks.training]\nepochs = 2\n"), 5)
-    assert project.training.seed == 5
-    assert project.tasks[0].training.seed == 5
-    assert project.tasks[0].training.epochs == 2
+    own = TASK.replace("mood", "own") + "[tasks.training]\nepochs = 2\n"
+    branch = TASK.replace("mood", "branch") + "[tasks.strategy]\nkind = 'branch'\n"
+    for shared in ("", "[training]\nepochs = 9\nseed = 3\n"):
+        before = read(tmp_path, shared + TASK + own + branch)
+        project = with_seed(before, 5)
+        assert len(project.tasks) == 3
+        for entry, old in zip(project.tasks, before.tasks, strict=True):
+            assert training_of(project, entry).seed == 5
+            unseeded = msgspec.structs.replace(
+                training_of(project, entry), seed=training_of(before, old).seed
+            )
+            assert unseeded == training_of(before, old), entry.name
+
+
+BRANCH = "[strategy]\nkind = 'branch'\n"
+
+
+def test_a_branch_says_everything_that_its_strategy_can(tmp_path):
+    said = (
+        "layers = 2\ntap = 1\nleast = 1\nmost = 3\nsearch = 'grid'\nseeds = 2\npositions = 'mean'\nhidden = 0\n"
+        "dropout = 0.2\nstudents = [1, 2]\ninit = 'pretrained'\ntemperature = 1.5\nnoisy_teacher = true\n"
+    )
+    project = read(tmp_path, BRANCH + said + TASK)
+    fields = msgspec.structs.asdict(project.strategy)
+    plain = msgspec.structs.asdict(Branch())
+    assert isinstance(project.strategy, Branch)
+    assert {name for name in fields if fields[name] == plain[name]} == {"least"}
+    assert project.strategy.students == (1, 2) and project.strategy.tap == 1
+    assert read(tmp_path, to_toml(project)) == project
+
+
+def test_an_allocation_says_how_branches_are_chosen(tmp_path):
+    assert read(tmp_path, TASK).allocation == Choice(rule="marginal", c=1.0)
+    greedy = read(tmp_path, "[allocation]\nrule = 'greedy'\nc = 2.5\n" + TASK)
+    assert greedy.allocation == Choice(rule="greedy", c=2.5)
+    budget = read(tmp_path, "[allocation]\nrule = 'budget'\nbudget = 33\nunit = 'bytes'\n" + TASK)
+    assert budget.allocation == Choice(rule="budget", budget=33, unit="bytes")
+
+
+def test_training_that_is_not_said_is_that_of_the_tasks_strategy(tmp_path):
+    """A file may mix strategies: each task has the numbers of its own, and what is said holds for all."""
+    text = TASK + TASK.replace("mood", "deep") + "[tasks.strategy]\nkind = 'branch'\n"
+    project = read(tmp_path, text)
+    pooled, branch = project.tasks
+    assert training_of(project, pooled) == Training() != training_of(project, branch) == BRANCH_TRAINING
+    said = read(tmp_path, "[training]\nepochs = 9\n" + text)
+    assert training_of(said, said.tasks[0]) == training_of(said, said.tasks[1]) == Training(epochs=9)
+    whole = read(tmp_path, BRANCH + TASK)
+    assert training_of(whole, whole.tasks[0]) == BRANCH_TRAINING
 
 
 def test_paths_start_at_the_project_file(tmp_path):
@@ -105,6 +162,34 @@ def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
         ("[strategy]\nkind = 'pooled'\nof = 0\n" + TASK, "of"),
         ("[strategy]\nkind = 'pooled'\nheads = 0\n" + TASK, "heads"),
         ("[strategy]\nkind = 'pooled'\nhidden = -1\n" + TASK, "hidden"),
+        ("[strategy]\nlayers = 2\n" + TASK, "kind"),
+        (BRANCH + "layers = 0\n" + TASK, "strategy.layers"),
+        (BRANCH + "layers = 1.5\n" + TASK, "layers"),
+        (BRANCH + "layer = 1\n" + TASK, "did you mean 'layers'?"),
+        (BRANCH + "tap = 2\n" + TASK, "strategy.tap needs strategy.layers"),
+        (BRANCH + "layers = 1\ntap = -1\n" + TASK, "strategy.tap"),
+        (BRANCH + "least = 0\n" + TASK, "strategy.least"),
+        (BRANCH + "most = 0\n" + TASK, "strategy.most"),
+        (BRANCH + "least = 3\nmost = 2\n" + TASK, "strategy.most is below strategy.least"),
+        (BRANCH + "seeds = 0\n" + TASK, "strategy.seeds"),
+        (BRANCH + "search = 'random'\n" + TASK, "search"),
+        (BRANCH + "positions = 'tokens'\n" + TASK, "positions"),
+        (BRANCH + "hidden = -1\n" + TASK, "strategy.hidden"),
+        (BRANCH + "dropout = 1.0\n" + TASK, "strategy.dropout"),
+        (BRANCH + "dropout = -0.1\n" + TASK, "strategy.dropout"),
+        (BRANCH + "temperature = 0.0\n" + TASK, "strategy.temperature"),
+        (BRANCH + "temperature = inf\n" + TASK, "strategy.temperature"),
+        (BRANCH + "students = [1, 0]\n" + TASK, "student"),
+        (BRANCH + "students = 1\n" + TASK, "students"),
+        (BRANCH + "init = 'random'\n" + TASK, "init"),
+        ("[allocation]\nrule = 'best'\n" + TASK, "rule"),
+        ("[allocation]\nc = -1\n" + TASK, "allocation.c"),
+        ("[allocation]\nc = inf\n" + TASK, "allocation.c"),
+        ("[allocation]\nrule = 'budget'\n" + TASK, "allocation.budget"),
+        ("[allocation]\nbudget = 9\n" + TASK, "allocation.budget"),
+        ("[allocation]\nrule = 'greedy'\nbudget = 9\n" + TASK, "allocation.budget"),
+        ("[allocation]\nrule = 'budget'\nbudget = 0\n" + TASK, "allocation.budget"),
+        ("[allocation]\nrule = 'budget'\nbudget = 9\nunit = 'seconds'\n" + TASK, "unit"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_files_name(tmp_path, text, said):

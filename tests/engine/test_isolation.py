@@ -222,7 +222,9 @@ def test_every_order_of_adding_gives_the_same_files_and_the_same_bits(tmp_path, 
         write_bundle(root, TRUNK)
         for name in order[:-1]:
             copying(tmp_path / name, name, root=root)()
-        last = certified(root, "add", copying(tmp_path / order[-1], order[-1], root=root), changing=order[-1:])
+        last = certified(
+            root, "add", copying(tmp_path / order[-1], order[-1], root=root), changing=order[-1:]
+        )
         kept, folders = tree(root)
         lines = json.loads(kept.pop("bundle.json"))
         assert list(lines["tasks"]) == list(order)
@@ -428,6 +430,24 @@ def test_deleting_what_was_live_cannot_be_undone_and_is_said(root):
     assert list(Bundle.open(root).tasks) == ["alike"]
 
 
+def test_disk_that_is_full_when_the_bundle_is_put_back_is_said(root, other):
+    """The one way to leave a change without proof: it must be told, and `verify` then finds no certificate."""
+    certified(root, "train", lambda: None, changing=[])
+
+    def act():
+        copying(other, "topics", root=root)()
+        swap(root, "names", 77)
+        FullDisk(patch, 1)  # the next step that touches the disk fails, and that is putting back
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(IsolationError, match="could not be put back") as caught,
+    ):
+        certified(root, "add", act, changing=["topics"])
+    assert caught.value.tasks == ("names", "topics")
+    assert checked(root).uncertified and "topics" in Bundle.open(root).tasks
+
+
 @pytest.fixture
 def leaky(monkeypatch):
     """An engine in which one task changes the last bit of another's outputs, once it is in the bundle."""
@@ -471,7 +491,9 @@ def test_a_task_that_cannot_be_read_can_be_removed_or_updated_but_not_left_alone
     flip(root / "tasks/mood/v0001/part.safetensors")
     with pytest.raises(CorruptFile, match="mood/v0001/part.safetensors"):
         certified(root, "add", copying(other, "topics", root=root), changing=["topics"])
-    certificate = certified(root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"])
+    certificate = certified(
+        root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"]
+    )
     assert certificate.answers_changed == {}
     flip(root / "tasks/names/v0001/task.json")
     with pytest.raises(CorruptFile, match="names/v0001/task.json"):

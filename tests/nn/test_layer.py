@@ -107,6 +107,61 @@ def test_visible_opens_only_rows_that_see_nothing():
     assert visible(mask)[:, 0, 0].tolist() == [[True, False], [True, True]]
 
 
+def near(mask):
+    """Each token sees the real tokens at most two places away; what is padding sees nothing."""
+    place = torch.arange(5)
+    return mask[:, None, :] & mask[:, :, None] & ((place - place[:, None]).abs() <= 2)
+
+
+@pytest.mark.parametrize("feed_forward", [12, 0], ids=["whole", "attention half"])
+@pytest.mark.parametrize("seeing", [lambda mask: mask, near], ids=["padding", "who sees whom"])
+def test_the_first_position_alone_is_that_of_the_whole_layer(hidden, mask, feed_forward, seeing):
+    layer = filled(Layer(width=8, heads=2, feed_forward=feed_forward))
+    found = layer(hidden, seeing(mask), first=True)
+    assert found.shape == (3, 1, 8)
+    torch.testing.assert_close(found, layer(hidden, seeing(mask))[:, :1], atol=1e-6, rtol=0)
+
+
+def test_the_first_position_alone_is_that_of_the_whole_layer_where_a_row_sees_nothing(layer, hidden, mask):
+    padded = mask.clone()
+    padded[1] = False
+    torch.testing.assert_close(
+        layer(hidden, padded, first=True), layer(hidden, padded)[:, :1], atol=1e-6, rtol=0
+    )
+
+
+@pytest.mark.parametrize("seeing", [lambda mask: mask, near], ids=["padding", "who sees whom"])
+def test_the_first_position_alone_has_the_gradients_of_the_whole_layer(layer, hidden, mask, seeing):
+    """Of every parameter and of every position of the input, which is read by the keys and values."""
+    found = []
+    for first in (True, False):
+        layer.zero_grad()
+        read = hidden.clone().requires_grad_()
+        layer(read, seeing(mask), first=first)[:, 0].pow(2).sum().backward()
+        found.append({"input": read.grad} | {name: p.grad.clone() for name, p in layer.named_parameters()})
+    reached = found[0]["input"][0].abs().sum(dim=1) > 0
+    assert reached.tolist() == [True, True, True, seeing is not near, seeing is not near]
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(gradient, found[1][name], atol=1e-5, rtol=0, msg=name)
+
+
+def test_the_first_position_alone_is_that_of_the_whole_layer_in_bfloat16(layer, hidden, mask):
+    """Both within a few of bfloat16's steps (2^-8 of values up to 4) of the same layer in float32."""
+    half = Layer(width=8, heads=2, feed_forward=12)
+    half.load_state_dict(layer.state_dict())
+    half.eval().to(torch.bfloat16)
+    rounded = hidden.to(torch.bfloat16)
+    first, whole = half(rounded, mask, first=True), half(rounded, mask)[:, :1]
+    assert first.dtype == torch.bfloat16
+    torch.testing.assert_close(first, whole, atol=0.05, rtol=0)
+    torch.testing.assert_close(first.float(), layer(rounded.float(), mask, first=True), atol=0.1, rtol=0)
+
+
+def test_the_first_position_alone_refuses_a_delta_which_reads_every_position(layer, hidden, mask):
+    with pytest.raises(PlanError, match="every position"):
+        layer(hidden, mask, lambda hidden, mask: hidden, first=True)
+
+
 def test_dropout_acts_in_training_mode_only(hidden, mask):
     layer = filled(Layer(width=8, heads=2, feed_forward=12, dropout=0.5))
     same = filled(Layer(width=8, heads=2, feed_forward=12))

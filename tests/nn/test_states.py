@@ -24,6 +24,20 @@ def test_layer_outside_the_range_names_the_range(states, index):
     assert raised.value.got == index
 
 
+@pytest.mark.parametrize("depth", [2, 3, 4])
+def test_states_up_to_a_layer_end_there_and_start_where_they_did(states, depth):
+    less = states.upto(depth)
+    assert (less.first, less.depth, less.mask is states.mask) == (2, depth, True)
+    assert less.last is states.layer(depth) and less.layer(2) is states.layer(2)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 5])
+def test_states_up_to_a_layer_that_is_not_there_are_refused_with_the_range(states, depth):
+    with pytest.raises(PlanError, match="2 to 4") as raised:
+        states.upto(depth)
+    assert raised.value.got == depth
+
+
 def test_rows_pick_the_same_rows_of_every_layer(states):
     marked = States(
         hidden=tuple(h + torch.arange(3)[:, None, None] for h in states.hidden), mask=states.mask, first=2

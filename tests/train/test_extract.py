@@ -48,7 +48,9 @@ def reference_states(trunk, extractor, text):
         segments=encoded.segments[None].astype(np.int64),
         words=np.zeros((1, 1), np.int64),
     )
-    states = backend._layers(Layers(start=0, stop=2), [backend._embed(batch)], batch.mask)
+    states = [backend._embed(batch)]
+    for index in range(trunk.architecture.layers):
+        states.append(backend._layer(trunk.arrays, f"layers.{index}", states[-1], batch.mask))
     return np.stack([s[0] for s in states]), encoded
 
 
@@ -79,6 +81,47 @@ def test_what_is_kept_is_the_pool_of_the_reference_states(trunk, extractor, name
     for text, found in zip(TEXTS, kept(extractor, wanted), strict=True):
         states, _ = reference_states(trunk, extractor, text)
         np.testing.assert_allclose(found, expected(states).swapaxes(0, 1), atol=1e-5)
+
+
+EVERY_POSITION = Pool(positions="all")
+
+
+def tap(trunk, depth, pool=EVERY_POSITION):
+    layers = (Layers(start=0, stop=depth),) if depth else ()
+    return Path(nodes=(Embed(trunk=trunk.digest), *layers, pool))
+
+
+def test_one_pass_keeps_the_reference_states_of_every_tap_the_embeddings_output_too(trunk, extractor):
+    wanted = [Wanted(path=tap(trunk, depth), inputs=TEXTS) for depth in (1, 0, 2)]
+    assert extractor.fill(wanted).passes == len(TEXTS)
+    for request, depth in zip(wanted, (1, 0, 2), strict=True):
+        for text, found in zip(TEXTS, kept(extractor, request), strict=True):
+            states, _ = reference_states(trunk, extractor, text)
+            np.testing.assert_allclose(found, states[depth][:, None], atol=1e-5)
+
+
+def test_a_tap_and_a_whole_path_of_one_run_are_what_each_is_alone(trunk, extractor, tmp_path):
+    """What is kept at a tap does not depend on how deep others read."""
+    requests = [
+        Wanted(path=tap(trunk, 1), inputs=TEXTS),
+        Wanted(path=prefix(trunk, Pool(layers="mean", of=2)), inputs=TEXTS),
+        Wanted(path=tap(trunk, 1, Pool(layers="learned", part="task:x")), inputs=TEXTS),
+    ]
+    extractor.fill(requests)
+    for place, request in enumerate(requests):
+        alone = Extractor(trunk, folder=tmp_path / str(place), precision="float32")
+        alone.fill([request])
+        for one, other in zip(kept(extractor, request), kept(alone, request), strict=True):
+            assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("deepest", [0, 1, 2])
+def test_no_layer_above_the_deepest_tap_is_run(trunk, extractor, deepest):
+    ran = []
+    for index, layer in enumerate(extractor.trunk.layers):
+        layer.register_forward_pre_hook(lambda module, values, index=index: ran.append(index))
+    extractor.fill([Wanted(path=tap(trunk, depth), inputs=TEXTS) for depth in range(deepest + 1)])
+    assert sorted(set(ran)) == list(range(deepest))
 
 
 def test_words_are_kept_at_their_first_subtokens(trunk, extractor):
@@ -153,11 +196,11 @@ def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, mo
     wanted = Wanted(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
     states, calls = Extractor.states, []
 
-    def failing(self, batch):
+    def failing(self, batch, **named):
         calls.append(batch)
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return states(self, batch)
+        return states(self, batch, **named)
 
     with monkeypatch.context() as patched:
         patched.setattr(Extractor, "states", failing)
@@ -185,11 +228,11 @@ def test_a_resumed_extraction_goes_on_in_the_same_batches(trunk, tmp_path, monke
         seen.setdefault(name, [])
         extractor = Extractor(trunk, folder=tmp_path / name, precision="float32")
 
-        def told(self, batch, name=name, stop=stop):
-            if stop is not None and len(seen[name]) == stop:
+        def told(self, batch, name=name, calls=stop, **named):
+            if calls is not None and len(seen[name]) == calls:
                 raise KeyboardInterrupt
             seen[name].append(batch.ids.tobytes())
-            return states(self, batch)
+            return states(self, batch, **named)
 
         with monkeypatch.context() as patched:
             patched.setattr(Extractor, "states", told)

@@ -9,7 +9,7 @@ from torch import nn
 from polyhead.errors import TrainError
 from polyhead.project import Training
 from polyhead.train import fit as fitting
-from polyhead.train.fit import Batch, fit, stream
+from polyhead.train.fit import Batch, Course, fit, stream
 from polyhead.train.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 
@@ -196,6 +196,94 @@ def test_checkpoints_come_no_more_often_than_said(tmp_path, monkeypatch):
 def test_a_temporary_file_of_a_killed_writer_is_not_resumed(tmp_path):
     (tmp_path / "c.pt.tmp").write_bytes(b"half a checkpoint")
     assert state(run(checkpoint=tmp_path / "c.pt")[0]) == state(run()[0])
+
+
+def course(points=None, *, module=None, training=TRAINING, **arguments):
+    points, module = points or Points(), module or line()
+    score = accuracy(module, points)
+    made = Course(module, points, loss=cross_entropy, score=score, training=training, **arguments)
+    return module, points, made
+
+
+def untimed(fitted):
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in fitted.history]
+    return (fitted.best_epoch, fitted.score, fitted.examples_seen, rows)
+
+
+@pytest.mark.parametrize("steps", [(1, 2, 3, 4, 5, 6), (2, 6), (6,), (4, 4, 9)], ids=str)
+def test_a_course_in_pieces_is_the_whole_run_byte_for_byte(steps):
+    whole, fitted = run()
+    module, points, made = course()
+    for epochs in steps:
+        torch.rand(5)  # what others draw between the pieces changes nothing
+        best = made.advance(epochs)
+        assert len(points.seen) == points.steps(4) * min(epochs, 6)
+        assert best == made.best == max(row["score"] for row in fitted.history[:epochs])
+    assert untimed(made.finish()) == untimed(fitted)
+    assert state(module) == state(whole) and not module.training
+
+
+def test_courses_that_take_turns_are_each_the_run_alone():
+    wanted = [state(run(training=msgspec.structs.replace(TRAINING, seed=seed))[0]) for seed in (3, 4)]
+    several = [course(training=msgspec.structs.replace(TRAINING, seed=seed)) for seed in (3, 4)]
+    for epochs in range(1, 7):
+        for _, _, made in several:
+            made.advance(epochs)
+    for (module, _, made), expected in zip(several, wanted, strict=True):
+        made.finish()
+        assert state(module) == expected
+
+
+def test_a_course_asked_for_no_more_epochs_than_it_has_trains_nothing():
+    _, points, made = course()
+    made.advance(2)
+    seen = len(points.seen)
+    made.advance(2)
+    made.advance(1)
+    assert len(points.seen) == seen == 2 * points.steps(4)
+
+
+def test_a_course_that_is_over_early_stays_over():
+    patient = msgspec.structs.replace(TRAINING, patience=2)
+    scores = iter([0.5, 0.4, 0.3])
+    points = Points()
+    made = Course(line(), points, loss=cross_entropy, score=lambda: next(scores), training=patient)
+    assert [made.advance(epochs) for epochs in (2, 4, 6)] == [0.5, 0.5, 0.5]
+    assert len(made.finish().history) == 3
+
+
+@pytest.mark.parametrize("epochs", [1, 4], ids=["one", "four"])
+def test_a_course_stopped_between_two_calls_goes_on_from_its_checkpoint(tmp_path, epochs):
+    whole, fitted = run()
+    course(checkpoint=tmp_path / "c.pt")[2].advance(epochs)
+    module, points, resumed = course(module=line(seed=99), checkpoint=tmp_path / "c.pt")
+    assert resumed.best == max(row["score"] for row in fitted.history[:epochs])
+    resumed.advance(epochs)
+    assert points.seen == []
+    resumed.advance(6)
+    assert untimed(resumed.finish()) == untimed(fitted) and state(module) == state(whole)
+
+
+def test_what_a_teacher_answers_reaches_the_loss_with_its_own_examples():
+    """And a batch that carries none calls the loss with three values, as before there were teachers."""
+
+    class Taught(Points):
+        def batch(self, members):
+            soft = torch.from_numpy(members.astype(np.float32))
+            return msgspec.structs.replace(super().batch(members), soft=soft)
+
+    calls = []
+
+    def loss(outputs, targets, weights, *taught):
+        calls.append((targets, taught))
+        return cross_entropy(outputs, targets, weights)
+
+    for points in (Points(), Taught()):
+        fit(line(), points, loss=loss, score=lambda: 0.0, training=TRAINING)
+    plain, taught = calls[: len(calls) // 2], calls[len(calls) // 2 :]
+    assert len(plain) == 36 and not any(soft for _, soft in plain)
+    for targets, (soft,) in taught:
+        assert targets.tolist() == points.targets[soft.numpy().astype(int)].tolist()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=["nan", "infinite"])

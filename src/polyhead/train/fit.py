@@ -119,6 +119,11 @@ class Course:
         """The best validation score so far."""
         return self._run.best_score
 
+    @property
+    def done(self) -> int:
+        """Epochs trained so far; fewer than asked for where patience ran out."""
+        return self._run.done
+
     def advance(self, epochs: int) -> float:
         """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
         run, began = self._run, time.monotonic()

@@ -57,15 +57,13 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
     epochs = branches.prepared.training.epochs
     running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
     alive, done = list(running), 0
-    reached = dict.fromkeys(running, 0)
     while done < epochs:
         # The last rung runs to the end, so that no candidate is judged on a schedule that it did not finish.
         done = epochs if len(alive) <= LEAST_LEFT else done + 1
         for key in alive:
             running[key][1].advance(done)
-            reached[key] = done
         alive = _better_half(alive, running) if len(alive) > LEAST_LEFT else alive
-    return _searched(branches, running, reached, alive)
+    return _searched(branches, running, alive)
 
 
 def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Searched:
@@ -74,7 +72,7 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Sea
     running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
     for _, course in running.values():
         course.advance(epochs)
-    return _searched(branches, running, dict.fromkeys(running, epochs), list(running))
+    return _searched(branches, running, list(running))
 
 
 Key = tuple[int, int]
@@ -90,9 +88,7 @@ def _better_half(alive: Sequence[Key], running: Running) -> list[Key]:
     return sorted(alive, key=lambda key: (-running[key][1].best, key))[:keep]
 
 
-def _searched(
-    branches: Branches, running: Running, reached: dict[Key, int], ended: Sequence[Key]
-) -> Searched:
+def _searched(branches: Branches, running: Running, ended: Sequence[Key]) -> Searched:
     """Of those that trained to the end the best; ties: fewer layers, then the smaller seed (2.a.6)."""
     ranked = sorted(ended, key=lambda key: (-running[key][1].best, key))
     of_depth = {key[0]: key for key in reversed(ranked)}
@@ -101,7 +97,7 @@ def _searched(
         best=grown[ranked[0][0]],
         ended=tuple(grown[layers] for layers in sorted(grown)),
         candidates=tuple(
-            Candidate(layers=key[0], seed=key[1], epochs=reached[key], score=course.best)
-            for key, (_, course) in running.items()
+            Candidate(layers=layers, seed=seed, epochs=course.done, score=course.best)
+            for (layers, seed), (_, course) in running.items()
         ),
     )

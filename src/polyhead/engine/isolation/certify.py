@@ -215,7 +215,15 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
         now = read_bundle_file(state.root)
     except BundleError:
         now = state.content  # nothing can be read from it: the whole file is put back
-    lost = write.put_back(state.root, state.content, now, state.versions)
+    try:
+        lost = write.put_back(state.root, state.content, now, state.versions)
+    except BundleError as refused:
+        raise IsolationError(
+            f"'{operation}' failed, and bundle.json could not be put back: what was changed is live, without proof",
+            got=refused.got,
+            do="make room or give access, then run `polyhead tasks verify`",
+            tasks=tuple(_changed(state.bundle.lines, now.tasks)),
+        ) from error
     if lost:
         raise IsolationError(
             f"'{operation}' deleted versions that were live, so the bundle cannot be put back wholly",

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from polyhead.config import Value
-from polyhead.project import Branch, TaskEntry, Training
+from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
+from polyhead.project import Branch
 
 if TYPE_CHECKING:
     from polyhead.train.branch_run import Branches, Grown
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 SEEDS = (1, 2, 3)
 STUDENTS = (1, 2)
-TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)
+TEACHERS = range(
+    2, 5
+)  # depths of teachers, of 6 layers; the paper has 4 to 10 of 12. Students stand at their taps
 MAX_TOKENS = 128
 
 
@@ -34,69 +36,6 @@ class Rows(Protocol):
 
     def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
         """The row of this key, run now if it was not yet."""
-
-
-ROWS = {"cola": 2000, "sst2": 2000, "emotion": 1500}  # sets of short texts take more rows in the same time
-
-
-class Size(Value):
-    """How much of each set is used: training rows at most, and rows of train set aside for every choice."""
-
-    train: int = 1000  # for tasks that ROWS does not name
-    validation: int = 400
-
-    def rows(self, task: str) -> int:
-        """Training rows of a task."""
-        return max(self.train, ROWS.get(task, 0)) if self == Size() else self.train
-
-
-def entries(data: str) -> dict[str, tuple[TaskEntry, str]]:
-    """Each task and its reported split: test where it has labels, else the published validation split."""
-    one = {"text": "text"}
-    two = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
-    entailment = ("entailment", "not_entailment")
-    said: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "cola": (
-            "glue_cola",
-            "validation",
-            {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **one},
-        ),
-        "sst2": ("glue_sst2", "test", {"labels": ("negative", "positive"), "metric": "accuracy", **one}),
-        "mrpc": (
-            "glue_mrpc",
-            "test",
-            {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **two},
-        ),
-        "rte": ("glue_rte", "validation", {"labels": entailment, "metric": "accuracy", **two}),
-        "stsb": ("glue_stsb", "test", {"range": (0.0, 5.0), "metric": "pearson", **two}),
-        "qnli": ("glue_qnli", "validation", {"labels": entailment, "metric": "accuracy", **two}),
-        "emotion": (
-            "tweeteval_emotion",
-            "test",
-            {"labels": ("anger", "joy", "optimism", "sadness"), "metric": "macro_f1", **one},
-        ),
-        "offensive": (
-            "tweeteval_offensive",
-            "test",
-            {"labels": ("not-offensive", "offensive"), "metric": "macro_f1", **one},
-        ),
-    }
-    return {
-        name: (
-            TaskEntry(
-                name=name,
-                kind="regression" if "range" in facts else "single_label",
-                train=f"{data}/{folder}/train.jsonl.gz",
-                test=f"{data}/{folder}/{split}.jsonl.gz",
-                **facts,
-            ),
-            split,
-        )
-        for name, (folder, split, facts) in said.items()
-    }
-
-
-TASKS = tuple(entries(""))
 
 
 class Runs:
@@ -160,13 +99,14 @@ class Runs:
             int(str(row["layers"])): float(str(row["validation"]))
             for row in self.study.rows
             if (row["task"], row["seed"], row["method"]) == (task, SEEDS[0], "branch")
+            and row["layers"] in TEACHERS
         }
         return min(found, key=lambda layers: (-found[layers], layers))
 
     def prepared(self, task: str) -> Prepared:
         """The task's examples: a part of train for training, another for every choice, and the reported split."""
         if task not in self._prepared:
-            self._prepared[task] = _prepared(*entries(str(self.data))[task], self.size)
+            self._prepared[task] = prepared_for(entries(str(self.data))[task], self.size)
         return self._prepared[task]
 
     def _row(
@@ -379,42 +319,3 @@ class _Clock:
             "cpu_seconds": round(time.process_time() - self._cpu, 1),
             "seconds": round(time.monotonic() - self._wall, 1),
         }
-
-
-def _prepared(entry: TaskEntry, reported: str, size: Size) -> Prepared:
-    """Training and validation rows are drawn from the train file by a fixed shuffle, the same for every seed."""
-    from polyhead.tasks.read import read
-    from polyhead.train.fit import stream
-    from polyhead.train.prepare import Prepared, Split
-
-    task = entry.task()
-    train = read(entry.source(entry.train, FilePath()), task)
-    assert entry.test is not None
-    test = read(entry.source(entry.test, FilePath()), task)
-    order = np.random.default_rng(stream(0, "subset", entry.name)).permutation(len(train.targets))
-    held, used = order[: size.validation], order[size.validation :][: size.rows(entry.name)]
-    return Prepared(
-        task=task,
-        strategy=Branch(),
-        training=TRAINING,
-        team=None,
-        train=_split("train", train, used),
-        validation=_split("validation", train, held),
-        test=Split(name="test", examples=test),
-    )
-
-
-def _split(name: str, examples: Any, members: np.ndarray) -> Split:
-    import msgspec
-
-    from polyhead.train.prepare import Split
-
-    chosen = sorted(members.tolist())
-    return Split(
-        name=name,
-        examples=msgspec.structs.replace(
-            examples,
-            inputs=[examples.inputs[i] for i in chosen],
-            targets=[examples.targets[i] for i in chosen],
-        ),
-    )

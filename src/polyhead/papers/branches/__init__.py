@@ -1,0 +1,6 @@
+"""The study behind Wei et al. 2021 at our scale: its tasks and its runs."""
+
+from polyhead.papers.branches.runs import SEEDS, STUDENTS, TEACHERS, Runs
+from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries
+
+__all__ = ["SEEDS", "STUDENTS", "TASKS", "TEACHERS", "TRAINING", "Runs", "Size", "entries"]

@@ -1,0 +1,277 @@
+"""Depths found on validation: by training all of them to the end, or the better half of what is left, again and again."""
+
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from polyhead.project import Branch
+from polyhead.train import fit as fitting
+from polyhead.train.search import Candidate, Searched, grid, halving
+from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
+
+EPOCHS = 4
+DEPTHS, SEEDS = (1, 2, 3), (1, 2)
+LONGER = seeded(epochs=EPOCHS, patience=EPOCHS)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return home_in(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def kept(home, tmp_path_factory):
+    extractor = extractor_of(home, tmp_path_factory.mktemp("kept"))
+    branches_of(home, extractor, "mood")
+    branches_of(home, extractor, "alike")
+    return extractor
+
+
+def branches(home, kept, name="mood", *, training=LONGER, **named):
+    return branches_of(home, kept, name, strategy=Branch(hidden=8), training=training, depths=(), **named)
+
+
+@pytest.fixture(scope="module")
+def alone(home, kept):
+    """Every depth and seed as a teacher trained by itself."""
+    made = branches(home, kept)
+    return {(layers, seed): made.teacher(layers, seed=seed) for layers in DEPTHS for seed in SEEDS}
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """How many epochs each module was trained."""
+    counts, epoch = {}, fitting._Run.epoch
+
+    def counted(run, *arguments):
+        counts[id(run.module)] = counts.get(id(run.module), 0) + 1
+        return epoch(run, *arguments)
+
+    monkeypatch.setattr(fitting._Run, "epoch", counted)
+    return counts
+
+
+def scores_after(grown, epochs):
+    return max(row["score"] for row in grown.fitted.history[:epochs])
+
+
+def best_key(scores):
+    """The best score; of equals fewer layers, then the smaller seed."""
+    return sorted(scores, key=lambda key: (-scores[key], key[0], key[1]))[0]
+
+
+def test_the_grid_is_the_best_of_separately_trained_teachers_byte_for_byte(home, kept, alone, trained):
+    found = grid(branches(home, kept), DEPTHS, SEEDS)
+    assert sorted(trained.values()) == [EPOCHS] * 6
+    assert {(c.layers, c.seed): c.score for c in found.candidates} == {
+        key: grown.fitted.score for key, grown in alone.items()
+    }
+    assert {c.epochs for c in found.candidates} == {EPOCHS}
+    best = alone[best_key({key: grown.fitted.score for key, grown in alone.items()})]
+    assert bytes_of(found.best.arrays) == bytes_of(best.arrays) and found.best.path == best.path
+    assert untimed(found.best.fitted) == untimed(best.fitted)
+    assert [one.layers for one in found.ended] == list(DEPTHS)
+    for one in found.ended:  # of each depth its best seed
+        scores = {key: g.fitted.score for key, g in alone.items() if key[0] == one.layers}
+        assert bytes_of(one.arrays) == bytes_of(alone[best_key(scores)].arrays)
+
+
+def test_halving_trains_six_for_an_epoch_three_for_two_and_two_to_the_end(home, kept, alone, trained):
+    found = halving(branches(home, kept), DEPTHS, SEEDS)
+    assert sorted(trained.values()) == [1, 1, 1, 2, EPOCHS, EPOCHS]
+    stopped = {(c.layers, c.seed): c for c in found.candidates}
+    assert set(stopped) == set(alone) and len(found.candidates) == 6
+    assert sorted(c.epochs for c in found.candidates) == sorted(trained.values())
+    for key, candidate in stopped.items():  # the very runs of the grid, as far as they went
+        assert candidate.score == scores_after(alone[key], candidate.epochs)
+
+
+def by_hand(scores, epochs):
+    """Successive halving over given score curves: (epochs of each, the best)."""
+    alive, reached = sorted(scores), dict.fromkeys(scores, 0)
+    for epoch in range(1, epochs + 1):
+        for key in alive:
+            reached[key] = epoch
+        if len(alive) > 2:
+            ranked = sorted(alive, key=lambda key: (-max(scores[key][:epoch]), key))
+            alive = ranked[: max(2, -(-len(alive) // 2))]
+    return reached, min(alive, key=lambda key: (-max(scores[key]), key))
+
+
+def test_halving_keeps_the_better_half_on_validation_and_its_winner_is_a_run_of_the_grid(home, kept, alone):
+    curves = {key: [row["score"] for row in grown.fitted.history] for key, grown in alone.items()}
+    reached, best = by_hand(curves, EPOCHS)
+    found = halving(branches(home, kept), DEPTHS, SEEDS)
+    assert {(c.layers, c.seed): c.epochs for c in found.candidates} == reached
+    assert found.best.layers == best[0]
+    assert bytes_of(found.best.arrays) == bytes_of(alone[best].arrays)
+    assert untimed(found.best.fitted) == untimed(alone[best].fitted)
+
+
+@pytest.mark.parametrize("search", [grid, halving])
+def test_a_search_again_finds_the_same_bytes(home, kept, search):
+    short = seeded(epochs=2, patience=2)
+    one, two = (search(branches(home, kept, "alike", training=short), (1, 2, 3), (4,)) for _ in range(2))
+    assert bytes_of(one.best.arrays) == bytes_of(two.best.arrays) and one.candidates == two.candidates
+
+
+@pytest.mark.parametrize("after", [2, 7, 9], ids=["first rung", "second rung", "last rung"])
+def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(
+    home, kept, tmp_path, monkeypatch, after
+):
+    """Candidates that went further than the rung that is judged again must not push others out."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    wanted = halving(branches(home, kept), DEPTHS, SEEDS)
+    save, count = fitting._Run.save, [0]
+
+    def saved(run):
+        save(run)
+        count[0] += 1
+        if count[0] == after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting._Run, "save", saved)
+        with pytest.raises(KeyboardInterrupt):
+            halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    count[0] = -1000
+    epochs = []
+    epoch = fitting._Run.epoch
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting._Run, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
+        found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
+    assert len(epochs) == 13 - after  # 3 x 1 + 1 x 2 + 2 x 4, less what was done
+    assert bytes_of(found.best.arrays) == bytes_of(wanted.best.arrays)
+    assert found.candidates == wanted.candidates
+
+
+def test_a_candidate_that_lost_patience_says_how_long_it_really_trained(home, kept, trained):
+    impatient = seeded(epochs=6, patience=1, learning_rate=1e-30)
+    for search in (grid, halving):
+        trained.clear()
+        found = search(branches(home, kept, training=impatient), (1, 2), (1,))
+        assert [c.epochs for c in found.candidates] == [2, 2] == sorted(trained.values())
+
+
+# which is chosen, on score curves that are given
+
+
+class Curves:
+    """Branches whose scores are known beforehand: (layers, seed) -> one score an epoch."""
+
+    def __init__(self, curves):
+        self.curves, self.running = curves, {}
+        epochs = max(map(len, curves.values()))
+        self.prepared = SimpleNamespace(training=SimpleNamespace(epochs=epochs))
+
+    def path(self, layers):
+        return layers
+
+    def course(self, path, *, seed):
+        made = SimpleNamespace(done=0, best=-np.inf, key=(path, seed))
+
+        def advance(epochs):
+            made.done = max(made.done, epochs)
+            made.best = max(self.curves[made.key][: made.done])
+
+        made.advance = advance
+        self.running[made.key] = made
+        return None, made
+
+    def grown(self, path, module, course):
+        return SimpleNamespace(layers=path, key=course.key)
+
+
+@pytest.mark.parametrize("search", [grid, halving])
+@pytest.mark.parametrize(
+    ("scores", "chosen"),
+    [
+        ({(1, 1): 0.5, (2, 1): 0.5, (3, 1): 0.5}, (1, 1)),
+        ({(1, 1): 0.4, (2, 1): 0.5, (3, 1): 0.5}, (2, 1)),
+        ({(1, 1): 0.5, (1, 2): 0.6, (2, 1): 0.6, (2, 2): 0.6}, (1, 2)),
+        ({(2, 1): 0.6, (2, 2): 0.6, (3, 1): 0.1, (3, 2): 0.6}, (2, 1)),
+        ({(1, 1): 0.1, (2, 1): 0.2, (3, 1): 0.3}, (3, 1)),
+    ],
+    ids=["all equal", "two equal", "seeds", "smaller seed", "deepest best"],
+)
+def test_ties_go_to_fewer_layers_then_to_the_smaller_seed(search, scores, chosen):
+    curves = Curves({key: [score] * 3 for key, score in scores.items()})
+    depths, seeds = ({key[place] for key in scores} for place in (0, 1))
+    assert search(curves, sorted(depths), sorted(seeds)).best.key == chosen
+
+
+@pytest.mark.parametrize(
+    ("count", "epochs", "wanted"),
+    [
+        (1, 3, [3]),
+        (2, 3, [3, 3]),
+        (3, 3, [1, 3, 3]),
+        (6, 5, [1, 1, 1, 2, 5, 5]),
+        (7, 5, [1, 1, 1, 2, 2, 5, 5]),
+        (12, 6, [1] * 6 + [2] * 3 + [3] + [6, 6]),
+        (6, 1, [1] * 6),
+        (12, 2, [1] * 6 + [2] * 6),
+    ],
+    ids=str,
+)
+def test_halving_spends_so_many_epochs_on_each(count, epochs, wanted):
+    """The half is rounded up, at least two go on, and the last two train to the end."""
+    curves = Curves({(layers, 1): [layers / 100] * epochs for layers in range(1, count + 1)})
+    found = halving(curves, range(1, count + 1), (1,))
+    assert sorted(c.epochs for c in found.candidates) == wanted
+    assert found.best.layers == count  # the best from the first epoch on
+
+
+def test_a_late_riser_is_lost_by_halving_and_found_by_the_grid():
+    """The price of halving, stated: it judges after one epoch."""
+    curves = {(layers, 1): [0.5, 0.5, 0.5] for layers in range(1, 6)} | {(6, 1): [0.1, 0.2, 0.9]}
+    assert grid(Curves(curves), range(1, 7), (1,)).best.layers == 6
+    assert halving(Curves(curves), range(1, 7), (1,)).best.layers == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_halving_on_random_curves_is_what_its_definition_says(seed):
+    chance = np.random.default_rng(seed)
+    epochs = int(chance.integers(1, 6))
+    keys = [(layers, s) for layers in range(1, chance.integers(2, 7)) for s in range(chance.integers(1, 4))]
+    curves = {key: chance.integers(0, 5, epochs).tolist() for key in keys}
+    if len({key[1] for key in keys}) * len({key[0] for key in keys}) != len(keys):
+        keys = [(layers, 0) for layers in {key[0] for key in keys}]
+        curves = {key: chance.integers(0, 5, epochs).tolist() for key in keys}
+    found = halving(Curves(curves), sorted({k[0] for k in keys}), sorted({k[1] for k in keys}))
+    reached, best = by_hand(curves, epochs)
+    spent = {(c.layers, c.seed): c.epochs for c in found.candidates}
+    if len(keys) <= 2:
+        reached = dict.fromkeys(keys, epochs)
+    assert spent == reached and found.best.key == best
+    for candidate in found.candidates:
+        curve = curves[candidate.layers, candidate.seed]
+        assert candidate.score == max(curve[: candidate.epochs])
+
+
+# the spread of seeds
+
+
+def test_the_spread_of_a_depth_is_that_of_its_seeds_scores():
+    chance = np.random.default_rng(0)
+    scores = {layers: chance.random(5 if layers > 1 else 4).tolist() for layers in (3, 1, 2)}
+    candidates = tuple(
+        Candidate(layers=layers, seed=seed, epochs=3, score=score)
+        for layers, several in scores.items()
+        for seed, score in enumerate(several)
+    )
+    found = Searched(best=None, ended=(), candidates=candidates).spread()
+    assert list(found) == [1, 2, 3]
+    for layers, row in found.items():
+        several = np.array(scores[layers])
+        expected = [several.max(), several.mean(), np.median(several), several.std(ddof=1)]
+        assert [row[name] for name in ("max", "mean", "median", "spread")] == pytest.approx(expected)
+        assert row["spread"] == pytest.approx(statistics.stdev(scores[layers]))
+
+
+def test_one_seed_has_no_spread():
+    candidates = (Candidate(layers=2, seed=1, epochs=1, score=0.25),)
+    found = Searched(best=None, ended=(), candidates=candidates).spread()
+    assert found == {2: {"max": 0.25, "mean": 0.25, "median": 0.25, "spread": 0.0}}
