@@ -497,11 +497,11 @@ def test_extraction_interrupted_loses_only_what_was_not_yet_written(home, tmp_pa
 def failing_after(method, calls):
     count = [0]
 
-    def wrapped(self, batch):
+    def wrapped(self, batch, **named):
         count[0] += 1
         if count[0] > calls:
             raise KeyboardInterrupt
-        return method(self, batch)
+        return method(self, batch, **named)
 
     return wrapped
 

@@ -1,4 +1,4 @@
-"""Depths found on validation: by training all of them to the end, or the better half of what is left, again and again."""
+"""Depths found on validation: all of them trained to the end, or the better half of what is left, again and again."""
 
 import statistics
 from types import SimpleNamespace

@@ -17,7 +17,7 @@ from polyhead.text.words import best_windows, first_subtokens, words_of
 from polyhead.trunk_data import TextSettings
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
-FIXED_ROWS, TOKEN_STEP = 8, 32  # deterministic mode: rows of a batch, and lengths in steps
+FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
 Role = Literal["only", "first", "second"]
 
 

@@ -22,15 +22,13 @@ def deterministic() -> Iterator[None]:
 
     On CUDA, cuBLAS also wants the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 set before the start.
     """
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    # The debug mode is the same switch; `use_deterministic_algorithms` imports torch's compiler first (1 s).
+    before = torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
         torch.backends.cudnn.benchmark = benchmark
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)

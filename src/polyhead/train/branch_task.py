@@ -5,14 +5,15 @@ What was trained is kept in the run's cache under the way of training, so that a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
 from safetensors.numpy import load, save
 
-from polyhead.allocate import Option, best_under, by_rule, greedy, price_of
+from polyhead.allocate import Option, OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Path
@@ -25,6 +26,8 @@ from polyhead.train.fit import Fitted
 from polyhead.train.prepare import Prepared
 from polyhead.train.search import Candidate, grid, halving
 from polyhead.train.task_run import Trained
+
+GROVE = "grove.json"  # the list of a task's kept branches, beside them
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +63,9 @@ def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
     """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
     strategy = prepared.strategy
     assert isinstance(strategy, Branch)
-    most = strategy.layers or strategy.most or shape.layers
-    least = strategy.layers or min(strategy.least, most)
-    deepest = (strategy.tap + most) if strategy.tap is not None else most
-    if deepest > shape.layers:
+    most = strategy.layers or strategy.most or max(strategy.least, shape.layers)
+    least = strategy.layers or strategy.least
+    if (strategy.tap or 0) + most > shape.layers:
         raise ConfigError(
             f"task '{prepared.task.name}': its branch is deeper than the trunk",
             got=f"{most} private layers" + (f" above tap {strategy.tap}" if strategy.tap is not None else ""),
@@ -76,9 +78,9 @@ def grow(
     prepared: Prepared, extractor: Extractor, *, precision: str, folder: FilePath, events: Events
 ) -> Grove:
     """Trains the task's branches, or finds them in `folder`, where each is written as soon as all are trained."""
-    file = folder / "grove.json"
-    if file.exists():
-        return _read(file)
+    known = kept_grove(folder)
+    if known is not None:
+        return known
     strategy = prepared.strategy
     assert isinstance(strategy, Branch)
     branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
@@ -103,7 +105,15 @@ def grow(
         candidates=candidates,
     )
     _write(folder, grove, grown)
+    for checkpoint in folder.glob("*.pt"):
+        checkpoint.unlink()
     return grove
+
+
+def kept_grove(folder: FilePath) -> Grove | None:
+    """The branches that `grow` left in `folder`, None where it has not finished; raises TrainError where damaged."""
+    file = folder / GROVE
+    return _read(file) if file.exists() else None
 
 
 def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
@@ -124,9 +134,10 @@ def grown_line(grove: Grove) -> str:
 
 def write_options(file: FilePath, groves: Sequence[Grove], shape: Architecture) -> None:
     """Every branch to choose from, as `polyhead allocate` reads it."""
-    options = [option for grove in groves for option in grove.options()]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    _put(file, msgspec.json.encode({"options": options, "trunk": shape}))
+    options = tuple(option for grove in groves for option in grove.options())
+    with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _put(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
 
 
 def choose(groves: Sequence[Grove], choice: Choice, shape: Architecture) -> dict[str, Option]:
@@ -168,23 +179,31 @@ def chosen_part(
 
 def _write(folder: FilePath, grove: Grove, grown: Mapping[str, Grown]) -> None:
     """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
-    try:
+    with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, one in grown.items():
             _put(folder / f"{name}.safetensors", save(one.arrays))
-        _put(folder / "grove.json", msgspec.json.encode(grove))
+        _put(folder / GROVE, msgspec.json.encode(grove))
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise TrainError(
-            f"cannot keep the trained branches of task '{grove.task}' in {folder}",
-            got=error.strerror,
-            do="free some disk space and run the same command again",
+            what, got=error.strerror, do="free some disk space and run the same command again"
         ) from None
 
 
 def _put(file: FilePath, content: bytes) -> None:
     temporary = file.with_name(file.name + ".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(file)
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(file)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _read(file: FilePath) -> Grove:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -17,10 +18,19 @@ from polyhead.engine.isolation import certified
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Path
-from polyhead.project import Branch, Choice, Pooled, Project, strategy_of
+from polyhead.project import Branch, Choice, Pooled, Project
 from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.branch_task import branch_paths, choose, chosen_part, grow, grown_line, write_options
+from polyhead.train.branch_task import (
+    Grove,
+    branch_paths,
+    choose,
+    chosen_part,
+    grow,
+    grown_line,
+    kept_grove,
+    write_options,
+)
 from polyhead.train.card import card_of
 from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events, duration
@@ -75,20 +85,20 @@ def train_project(
         )
     extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
     bundle = _opened(root, extractor)
-    prints = {p.task.name: fingerprint_of(p, project) for p in prepared}
+    prints = fingerprints_of(prepared, project.allocation)
     todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
     pooled = [p for p in todo if isinstance(p.strategy, Pooled)]
-    branched = [p for p in todo if isinstance(p.strategy, Branch)]
+    branched = [p for p in prepared if isinstance(p.strategy, Branch)]
     paths = pooled_paths(pooled, prepared, extractor, bundle)
     paths |= {p.task.name: branch_paths(p, extractor) for p in branched}
     kept = tuple(p.task.name for p in prepared if p not in todo)
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
-    extraction = _extract(todo, paths, extractor, events)
+    extraction = _extract(_read(prepared, todo, project.allocation), paths, extractor, events)
     run = _Run(root, cache, extractor, events, prints, paths)
     for p in pooled:
         run.train_pooled(p)
-    run.train_branches(branched, project.allocation)
+    run.train_branches(branched, {p.task.name for p in todo}, project.allocation)
     scores = run.scores
     seconds = time.monotonic() - began
     events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
@@ -116,20 +126,22 @@ def _described(data: TrunkData) -> str:
     return f"{data.digest[:16]} ({data.name}, max_tokens {data.settings.max_tokens})"
 
 
-def fingerprint_of(prepared: Prepared, project: Project) -> dict[str, object]:
-    """What decides the trained part; for branches with several to choose from, the choice too.
+def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, dict[str, object]]:
+    """What decides each trained part; for a branch that is one of several to choose from, the choice too.
 
-    Under one budget the choice depends on the other branches, so their ways of training are named.
+    Under one budget a choice depends on all branches, so each names every other's own way of training.
     """
-    found, strategy = prepared.fingerprint(), prepared.strategy
-    if not isinstance(strategy, Branch) or not strategy.students:
-        return found
-    allocation: dict[str, object] = {"allocation": msgspec.to_builtins(project.allocation)}
-    if project.allocation.rule == "budget":
-        allocation["among"] = [
-            [entry.name, msgspec.to_builtins(strategy_of(project, entry))] for entry in project.tasks
-        ]
-    return {**found, "allocation": allocation}
+    found = {p.task.name: p.fingerprint() for p in several}
+    among = {p.task.name: _tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
+    said: dict[str, object] = msgspec.to_builtins(choice)
+    for p in several:
+        if not isinstance(p.strategy, Branch):
+            continue
+        if choice.rule == "budget":
+            found[p.task.name]["allocation"] = {**said, "among": among}
+        elif p.strategy.layers is None or p.strategy.students:
+            found[p.task.name]["allocation"] = said
+    return found
 
 
 def _tag(fingerprint: dict[str, object]) -> str:
@@ -167,22 +179,31 @@ class _Run:
         self._commit(p, trained)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def train_branches(self, several: list[Prepared], choice: Choice) -> None:
-        """Every task's branches first, then the choice between them; both are kept in the cache."""
-        if not several:
+    def train_branches(self, branched: list[Prepared], todo: set[str], choice: Choice) -> None:
+        """Every task's branches first, then the choice between them; both are kept in the cache.
+
+        `branched` are all tasks of branches, those that are trained already too: their options are written down, and
+        under one budget the choice is among all.
+        """
+        if not any(p.task.name in todo for p in branched):
             return
         extractor, events = self._extractor, self._events
         shape, precision = extractor.data.architecture, extractor.precision
-        folders = {p.task.name: self._folder("branches", p) for p in several}
-        groves = []
-        for p in several:
-            groves.append(grow(p, extractor, precision=precision, folder=folders[p.task.name], events=events))
-            events.line(grown_line(groves[-1]))
-        chosen = choose(groves, choice, shape)
-        write_options(self._cache / "options.json", groves, shape)
-        for p, grove in zip(several, groves, strict=True):
-            option, folder = chosen[p.task.name], folders[p.task.name]
-            trained = chosen_part(p, grove, option, extractor, precision=precision, folder=folder)
+        groves: dict[str, Grove] = {}
+        for p in branched:
+            name, folder = p.task.name, self._folder("branches", p)
+            if name in todo or choice.rule == "budget":
+                groves[name] = grow(p, extractor, precision=precision, folder=folder, events=events)
+                events.line(grown_line(groves[name]))
+            elif (known := kept_grove(folder)) is not None:
+                groves[name] = known
+        write_options(self._cache / "options.json", list(groves.values()), shape)
+        chosen = choose(list(groves.values()), choice, shape)
+        for p in (p for p in branched if p.task.name in todo):
+            name, folder = p.task.name, self._folder("branches", p)
+            trained = chosen_part(
+                p, groves[name], chosen[name], extractor, precision=precision, folder=folder
+            )
             self._commit(p, trained)
 
     def _folder(self, kind: str, p: Prepared) -> FilePath:
@@ -207,6 +228,13 @@ class _Run:
         self.scores[p.task.name] = trained.scores
         self._events.line(_score_line(p, trained))
         self._events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)
+
+
+def _read(prepared: list[Prepared], todo: list[Prepared], choice: Choice) -> list[Prepared]:
+    """The tasks whose kept values the run reads; under one budget every branch, as the choice is among all."""
+    among_all = choice.rule == "budget" and any(isinstance(p.strategy, Branch) for p in todo)
+    names = {p.task.name for p in todo}
+    return [p for p in prepared if p.task.name in names or (among_all and isinstance(p.strategy, Branch))]
 
 
 def _extract(
@@ -253,9 +281,13 @@ def _commit(
 
 
 def _untimed(trained: Trained) -> list[dict[str, float]]:
-    """The epochs without their seconds: what a bundle holds is the same for the same seed."""
+    """The epochs without their seconds: what a bundle holds is the same for the same seed.
+
+    Branches that were found again come from a file, where an epoch's number has become a float.
+    """
     return [
-        {name: value for name, value in row.items() if name != "seconds"} for row in trained.fitted.history
+        {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
+        for row in trained.fitted.history
     ]
 
 

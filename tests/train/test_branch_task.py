@@ -1,0 +1,589 @@
+"""Branches of a task, kept and chosen between: what is trained once, what a choice changes, and what is refused."""
+
+import errno
+import json
+import os
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead.allocate import OptionsFile, by_rule, greedy
+from polyhead.bundle.read import Bundle
+from polyhead.errors import ConfigError, TrainError
+from polyhead.project import Branch, Choice, Pooled
+from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.train import fit as fitting
+from polyhead.train.branch_task import (
+    Grove,
+    Kept,
+    branch_paths,
+    choose,
+    chosen_part,
+    depths_of,
+    grow,
+    grown_line,
+    kept_grove,
+    write_options,
+)
+from polyhead.train.events import Events
+from polyhead.train.fit import Fitted
+from polyhead.train.run import train_project
+from polyhead.train.taps import wanted_taps
+from tiny_branch import (
+    DEPTH,
+    TRAINING,
+    branches_of,
+    bytes_of,
+    copied,
+    extractor_of,
+    home_in,
+    prepared_of,
+    project,
+    seeded,
+)
+
+FIXED = Branch(layers=3, hidden=8, students=(1, 2))
+SEARCHED = Branch(hidden=8, students=(1,), seeds=2, search="grid")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return home_in(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def kept(home, tmp_path_factory):
+    extractor = extractor_of(home, tmp_path_factory.mktemp("kept"))
+    for name in ("mood", "urgency"):
+        branches_of(home, extractor, name)
+    return extractor
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The modules that were trained for an epoch, one entry an epoch."""
+    epochs, epoch = [], fitting._Run.epoch
+    monkeypatch.setattr(
+        fitting._Run, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given)
+    )
+    return epochs
+
+
+def grown(home, kept, folder, strategy=FIXED, name="mood", **changes):
+    prepared = prepared_of(home, name, strategy=strategy, **changes)
+    return prepared, grow(prepared, kept, precision="float32", folder=folder, events=Events())
+
+
+# depths
+
+
+@pytest.mark.parametrize(
+    ("strategy", "depths"),
+    [
+        (Branch(), [1, 2, 3]),
+        (Branch(layers=2), [2]),
+        (Branch(layers=1, tap=0), [1]),
+        (Branch(layers=1, tap=2), [1]),
+        (Branch(least=2), [2, 3]),
+        (Branch(most=2), [1, 2]),
+        (Branch(least=3), [3]),
+        (Branch(least=2, most=2), [2]),
+    ],
+    ids=str,
+)
+def test_depths_to_try_end_where_the_trunk_ends_or_start_at_the_tap(home, kept, strategy, depths):
+    prepared = prepared_of(home, "mood", strategy=strategy)
+    assert depths_of(prepared, kept.data.architecture) == depths
+    paths = branch_paths(prepared, kept)
+    assert [len(private_layers(path)) for path in paths] == depths
+    taps = [DEPTH - layers if strategy.tap is None else strategy.tap for layers in depths]
+    assert [tap_of(path) for path in paths] == taps
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Branch(layers=4), Branch(layers=2, tap=2), Branch(layers=1, tap=3), Branch(most=4), Branch(least=4)],
+    ids=str,
+)
+def test_a_branch_deeper_than_the_trunk_is_refused_by_the_tasks_name(home, kept, strategy):
+    prepared = prepared_of(home, "mood", strategy=strategy)
+    with pytest.raises(ConfigError, match="'mood': its branch is deeper than the trunk") as caught:
+        depths_of(prepared, kept.data.architecture)
+    assert caught.value.allowed == "tap and layers together at most 3"
+
+
+# growing
+
+
+def test_a_teacher_and_its_students_are_grown_and_kept(home, kept, tmp_path):
+    prepared, grove = grown(home, kept, tmp_path)
+    assert [one.name for one in grove.kept] == ["teacher", "student-1", "student-2"]
+    assert [len(private_layers(one.path)) for one in grove.kept] == [3, 1, 2]
+    assert {tap_of(one.path) for one in grove.kept} == {0} and grove.candidates == ()
+    assert sorted(f.name for f in tmp_path.iterdir()) == [
+        "grove.json", "student-1.safetensors", "student-2.safetensors", "teacher.safetensors"
+    ]  # fmt: skip
+    branches = branches_of(home, kept, "mood", strategy=FIXED, depths=())
+    teacher = branches.teacher(3)
+    wanted = {"teacher": teacher} | {f"student-{n}": branches.student(teacher, n) for n in (1, 2)}
+    for one in grove.kept:
+        trained = chosen(prepared, grove, one.name, kept, tmp_path)
+        assert bytes_of(trained.arrays) == bytes_of(wanted[one.name].arrays)
+        assert one.fitted.score == wanted[one.name].fitted.score
+
+
+def chosen(prepared, grove, name, kept, folder):
+    option = next(option for option in grove.options() if option.name == name)
+    return chosen_part(prepared, grove, option, kept, precision="float32", folder=folder)
+
+
+def test_a_student_as_deep_as_the_teacher_is_not_grown(home, kept, tmp_path):
+    _, grove = grown(home, kept, tmp_path, Branch(layers=2, hidden=8, students=(1, 2, 3)))
+    assert [one.name for one in grove.kept] == ["teacher", "student-1"]
+
+
+def test_a_search_keeps_its_winner_the_best_of_other_depths_and_every_candidate(home, kept, tmp_path):
+    prepared, grove = grown(home, kept, tmp_path, SEARCHED)
+    names = {one.name: one for one in grove.kept}
+    depth = len(private_layers(names["teacher"].path))
+    others = {f"branch-{n}" for n in (1, 2, 3) if n != depth}
+    assert set(names) == {"teacher", *others} | ({"student-1"} if depth > 1 else set())
+    assert {(c.layers, c.seed) for c in grove.candidates} == {(n, s) for n in (1, 2, 3) for s in (1, 2)}
+    assert names["teacher"].fitted.score == max(c.score for c in grove.candidates)
+    for name in others:
+        several = [c.score for c in grove.candidates if c.layers == int(name[-1])]
+        assert names[name].fitted.score == max(several)
+    tried = chosen(prepared, grove, "teacher", kept, tmp_path).tried
+    assert len(tried) == len(names) + 6
+    assert tried["2 layers, seed 2, 3 epochs"] == next(
+        c.score for c in grove.candidates if (c.layers, c.seed) == (2, 2)
+    )
+
+
+def test_branches_that_are_kept_are_found_again_without_training(home, kept, tmp_path, trained):
+    _, grove = grown(home, kept, tmp_path)
+    assert len(set(trained)) == 3 and len(trained) == 9
+    stamps = {f.name: (f.stat().st_mtime_ns, f.stat().st_ino) for f in tmp_path.iterdir()}
+    trained.clear()
+    _, again = grown(home, kept, tmp_path)
+    assert not trained and again == grove
+    assert {f.name: (f.stat().st_mtime_ns, f.stat().st_ino) for f in tmp_path.iterdir()} == stamps
+
+
+def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeypatch):
+    """Optimizer states are three times the size of what is kept; nothing reads them any more."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    save, seen = fitting._Run.save, []
+    monkeypatch.setattr(
+        fitting._Run, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0]
+    )
+    grown(home, kept, tmp_path)
+    assert len(seen) == 9 and all(seen)
+    assert not list(tmp_path.glob("*.pt"))
+
+
+@pytest.mark.parametrize("after", [2, 4, 8], ids=["teacher", "first student", "second student"])
+def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
+    home, kept, tmp_path, monkeypatch, trained, after
+):
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    prepared, whole = grown(home, kept, tmp_path / "whole")
+    trained.clear()
+    save = fitting._Run.save
+
+    def saved(run):
+        save(run)
+        if len(trained) == after:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting._Run, "save", saved)
+        with pytest.raises(KeyboardInterrupt):
+            grown(home, kept, tmp_path / "cut")
+    assert kept_grove(tmp_path / "cut") is None
+    _, grove = grown(home, kept, tmp_path / "cut")
+    assert len(trained) == 9  # no epoch twice
+    for one in whole.kept:
+        files = [tmp_path / place / f"{one.name}.safetensors" for place in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert [k.fitted.score for k in grove.kept] == [k.fitted.score for k in whole.kept]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("grove.json", b"{"),
+        ("grove.json", b"[]"),
+        ("grove.json", b'{"task": "mood", "kept": [{"name": "teacher"}]}'),
+        ("teacher.safetensors", b"\x08\x00"),
+        ("teacher.safetensors", b""),
+        ("teacher.safetensors", None),
+    ],
+    ids=["cut short", "another shape", "a field missing", "part cut short", "part empty", "part gone"],
+)
+def test_a_damaged_kept_branch_is_named_with_what_to_delete(home, kept, tmp_path, name, content):
+    prepared, grove = grown(home, kept, tmp_path / "mood", Branch(layers=1, hidden=8))
+    file = tmp_path / "mood" / name
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(TrainError, match=name.replace(".", r"\.")) as caught:
+        _, found = grown(home, kept, tmp_path / "mood", Branch(layers=1, hidden=8))
+        chosen(prepared, found, "teacher", kept, tmp_path / "mood")
+    assert str(tmp_path / "mood") in caught.value.do and "trains anew" in caught.value.do
+
+
+def full_disk(*_args, **_kwargs):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("name", ["teacher.safetensors", "grove.json"])
+def test_a_full_disk_while_branches_are_kept_is_a_training_error_and_leaves_no_half_file(
+    home, kept, tmp_path, monkeypatch, name
+):
+    write = type(tmp_path).write_bytes
+
+    def full(path, content):
+        if path.name.startswith(name):
+            write(path, content[: len(content) // 2])
+            full_disk()
+        return write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(tmp_path), "write_bytes", full)
+        with pytest.raises(TrainError, match="cannot keep the trained branches of task 'mood'") as caught:
+            grown(home, kept, tmp_path / "g", Branch(layers=1, hidden=8))
+    assert "No space left" in str(caught.value) and "disk space" in caught.value.do
+    assert not list(tmp_path.rglob("*.tmp")) and kept_grove(tmp_path / "g") is None
+    _, grove = grown(home, kept, tmp_path / "g", Branch(layers=1, hidden=8))
+    assert [one.name for one in grove.kept] == ["teacher"]
+
+
+# options and choices
+
+
+def curve(*scores, tap=0, name="mood"):
+    """A grove whose branches of 1, 2, ... layers score these."""
+    from polyhead.plan import Embed, Head, Layers, Path, Pool
+
+    def path(layers):
+        own = Layers(start=tap, stop=tap + layers, weights=f"task:{name}")
+        below = (Layers(start=0, stop=tap),) if tap else ()
+        head = Head(kind="single_label", width=2, part=f"task:{name}")
+        return Path(nodes=(Embed(trunk="t"), *below, own, Pool(), head))
+
+    def fitted(score):
+        return Fitted(best_epoch=1, score=score, history=(), examples_seen=0, seconds=0.0)
+
+    return Grove(
+        task=name,
+        kept=tuple(
+            Kept(name=f"branch-{place}", path=path(place), fitted=fitted(score))
+            for place, score in enumerate(scores, 1)
+        ),
+    )
+
+
+def test_options_are_in_points_and_say_tap_and_layers(home, kept, tmp_path):
+    (one, two) = curve(0.5, 0.625, tap=1).options()
+    assert (one.task, one.name, one.tap, one.layers, one.score) == ("mood", "branch-1", 1, 1, 50.0)
+    assert (two.tap, two.layers, two.score) == (1, 2, 62.5)
+
+
+@pytest.mark.parametrize("c", [0.0, 0.5, 1.0, 3.0, 50.0])
+def test_the_rule_and_the_wording_choose_from_the_options_of_every_task(kept, c):
+    groves = [curve(0.80, 0.79, 0.85), curve(0.60, 0.605, 0.606, name="urgency")]
+    options = [option for grove in groves for option in grove.options()]
+    shape = kept.data.architecture
+    assert choose(groves, Choice(c=c), shape) == by_rule(options, c)
+    assert choose(groves, Choice(rule="greedy", c=c), shape) == greedy(options, c)
+    if c == 1.0:  # the rule looks over the dip, the wording stops before it
+        names = [
+            choose(groves, Choice(rule=rule, c=c), shape)["mood"].name for rule in ("marginal", "greedy")
+        ]
+        assert names == ["branch-3", "branch-1"]
+
+
+def test_a_budget_is_for_the_trunk_and_all_private_layers_together(kept):
+    """Worked by hand: mood gains 10 points by its second layer, urgency 20 and 1 more by the third."""
+    groves = [curve(0.5, 0.6, tap=1), curve(0.4, 0.6, 0.61, tap=0, name="urgency")]
+    shape = kept.data.architecture
+
+    def layers(budget):
+        found = choose(groves, Choice(rule="budget", budget=budget), shape)
+        return {name: option.layers for name, option in found.items()}
+
+    assert layers(3) == {"mood": 1, "urgency": 1}  # one of the trunk, two private
+    assert layers(4) == {"mood": 1, "urgency": 2}
+    assert layers(5) == {"mood": 2, "urgency": 2}
+    assert layers(6) == layers(60) == {"mood": 2, "urgency": 3}
+    with pytest.raises(ConfigError, match="within the budget"):
+        layers(2)
+
+
+@pytest.mark.parametrize("unit", ["flops", "bytes"])
+def test_a_budget_may_be_in_another_unit(kept, unit):
+    from polyhead.allocate import price_of
+
+    groves, shape = [curve(0.5, 0.6, 0.7)], kept.data.architecture
+    price = price_of(unit, shape)
+    for layers in (1, 2, 3):
+        budget = price.base + layers * price.private
+        chosen = choose(groves, Choice(rule="budget", budget=budget, unit=unit), shape)
+        assert chosen["mood"].layers == layers
+
+
+def test_what_is_written_is_what_allocate_reads(kept, tmp_path):
+    groves = [curve(0.5, 0.6, tap=1), curve(0.4, name="urgency")]
+    file = tmp_path / "new" / "options.json"
+    write_options(file, groves, kept.data.architecture)
+    read = msgspec.json.decode(file.read_bytes(), type=OptionsFile, strict=True)
+    assert list(read.options) == [option for grove in groves for option in grove.options()]
+    assert read.trunk == kept.data.architecture and read.full == {}
+
+
+def test_a_full_disk_while_options_are_written_is_a_training_error(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(tmp_path), "write_bytes", full_disk)
+    with pytest.raises(TrainError, match=r"options\.json") as caught:
+        write_options(tmp_path / "options.json", [curve(0.5)], kept.data.architecture)
+    assert "disk space" in caught.value.do and not list(tmp_path.iterdir())
+
+
+def test_the_line_of_a_task_says_every_branch_with_its_layers_tap_and_score():
+    said = grown_line(curve(0.5, 0.61237, tap=1))
+    assert said == (
+        "mood: branch-1 (1 layers above tap 1) 0.5000, branch-2 (2 layers above tap 1) 0.6124, on validation"
+    )
+
+
+def test_the_chosen_part_is_scored_on_validation_and_once_on_test(home, kept, tmp_path, monkeypatch):
+    from polyhead.train.branch_run import Branches
+
+    asked, evaluate = [], Branches.evaluate
+    monkeypatch.setattr(
+        Branches,
+        "evaluate",
+        lambda this, one, split: asked.append(split.name) or evaluate(this, one, split),
+    )
+    prepared, grove = grown(home, kept, tmp_path)
+    assert not asked  # nothing was chosen on anything but the validation scores of training
+    part = chosen(prepared, grove, "student-1", kept, tmp_path)
+    assert asked == ["validation", "test"]
+    kept_one = next(one for one in grove.kept if one.name == "student-1")
+    assert part.scores["validation"]["accuracy"] == kept_one.fitted.score
+    assert part.path == kept_one.path and part.fitted == kept_one.fitted
+    assert part.tried == {one.name: one.fitted.score for one in grove.kept}
+
+
+# in a run of training
+
+
+def runs(folder, *names, strategy=FIXED, allocation=None, **changes):
+    base = project(folder, *names, strategy=strategy, **changes)
+    asked = base if allocation is None else msgspec.structs.replace(base, allocation=allocation)
+    lines = []
+    outcome = train_project(asked, folder=folder, events=Events(say=lines.append))
+    return outcome, lines
+
+
+def layers_of(folder):
+    records = Bundle.open(folder / "bundle").tasks
+    return {name: len(private_layers(record.path)) for name, record in records.items()}
+
+
+def options_of(folder):
+    file = folder / "bundle-cache" / "options.json"
+    return msgspec.json.decode(file.read_bytes(), type=OptionsFile)
+
+
+def test_another_price_chooses_another_branch_and_trains_nothing_again(home, tmp_path, trained):
+    folder = copied(home, tmp_path)
+    runs(folder, "mood", allocation=Choice(c=0.0))
+    assert len(trained) == 9
+    first, options = layers_of(folder), options_of(folder)
+    trained.clear()
+    outcome, _ = runs(folder, "mood", allocation=Choice(c=1000.0))
+    assert not trained and outcome.extraction.passes == 0
+    assert layers_of(folder) == {"mood": 1} and tuple(outcome.trained) == ("mood",)
+    assert options_of(folder) == options
+    assert first["mood"] == by_rule(options.options, 0.0)["mood"].layers
+    assert Bundle.open(folder / "bundle").versions("mood") == ["v0001", "v0002"]
+    again, _ = runs(folder, "mood", allocation=Choice(c=1000.0))
+    assert again.kept == ("mood",) and not again.trained
+
+
+def test_a_choice_changes_nothing_where_there_is_one_branch_only(home, tmp_path):
+    folder, one = copied(home, tmp_path), Branch(layers=1, hidden=8)
+    runs(folder, "mood", strategy=one, allocation=Choice(c=0.0))
+    outcome, _ = runs(folder, "mood", strategy=one, allocation=Choice(c=5.0))
+    assert outcome.kept == ("mood",)
+
+
+def test_a_choice_is_made_again_where_a_search_kept_several_depths(home, tmp_path, trained):
+    """Without students too: the best of every depth may be chosen."""
+    folder, short = copied(home, tmp_path), Branch(hidden=8, search="grid")
+    runs(folder, "mood", strategy=short, allocation=Choice(c=0.0))
+    trained.clear()
+    outcome, _ = runs(folder, "mood", strategy=short, allocation=Choice(c=1000.0))
+    assert tuple(outcome.trained) == ("mood",) and not trained
+    assert layers_of(folder) == {"mood": 1}
+
+
+def test_options_of_tasks_that_were_trained_before_stay_in_the_file(home, tmp_path):
+    folder = copied(home, tmp_path)
+    runs(folder, "mood")
+    first = options_of(folder).options
+    outcome, _ = runs(folder, "mood", "urgency")
+    assert outcome.kept == ("mood",)
+    found = options_of(folder).options
+    assert found[: len(first)] == first
+    assert [option.task for option in found] == ["mood"] * 3 + ["urgency"] * 3
+
+
+def budget(layers):
+    return Choice(rule="budget", budget=layers)
+
+
+def spent(folder):
+    records = Bundle.open(folder / "bundle").tasks.values()
+    return max(tap_of(r.path) for r in records) + sum(len(private_layers(r.path)) for r in records)
+
+
+def test_a_budget_holds_for_all_branches_of_the_project(home, tmp_path, trained):
+    folder = copied(home, tmp_path)
+    for layers in (2, 3, 4, 6):
+        runs(folder, "mood", "urgency", allocation=budget(layers))
+        assert 2 <= spent(folder) <= layers
+    assert len(trained) == 18  # two tasks of three branches, three epochs each, once
+
+
+def test_a_budget_that_nothing_is_within_is_refused_and_the_options_are_kept(home, tmp_path, trained):
+    folder = copied(home, tmp_path)
+    with pytest.raises(ConfigError, match="within the budget"):
+        runs(folder, "mood", "urgency", allocation=budget(1))
+    assert not Bundle.open(folder / "bundle").tasks and len(options_of(folder).options) == 6
+    trained.clear()
+    runs(folder, "mood", "urgency", allocation=budget(2))
+    assert not trained and layers_of(folder) == {"mood": 1, "urgency": 1}
+
+
+def changed_training(base, name, **changes):
+    entries = [
+        msgspec.structs.replace(entry, training=seeded(**changes)) if entry.name == name else entry
+        for entry in base.tasks
+    ]
+    return msgspec.structs.replace(base, tasks=tuple(entries))
+
+
+def test_a_budget_holds_when_one_task_alone_is_trained_anew(home, tmp_path):
+    """The choice for that task alone would spend the whole budget on it, beside what the other has already."""
+    folder = copied(home, tmp_path)
+    base = msgspec.structs.replace(project(folder, "mood", "urgency", strategy=FIXED), allocation=budget(4))
+    train_project(base, folder=folder)
+    assert spent(folder) <= 4
+    outcome = train_project(changed_training(base, "mood", epochs=2), folder=folder)
+    assert "mood" in outcome.trained and spent(folder) <= 4
+
+
+def test_a_budget_counts_branches_that_leave_no_choice(home, tmp_path):
+    """One task has its depth said: a larger budget later must still leave room for it."""
+    folder = copied(home, tmp_path)
+
+    def asked(layers):
+        base = project(folder, "mood", "urgency", strategy=FIXED)
+        fixed = msgspec.structs.replace(base.tasks[1], strategy=Branch(layers=2, tap=0, hidden=8))
+        return msgspec.structs.replace(base, tasks=(base.tasks[0], fixed), allocation=budget(layers))
+
+    for layers in (3, 4):
+        train_project(asked(layers), folder=folder)
+        assert layers_of(folder)["urgency"] == 2 and spent(folder) <= layers
+
+
+def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(home, tmp_path, monkeypatch, trained):
+    """The second run finds one task done: the choice is still that among both, and the first is not written again."""
+    from polyhead.train import run as running
+
+    whole, cut = copied(home, tmp_path / "whole"), copied(home, tmp_path / "cut")
+    runs(whole, "mood", "urgency", allocation=budget(4))
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "_score_line", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            runs(cut, "mood", "urgency", allocation=budget(4))
+    assert tuple(Bundle.open(cut / "bundle").tasks) == ("mood",)
+    trained.clear()
+    outcome, _ = runs(cut, "mood", "urgency", allocation=budget(4))
+    assert outcome.kept == ("mood",) and not trained and outcome.extraction.passes == 0
+    assert layers_of(cut) == layers_of(whole) and spent(cut) <= 4
+    one, two = ((place / "bundle" / "bundle.json").read_bytes() for place in (whole, cut))
+    assert one == two
+
+
+def test_a_budget_after_the_cache_was_deleted_trains_what_it_must_compare(home, tmp_path):
+    import shutil
+
+    folder = copied(home, tmp_path)
+    runs(folder, "mood", "urgency", allocation=budget(6))
+    shutil.rmtree(folder / "bundle-cache")
+    runs(folder, "mood", "urgency", allocation=budget(2))
+    assert layers_of(folder) == {"mood": 1, "urgency": 1}
+
+
+def test_other_training_numbers_are_another_grove(home, tmp_path, trained):
+    folder = copied(home, tmp_path)
+    runs(folder, "mood", strategy=Branch(layers=1, hidden=8))
+    for changes in ({"temperature": 3.0}, {"dropout": 0.2}):
+        trained.clear()
+        runs(folder, "mood", strategy=Branch(layers=1, hidden=8, **changes))
+        assert trained
+    assert len(list((folder / "bundle-cache" / "branches").iterdir())) == 3
+
+
+def test_branches_and_pooled_tasks_of_one_project_share_the_pass(home, tmp_path):
+    folder = copied(home, tmp_path)
+    base = project(folder, "mood", "urgency", strategy=Branch(layers=1, hidden=8))
+    pooled = msgspec.structs.replace(base.tasks[1], strategy=Pooled(of=2, heads=2, hidden=8, codec="float32"))
+    outcome = train_project(msgspec.structs.replace(base, tasks=(base.tasks[0], pooled)), folder=folder)
+    assert outcome.extraction.passes == 56 and set(outcome.trained) == {"mood", "urgency"}
+
+
+def test_scores_of_a_bundle_hold_what_was_tried(home, tmp_path):
+    folder = copied(home, tmp_path)
+    outcome, lines = runs(folder, "mood", allocation=Choice(c=1000.0))
+    scores = Bundle.open(folder / "bundle").scores("mood")
+    assert set(scores["tried"]) == {"teacher", "student-1", "student-2"}
+    assert scores["splits"] == outcome.trained["mood"]
+    assert scores["splits"]["validation"]["accuracy"] == scores["tried"]["student-1"]
+    assert [set(row) for row in scores["history"]] == [{"epoch", "loss", "score"}] * 3
+    assert any("mood: teacher (3 layers above tap 0)" in line for line in lines)
+    assert any("(1 private layers above tap 0)" in line for line in lines)
+
+
+def test_a_bundle_says_the_choice_that_decided_its_part(home, tmp_path):
+    folder = copied(home, tmp_path)
+    runs(folder, "mood", "urgency", allocation=budget(6))
+    trained_with = {n: r.trained_with for n, r in Bundle.open(folder / "bundle").tasks.items()}
+    for name in ("mood", "urgency"):
+        assert trained_with[name]["allocation"]["budget"] == 6
+        assert set(trained_with[name]["allocation"]["among"]) == {"mood", "urgency"}
+    assert json.loads(json.dumps(trained_with["mood"]["strategy"]))["kind"] == "branch"
+
+
+def test_another_seed_gives_other_branches(home, tmp_path):
+    found = []
+    for place, seed in (("a", 1), ("b", 1), ("c", 2)):
+        folder = copied(home, tmp_path / place)
+        runs(folder, "mood", strategy=Branch(layers=1, hidden=8), training=seeded(TRAINING, seed=seed))
+        found.append(bytes_of(Bundle.open(folder / "bundle").part("mood")))
+    assert found[0] == found[1] != found[2]
+    assert all(np.isfinite(np.frombuffer(b, np.float32)).all() for b in found[2].values())
+
+
+def test_states_are_read_for_the_depths_that_are_tried_alone(home, tmp_path):
+    extractor = extractor_of(home, tmp_path)
+    prepared = prepared_of(home, "mood", strategy=Branch(least=2, hidden=8))
+    for path in branch_paths(prepared, extractor):
+        extractor.fill(wanted_taps(prepared, path, precision="float32"))
+    stores = [folder for folder in extractor.folder.iterdir() if folder.is_dir()]
+    assert len(stores) == 2
