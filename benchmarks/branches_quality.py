@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 from settings import DATA, RESULTS, RUNS
 
 from polyhead.allocate import Allocation, best_under, price_of
@@ -36,7 +37,9 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "branches.jsonl"])
     parser.add_argument("--report", action="store_true")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
     tasks = asked.tasks.split(",")
     if not asked.report:
         make_rows(runs_in(asked.rows[0]), tasks)

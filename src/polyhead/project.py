@@ -102,8 +102,13 @@ class Branch(Value, tag="branch", tag_field="kind"):
             raise ConfigError("strategy.dropout is a share", got=self.dropout, allowed="0 to below 1")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise ConfigError("strategy.temperature must be positive", got=self.temperature)
-        if any(layers < 1 for layers in self.students):
-            raise ConfigError("a student has at least one private layer", got=list(self.students))
+        most = self.layers or self.most
+        if any(layers < 1 or (most is not None and layers >= most) for layers in self.students):
+            raise ConfigError(
+                "strategy.students: a student has fewer private layers than its teacher, at least one",
+                got=list(self.students),
+                allowed="1 or more" if most is None else f"1 to {most - 1}",
+            )
 
 
 Strategy = Pooled | Branch  # the other strategies join this union

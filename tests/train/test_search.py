@@ -234,18 +234,12 @@ def test_a_late_riser_is_lost_by_halving_and_found_by_the_grid():
 @pytest.mark.parametrize("seed", range(20))
 def test_halving_on_random_curves_is_what_its_definition_says(seed):
     chance = np.random.default_rng(seed)
-    epochs = int(chance.integers(1, 6))
-    keys = [(layers, s) for layers in range(1, chance.integers(2, 7)) for s in range(chance.integers(1, 4))]
-    curves = {key: chance.integers(0, 5, epochs).tolist() for key in keys}
-    if len({key[1] for key in keys}) * len({key[0] for key in keys}) != len(keys):
-        keys = [(layers, 0) for layers in {key[0] for key in keys}]
-        curves = {key: chance.integers(0, 5, epochs).tolist() for key in keys}
-    found = halving(Curves(curves), sorted({k[0] for k in keys}), sorted({k[1] for k in keys}))
-    reached, best = by_hand(curves, epochs)
-    spent = {(c.layers, c.seed): c.epochs for c in found.candidates}
-    if len(keys) <= 2:
-        reached = dict.fromkeys(keys, epochs)
-    assert spent == reached and found.best.key == best
+    epochs, depths, seeds = (range(1, chance.integers(2, 7)) for _ in range(3))
+    curves = {(layers, s): chance.integers(0, 5, len(epochs)).tolist() for layers in depths for s in seeds}
+    found = halving(Curves(curves), depths, seeds)
+    reached, best = by_hand(curves, len(epochs))
+    assert {(c.layers, c.seed): c.epochs for c in found.candidates} == reached
+    assert found.best.key == best
     for candidate in found.candidates:
         curve = curves[candidate.layers, candidate.seed]
         assert candidate.score == max(curve[: candidate.epochs])

@@ -44,9 +44,7 @@ class Trunk(nn.Module):
             fill_normal(self, generator)
 
     @classmethod
-    def from_data(
-        cls, data: TrunkData, dtype: torch.dtype = torch.float32, *, dropout: float = 0.0
-    ) -> Trunk:
+    def from_data(cls, data: TrunkData, dtype: torch.dtype = torch.float32, *, dropout: float = 0.0) -> Trunk:
         """The trunk of these weights, in evaluation mode and wholly in `dtype`, states and layer norms too.
 
         Arrays are copied, so that training never writes into `data`.

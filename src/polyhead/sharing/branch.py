@@ -6,7 +6,6 @@ import copy
 from collections.abc import Mapping
 from typing import Literal
 
-import msgspec
 import numpy as np
 import torch
 from torch import nn
@@ -167,8 +166,3 @@ def make_part(
 def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
     """Copies of a part's arrays, float32, by name."""
     return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}
-
-
-def with_depth(strategy: Branch, *, tap: int, layers: int) -> Branch:
-    """The strategy with its depth decided."""
-    return msgspec.structs.replace(strategy, tap=tap, layers=layers)

@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 
 from polyhead.allocate import Option, OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.architecture import Architecture
+from polyhead.bundle.files import replace_file
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Path
 from polyhead.project import Branch, Choice
@@ -26,6 +27,7 @@ from polyhead.train.fit import Fitted
 from polyhead.train.prepare import Prepared
 from polyhead.train.search import Candidate, grid, halving
 from polyhead.train.task_run import Trained
+from polyhead.trunk_data import arrays_digest
 
 GROVE = "grove.json"  # the list of a task's kept branches, beside them
 
@@ -36,6 +38,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     path: Path
     fitted: Fitted
+    arrays: str  # their digest
 
 
 class Grove(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,14 +102,20 @@ def grow(
     for layers in strategy.students:
         if layers < teacher.layers:
             grown[f"student-{layers}"] = branches.student(teacher, layers)
+        else:
+            said = f"no student of {layers} layers: the teacher has {teacher.layers}"
+            events.line(f"{prepared.task.name}: {said}")
     grove = Grove(
         task=prepared.task.name,
-        kept=tuple(Kept(name=name, path=one.path, fitted=one.fitted) for name, one in grown.items()),
+        kept=tuple(
+            Kept(name=name, path=one.path, fitted=one.fitted, arrays=arrays_digest(one.arrays))
+            for name, one in grown.items()
+        ),
         candidates=candidates,
     )
     _write(folder, grove, grown)
     for checkpoint in folder.glob("*.pt"):
-        checkpoint.unlink()
+        checkpoint.unlink(missing_ok=True)
     return grove
 
 
@@ -137,7 +146,7 @@ def write_options(file: FilePath, groves: Sequence[Grove], shape: Architecture) 
     options = tuple(option for grove in groves for option in grove.options())
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
-        _put(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
+        replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
 
 
 def choose(groves: Sequence[Grove], choice: Choice, shape: Architecture) -> dict[str, Option]:
@@ -161,7 +170,10 @@ def chosen_part(
     """The chosen branch with its scores; the test split is read once, by this branch alone."""
     assert isinstance(prepared.strategy, Branch)
     kept = next(one for one in grove.kept if one.name == option.name)
-    arrays = _arrays(folder / f"{kept.name}.safetensors")
+    file = folder / f"{kept.name}.safetensors"
+    arrays = _arrays(file)
+    if arrays_digest(arrays) != kept.arrays:
+        raise _damaged(file, "its bytes are not those that were written")
     branches = Branches(prepared, prepared.strategy, extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
@@ -182,8 +194,8 @@ def _write(folder: FilePath, grove: Grove, grown: Mapping[str, Grown]) -> None:
     with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, one in grown.items():
-            _put(folder / f"{name}.safetensors", save(one.arrays))
-        _put(folder / GROVE, msgspec.json.encode(grove))
+            replace_file(folder / f"{name}.safetensors", save(one.arrays))
+        replace_file(folder / GROVE, msgspec.json.encode(grove))
 
 
 @contextmanager
@@ -194,16 +206,6 @@ def _writing(what: str) -> Iterator[None]:
         raise TrainError(
             what, got=error.strerror, do="free some disk space and run the same command again"
         ) from None
-
-
-def _put(file: FilePath, content: bytes) -> None:
-    temporary = file.with_name(file.name + ".tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(file)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _read(file: FilePath) -> Grove:
@@ -220,7 +222,7 @@ def _arrays(file: FilePath) -> dict[str, np.ndarray]:
         raise _damaged(file, error) from None
 
 
-def _damaged(file: FilePath, error: Exception) -> TrainError:
+def _damaged(file: FilePath, error: object) -> TrainError:
     return TrainError(
         f"the kept branch {file} cannot be read",
         got=error,

@@ -25,7 +25,7 @@ from polyhead.train.journal import Journal
 from polyhead.trunk_data import TrunkData
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
-FLUSH_BYTES = 128 * 2**20  # of float32 values waiting: then one segment of the store is written
+FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment
 PIECE = 8192  # inputs tokenised and sorted by length at a time
 
 
@@ -175,8 +175,6 @@ class _Open:
         self.keys.append(key)
         self.values.append(value)
         self.bytes += value.nbytes
-        if self.bytes >= FLUSH_BYTES:
-            self.flush()
 
     def flush(self) -> None:
         if self.keys:
@@ -219,6 +217,8 @@ class _Pending:
                 shared[kind] = _rows(stored_value(states.upto(store.depth), store.pool, None))
             for row, key, _ in mine:
                 store.add(key, shared[kind][row])
+        if sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         for store in self.stores:

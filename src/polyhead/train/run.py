@@ -15,10 +15,10 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.isolation import certified
-from polyhead.errors import TrainError, WrongTrunk
+from polyhead.errors import ConfigError, TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Path
-from polyhead.project import Branch, Choice, Pooled, Project
+from polyhead.project import Branch, Choice, Pooled, Project, strategy_of
 from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.branch_task import (
@@ -71,6 +71,7 @@ def train_project(
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
     if only:
+        _check_only(project, only)
         entries = tuple(entry for entry in project.tasks if entry.name in only)
         project = msgspec.structs.replace(project, tasks=entries)
     prepared = prepare(project, folder)
@@ -95,14 +96,29 @@ def train_project(
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
     extraction = _extract(_read(prepared, todo, project.allocation), paths, extractor, events)
-    run = _Run(root, cache, extractor, events, prints, paths)
+    run = _Run(root, cache, extractor, events, prints, paths, {p.task.name for p in todo})
     for p in pooled:
         run.train_pooled(p)
-    run.train_branches(branched, {p.task.name for p in todo}, project.allocation)
+    run.train_branches(branched, project.allocation)
     scores = run.scores
     seconds = time.monotonic() - began
     events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
     return Outcome(bundle=str(root), trained=scores, kept=kept, extraction=extraction, seconds=seconds)
+
+
+def _check_only(project: Project, only: tuple[str, ...]) -> None:
+    """One budget is for all branches together, so a choice among some of them would be another one."""
+    left = [
+        entry.name
+        for entry in project.tasks
+        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
+    ]
+    if project.allocation.rule == "budget" and left:
+        raise ConfigError(
+            "the project's [allocation] has one budget for all branches, so all are trained together",
+            got=f"tasks {list(only)}, without {left}",
+            do="leave --tasks out; what is trained already is not trained again",
+        )
 
 
 def _opened(root: FilePath, extractor: Extractor) -> Bundle:
@@ -166,9 +182,10 @@ class _Run:
         events: Events,
         prints: dict[str, dict[str, object]],
         paths: dict[str, list[Path]],
+        todo: set[str],
     ) -> None:
         self._root, self._cache, self._extractor, self._events = root, cache, extractor, events
-        self._prints, self._paths = prints, paths
+        self._prints, self._paths, self._todo = prints, paths, todo
         self.scores: dict[str, dict[str, dict[str, float]]] = {}
 
     def train_pooled(self, p: Prepared) -> None:
@@ -179,12 +196,13 @@ class _Run:
         self._commit(p, trained)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def train_branches(self, branched: list[Prepared], todo: set[str], choice: Choice) -> None:
+    def train_branches(self, branched: list[Prepared], choice: Choice) -> None:
         """Every task's branches first, then the choice between them; both are kept in the cache.
 
         `branched` are all tasks of branches, those that are trained already too: their options are written down, and
         under one budget the choice is among all.
         """
+        todo = self._todo
         if not any(p.task.name in todo for p in branched):
             return
         extractor, events = self._extractor, self._events
@@ -210,7 +228,7 @@ class _Run:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
         ways = {name: v for name, v in self._prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self._paths[p.task.name]]
-        return self._cache / kind / _tag({**ways, "paths": paths})
+        return self._cache / kind / _tag({**ways, "paths": paths, "precision": self._extractor.precision})
 
     def _commit(self, p: Prepared, trained: Trained) -> None:
         label = {**self._prints[p.task.name], "numerics": numerics(self._extractor.precision)}
@@ -218,8 +236,8 @@ class _Run:
         def act() -> None:
             _commit(self._root, p, trained, self._extractor, label)
 
-        if set(Bundle.open(self._root, verify=False).tasks) <= set(self._prints):
-            act()  # every task of the bundle is of this run
+        if set(Bundle.open(self._root, verify=False).tasks) <= self._todo:
+            act()  # every task of the bundle is trained by this run
         else:
             found = certified(self._root, "train", act, changing=[p.task.name])
             self._events.line(

@@ -8,7 +8,7 @@ learning rate follows the whole run's schedule; only those that fall behind stop
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -56,48 +56,59 @@ def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> 
     """The best of all depths and seeds, most of which train for an epoch or two only."""
     epochs = branches.prepared.training.epochs
     running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
-    alive, done = list(running), 0
+    fallen: list[Candidate] = []
+    done = 0
     while done < epochs:
         # The last rung runs to the end, so that no candidate is judged on a schedule that it did not finish.
-        done = epochs if len(alive) <= LEAST_LEFT else done + 1
-        for key in alive:
-            running[key][1].advance(done)
-        alive = _better_half(alive, running) if len(alive) > LEAST_LEFT else alive
-    return _searched(branches, running, alive)
+        done = epochs if len(running) <= LEAST_LEFT else done + 1
+        for _, course in running.values():
+            course.advance(done)
+        for key in _worse_half(running) if done < epochs else ():
+            fallen.append(
+                _candidate(key, running.pop(key)[1])
+            )  # its weights and optimizer are not needed again
+    ended = {key: _ended(branches, key, *running.pop(key)) for key in list(running)}
+    return _searched(ended, fallen)
 
 
 def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Searched:
     """The best of all depths and seeds, each trained to the end."""
-    epochs = branches.prepared.training.epochs
-    running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
-    for _, course in running.values():
-        course.advance(epochs)
-    return _searched(branches, running, list(running))
+    ended = {}
+    for layers in depths:
+        for seed in seeds:
+            module, course = _begun(branches, layers, seed)
+            course.advance(branches.prepared.training.epochs)
+            ended[layers, seed] = _ended(branches, (layers, seed), module, course)
+    return _searched(ended, [])
 
 
 Key = tuple[int, int]
-Running = dict[Key, tuple[OnTap, Course]]
 
 
 def _begun(branches: Branches, layers: int, seed: int) -> tuple[OnTap, Course]:
     return branches.course(branches.path(layers), seed=seed)
 
 
-def _better_half(alive: Sequence[Key], running: Running) -> list[Key]:
-    keep = max(LEAST_LEFT, -(-len(alive) // 2))
-    return sorted(alive, key=lambda key: (-running[key][1].best, key))[:keep]
+def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple[Grown, Candidate]:
+    return branches.grown(branches.path(key[0]), module, course), _candidate(key, course)
 
 
-def _searched(branches: Branches, running: Running, ended: Sequence[Key]) -> Searched:
+def _candidate(key: Key, course: Course) -> Candidate:
+    return Candidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best)
+
+
+def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
+    keep = max(LEAST_LEFT, -(-len(running) // 2))
+    return sorted(running, key=lambda key: (-running[key][1].best, key))[keep:]
+
+
+def _searched(ended: Mapping[Key, tuple[Grown, Candidate]], fallen: Sequence[Candidate]) -> Searched:
     """Of those that trained to the end the best; ties: fewer layers, then the smaller seed (2.a.6)."""
-    ranked = sorted(ended, key=lambda key: (-running[key][1].best, key))
+    ranked = sorted(ended, key=lambda key: (-ended[key][1].score, key))
     of_depth = {key[0]: key for key in reversed(ranked)}
-    grown = {layers: branches.grown(branches.path(layers), *running[key]) for layers, key in of_depth.items()}
+    candidates = [*fallen, *(candidate for _, candidate in ended.values())]
     return Searched(
-        best=grown[ranked[0][0]],
-        ended=tuple(grown[layers] for layers in sorted(grown)),
-        candidates=tuple(
-            Candidate(layers=layers, seed=seed, epochs=course.done, score=course.best)
-            for (layers, seed), (_, course) in running.items()
-        ),
+        best=ended[ranked[0]][0],
+        ended=tuple(ended[of_depth[layers]][0] for layers in sorted(of_depth)),
+        candidates=tuple(sorted(candidates, key=lambda one: (one.layers, one.seed))),
     )

@@ -5,12 +5,14 @@ Eight tasks; each run is one row of a study, so that it goes on where it stopped
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 import numpy as np
 
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
@@ -54,12 +56,20 @@ class Runs:
         from polyhead.train.extract import Extractor
         from polyhead.train.numerics import precision_of
 
-        self.data, self.folder, self.study, self.size, self.say = data, folder, study, size or Size(), say
+        self.data, self.study, self.size, self.say = data, study, size or Size(), say
         self.precision = precision_of(TRAINING)
+        self.folder = folder / self.settings
         trunk = load_trunk("minilm", max_tokens=MAX_TOKENS)
         self.extractor: Extractor = Extractor(trunk, folder=folder / "features", precision=self.precision)
         self.layers = trunk.architecture.layers
         self._prepared: dict[str, Prepared] = {}
+
+    @property
+    def settings(self) -> str:
+        """A short digest of what decides every run: rows of other settings are other rows."""
+        rows = {task: self.size.rows(task) for task in TASKS}
+        content = [TRAINING, rows, self.size.validation, MAX_TOKENS, self.precision]
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
 
     def grid(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
         """Full fine-tuning and every depth, of every task and seed."""
@@ -91,7 +101,7 @@ class Runs:
         for seed in seeds:
             for task in tasks:
                 run = partial(self._searched, task, seed)
-                self.study.row(run, task=task, seed=seed, method="search", init="")
+                self.study.row(run, task=task, seed=seed, method="search", init="", settings=self.settings)
 
     def teacher_depth(self, task: str) -> int:
         """The depth with the best validation score under the first seed, for all seeds; ties: fewer layers (2.a.6)."""
@@ -121,7 +131,8 @@ class Runs:
         init: str = "",
     ) -> None:
         before = len(self.study.rows)
-        row = self.study.row(run, task=task, seed=seed, method=method, init=init, layers=layers, tap=tap)
+        key: dict[str, object] = {"task": task, "seed": seed, "method": method, "init": init}
+        row = self.study.row(run, **key, layers=layers, tap=tap, settings=self.settings)
         if len(self.study.rows) > before:
             self.say(
                 f"{len(self.study.rows):4d}  {task:10s} seed {seed}  {method:8s} {init:10s} {layers} layers  "
@@ -131,8 +142,6 @@ class Runs:
 
     def branches(self, task: str, seed: int, *, init: str = "teacher") -> Branches:
         """The task's branches under this seed, their states kept."""
-        import msgspec
-
         from polyhead.train.branch_run import Branches
 
         prepared = self.prepared(task)
@@ -183,9 +192,14 @@ class Runs:
         kept, self.extractor = self.extractor, branches.extractor
         clock = _Clock()
         try:
+            # The search needs no reported split; the clock of full fine-tuning leaves it out too.
+            whole = branches.prepared
+            branches.prepared = msgspec.structs.replace(whole, test=None)
             self.fill(branches, range(1, self.layers + 1))
             found = halving(branches, range(1, self.layers + 1), [seed])
             facts = clock.facts()
+            branches.prepared = whole
+            self.fill(branches, [found.best.layers])
             scores = self._scores(branches, found.best, "search")
         finally:
             self.extractor = kept
@@ -299,12 +313,10 @@ class Runs:
         save_file(grown.arrays, folder / f"{task}-{layers}-{seed}.safetensors")
 
     def _kept(self, branches: Branches, task: str, seed: int, layers: int) -> Grown:
-        """The trained teacher of this depth and seed, or the same trained again where its file is gone."""
+        """The trained teacher of this depth and seed; raises OSError where its file is gone."""
         from safetensors.numpy import load_file
 
         file = self.folder / "parts" / f"{task}-{layers}-{seed}.safetensors"
-        if not file.exists():
-            self._keep(task, seed, layers, branches.teacher(layers))
         return branches.restored(branches.path(layers), load_file(file))
 
 
@@ -315,7 +327,10 @@ class _Clock:
         self._cpu, self._wall = time.process_time(), time.monotonic()
 
     def facts(self) -> dict[str, object]:
+        import torch
+
         return {
+            "threads": torch.get_num_threads(),
             "cpu_seconds": round(time.process_time() - self._cpu, 1),
             "seconds": round(time.monotonic() - self._wall, 1),
         }

@@ -1,0 +1,172 @@
+"""Full fine-tuning and whole-model distillation, what branches are compared with: all moves, nothing is shared."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from polyhead.model import Model
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Embed, Head, Layers, Pool, merge
+from polyhead.project import Branch
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.distil import distilled
+from polyhead.train.fine_tune import FineTuned, TextExamples
+from polyhead.train.whole import restore_whole, train_whole, whole_path
+from polyhead.trunk_data import arrays_digest
+from tiny_branch import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
+
+STRATEGY = Branch(hidden=8)
+STILL = seeded(learning_rate=1e-30, epochs=1, batch=32, dropout=0.0)  # no float32 weight but zeros can move
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return home_in(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def extractor(home, tmp_path_factory):
+    return extractor_of(home, tmp_path_factory.mktemp("kept"))
+
+
+def trained(home, extractor, name="mood", *, layers=DEPTH, training=TRAINING, strategy=STRATEGY, **named):
+    prepared = prepared_of(home, name, training=training)
+    return train_whole(prepared, strategy, extractor, layers=layers, precision="float32", **named)
+
+
+@pytest.fixture(scope="module")
+def whole(home, extractor):
+    return trained(home, extractor)
+
+
+@pytest.fixture(scope="module")
+def saved(whole, tmp_path_factory):
+    file = tmp_path_factory.mktemp("saved") / "new" / "mood.pt"
+    whole.save(file)
+    return file
+
+
+def test_the_path_is_first_position_tanh_layer_output(home):
+    prepared = prepared_of(home, "mood")
+    assert whole_path(prepared, 2, 16).nodes == (
+        Embed(trunk="fine-tuned on mood"),
+        Layers(start=0, stop=2),
+        Pool(layers="last", positions="first"),
+        Head(kind="single_label", width=2, part="task:mood", hidden=16),
+    )
+
+
+def test_every_array_moves_the_embeddings_too_and_the_shared_trunk_does_not(home, extractor, whole):
+    before = arrays_digest(load_trunk(str(home / "trunk")).arrays)
+    assert arrays_digest(extractor.trunk.to_arrays()) == before == arrays_digest(extractor.data.arrays)
+    moved = {name: value.numpy() for name, value in whole.module.trunk.state_dict().items()}
+    assert set(moved) == set(extractor.data.arrays)
+    still = {name for name, array in moved.items() if np.array_equal(array, extractor.data.arrays[name])}
+    assert not {name for name in still if not name.endswith("key.bias")}, still
+    assert any(name.startswith("embeddings.word") for name in moved)
+    assert all(p.requires_grad for p in whole.module.parameters())
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_model_of_fewer_layers_starts_as_the_lowest_of_the_trunk(home, extractor, layers):
+    module = trained(home, extractor, layers=layers, training=STILL).module
+    assert len(module.trunk.layers) == layers
+    for name, value in module.trunk.state_dict().items():
+        np.testing.assert_allclose(value, extractor.data.arrays[name], rtol=0, atol=1e-25, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["mood", "urgency", "topics", "same"])
+def test_a_model_of_half_depth_starts_as_its_teachers_embeddings_bottommost_layers_and_head(
+    home, extractor, tmp_path, name
+):
+    teacher = trained(home, extractor, name, training=seeded(epochs=1))
+    teacher.save(tmp_path / "teacher.pt")
+    student = trained(
+        home, extractor, name, layers=2, training=STILL, teacher=tmp_path / "teacher.pt"
+    ).module.state_dict()
+    known = teacher.module.state_dict()
+    assert set(student) == {n for n in known if not n.startswith("trunk.layers.2.")}
+    for part, value in student.items():
+        np.testing.assert_allclose(value, known[part], rtol=0, atol=1e-25, err_msg=part)
+
+
+@pytest.mark.parametrize("name", ["mood", "urgency", "topics"])
+def test_the_first_loss_of_a_student_is_the_distillation_of_its_teachers_outputs(
+    home, extractor, tmp_path, name
+):
+    strategy = Branch(hidden=8, dropout=0.0, temperature=3.0)
+    teacher = trained(home, extractor, name, strategy=strategy, training=seeded(epochs=1))
+    teacher.save(tmp_path / "teacher.pt")
+    student = trained(
+        home,
+        extractor,
+        name,
+        layers=1,
+        strategy=strategy,
+        training=STILL,
+        teacher=tmp_path / "teacher.pt",
+    )
+    split = student.prepared.train
+    outputs, soft = (torch.from_numpy(np.stack(model.outputs(split))) for model in (student, teacher))
+    targets = torch.from_numpy(np.stack(split.examples.targets))
+    expected = distilled(kind_of(student.prepared.task).loss, 3.0)(outputs, targets, None, soft)
+    assert student.fitted.history[0]["loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_what_is_saved_is_restored_with_the_same_answers(home, extractor, whole, saved):
+    again = restore_whole(whole.prepared, STRATEGY, extractor, layers=DEPTH, precision="float32", file=saved)
+    assert weights_of(again.module) == weights_of(whole.module) and not again.module.training
+    for split in whole.prepared.splits:
+        assert again.evaluate(split) == whole.evaluate(split)
+    best = max(row["score"] for row in whole.fitted.history)
+    assert whole.evaluate(whole.prepared.validation)["accuracy"] == whole.fitted.score == best
+
+
+@pytest.mark.parametrize("teacher", [False, True], ids=["fine-tuned", "distilled"])
+def test_same_seed_same_model_and_another_seed_another(home, extractor, saved, teacher):
+    named = {"teacher": saved} if teacher else {}
+    short = seeded(epochs=2)
+    one, again = (trained(home, extractor, layers=2, training=short, **named) for _ in range(2))
+    other = trained(home, extractor, layers=2, training=seeded(short, seed=2), **named)
+    assert weights_of(one.module) == weights_of(again.module) != weights_of(other.module)
+    assert untimed(one.fitted) == untimed(again.fitted)
+
+
+def test_teaching_leaves_the_teachers_file_as_it_was(home, extractor, saved):
+    before = saved.read_bytes()
+    trained(home, extractor, layers=1, training=seeded(epochs=1), teacher=saved)
+    assert saved.read_bytes() == before
+
+
+def test_dropout_of_the_layers_is_the_strategys_and_acts_in_training_alone(home, extractor):
+    found = []
+    for share in (0.0, 0.5):
+        strategy = msgspec.structs.replace(STRATEGY, dropout=share)
+        found.append(trained(home, extractor, strategy=strategy, training=STILL))
+    split = found[0].prepared.validation
+    for one, other in zip(*(model.outputs(split) for model in found), strict=True):
+        np.testing.assert_array_equal(one, other)
+    losses = [model.fitted.history[0]["loss"] for model in found]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("positions", ["first", "mean"])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_fine_tuned_model_is_its_trunk_and_part_run_by_their_plan(home, extractor, layers, positions):
+    """The last layer computes one position where one is read; the plan's own run computes all of them."""
+    prepared = prepared_of(home, "mood")
+    path = whole_path(prepared, layers, 16)
+    nodes = [Pool(positions=positions) if isinstance(node, Pool) else node for node in path.nodes]
+    path = msgspec.structs.replace(path, nodes=tuple(nodes))
+    module = FineTuned(
+        extractor.data, path, dropout=0.0, bfloat16=False, generator=torch.Generator().manual_seed(0)
+    ).eval()
+    examples = TextExamples(
+        extractor.tokeniser, prepared.train.examples.inputs, prepared.train.examples.targets
+    )
+    (batch,) = examples.batch(np.arange(32)).arguments
+    model = Model(extractor.trunk, {"mood": module.part}).eval()
+    with torch.inference_mode():
+        expected = model(merge({"mood": path}), batch)["mood"]
+        torch.testing.assert_close(module(batch), expected, atol=1e-5, rtol=0)
