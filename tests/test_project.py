@@ -75,14 +75,14 @@ BRANCH = "[strategy]\nkind = 'branch'\n"
 def test_a_branch_says_everything_that_its_strategy_can(tmp_path):
     said = (
         "layers = 2\ntap = 1\nleast = 1\nmost = 3\nsearch = 'grid'\nseeds = 2\npositions = 'mean'\nhidden = 0\n"
-        "dropout = 0.2\nstudents = [1, 2]\ninit = 'pretrained'\ntemperature = 1.5\nnoisy_teacher = true\n"
+        "dropout = 0.2\nstudents = [1]\ninit = 'pretrained'\ntemperature = 1.5\nnoisy_teacher = true\n"
     )
     project = read(tmp_path, BRANCH + said + TASK)
     fields = msgspec.structs.asdict(project.strategy)
     plain = msgspec.structs.asdict(Branch())
     assert isinstance(project.strategy, Branch)
     assert {name for name in fields if fields[name] == plain[name]} == {"least"}
-    assert project.strategy.students == (1, 2) and project.strategy.tap == 1
+    assert project.strategy.students == (1,) and project.strategy.tap == 1
     assert read(tmp_path, to_toml(project)) == project
 
 
@@ -181,6 +181,8 @@ def test_a_trunk_folder_beside_the_file_is_taken_before_a_hub_id(tmp_path):
         (BRANCH + "temperature = inf\n" + TASK, "strategy.temperature"),
         (BRANCH + "students = [1, 0]\n" + TASK, "student"),
         (BRANCH + "students = 1\n" + TASK, "students"),
+        (BRANCH + "layers = 2\nstudents = [1, 2]\n" + TASK, "fewer private layers than its teacher"),
+        (BRANCH + "most = 2\nstudents = [3]\n" + TASK, "fewer private layers than its teacher"),
         (BRANCH + "init = 'random'\n" + TASK, "init"),
         ("[allocation]\nrule = 'best'\n" + TASK, "rule"),
         ("[allocation]\nc = -1\n" + TASK, "allocation.c"),

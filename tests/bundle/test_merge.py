@@ -16,7 +16,7 @@ import pytest
 from bundle.test_write import FullDisk, contents
 from polyhead.bundle import files
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.merge import copy_task, merge_bundles
+from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
@@ -401,6 +401,28 @@ def test_a_copied_task_can_replace_one_and_be_rolled_back(two, tmp_path):
         copy_task(other, "nobody", target)
 
 
+def test_copied_tasks_become_live_all_in_one_step(alone, two, tmp_path, monkeypatch):
+    source = merge_bundles(tmp_path / "source", list(alone.values()))
+    target = write_bundle(tmp_path / "b", TRUNK)
+    states = []
+
+    def seen(path, content):
+        states.append(list(json.loads(content)["tasks"]))
+        files.replace_file(path, content)
+
+    monkeypatch.setattr("polyhead.bundle.write.replace_file", seen)
+    assert copy_tasks(source, ["a-b.c", "a"], target) == {"a-b.c": "v0001", "a": "v0001"}
+    assert copy_tasks(source, [], target) == {} and states == [["a-b.c", "a"]]
+    before = contents(target.root)
+    with pytest.raises(BadName, match="'a'"):
+        copy_tasks(source, ["a-b", "a"], target)
+    assert contents(target.root) == before and not (target.root / "tasks/a-b").exists()
+    assert copy_tasks(source, ["a-b", "a"], target, replace=True) == {"a-b": "v0001", "a": "v0002"}
+    made = Bundle.open(target.root)
+    made.verify()
+    assert answers(made, "reference") == {n: answers(source, "reference")[n] for n in made.tasks}
+
+
 def test_a_bundle_that_is_refused_when_proven_never_gets_its_name(two, tmp_path):
     seen = []
 
@@ -430,7 +452,7 @@ def test_leftovers_of_a_killed_merge_are_removed_and_nothing_else_is(two, tmp_pa
 
 
 def test_two_merges_into_one_folder_do_not_meet(two, tmp_path, monkeypatch):
-    monkeypatch.setattr("polyhead.bundle.merge.PATIENCE", 0.0)
+    monkeypatch.setattr("polyhead.bundle.whole.PATIENCE", 0.0)
 
     def at_the_same_time(bundle):
         with pytest.raises(BundleError, match="another process"):
@@ -466,25 +488,26 @@ def test_full_disk_at_any_step_of_a_merge_leaves_nothing_or_the_whole_bundle(two
     assert failures >= 40 and names == ["made"]
 
 
-def test_full_disk_at_any_step_of_a_copy_leaves_the_target_as_it_was(two, tmp_path):
-    failures = 0
+def test_full_disk_at_any_step_of_a_copy_leaves_the_target_as_it_was(alone, two, tmp_path):
+    """Of two tasks: both are live, or neither, and of neither anything is left."""
+    failures, source = 0, merge_bundles(tmp_path / "source", [two[1], alone["a-b.c"]])
     for failing in range(1, 300):
         target = merge_bundles(tmp_path / str(failing), [two[0]])
         before = files_of(target)
         with pytest.MonkeyPatch.context() as patch:
             disk = FullDisk(patch, failing)
             try:
-                copy_task(two[1], "a-b", target)
+                copy_tasks(source, ["a-b", "a-b.c"], target)
             except BundleError as error:
                 failures += 1
                 assert "disk is full" in str(error)
         Bundle.open(target.root).verify()
         if files_of(target) != before:
-            assert list(Bundle.open(target.root).tasks) == ["a", "a-b"]
+            assert list(Bundle.open(target.root).tasks) == ["a", "a-b", "a-b.c"]
             assert "replace" in disk.names[: disk.failing]
         if disk.calls < failing:
             break
-    assert failures >= 20
+    assert failures >= 40
 
 
 # Forks a merge for every n, which dies without any cleaning up right before its n-th step on the disk.

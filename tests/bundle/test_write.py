@@ -12,7 +12,7 @@ import pytest
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.errors import (
     BadName,
     BundleError,
@@ -246,8 +246,24 @@ class _Counted:
         return getattr(self.file, name)
 
 
+def add_several(bundle):
+    """One task replaced and two added, in one step."""
+    drafts = [
+        Draft(
+            record=record_named(name, bundle.digest),
+            arrays={key: array + np.float32(i) for key, array in golden_part().items()},
+            scores={},
+            probes=[],
+            card="",
+        )
+        for i, name in enumerate(("second", "first", "third"))
+    ]
+    return add_tasks(bundle.root, drafts, replace=True)
+
+
 CHANGES = {
     "add": lambda bundle: add(bundle, "second"),
+    "several": add_several,
     "replace": lambda bundle: add(bundle, "first", shift=1, replace=True),
     "remove": lambda bundle: bundle.remove_task("first"),
 }
@@ -280,7 +296,7 @@ def test_full_disk_at_any_step_leaves_the_bundle_as_it_was(tmp_path, change):
             assert list(opened.tasks) == ["first"]
             CHANGES[change](opened)  # and room made, the same call works
             Bundle.open(bundle.root).verify()
-    assert failures >= {"add": 25, "replace": 25, "remove": 4}[change]
+    assert failures >= {"add": 25, "several": 60, "replace": 25, "remove": 4}[change]
 
 
 def test_full_disk_while_a_bundle_is_created_leaves_a_folder_in_which_it_works_later(tmp_path):
@@ -348,9 +364,27 @@ def test_writer_killed_at_any_step_leaves_the_state_before_or_after(bundle, chan
     )
     assert done.returncode == 0, done.stderr
     kills, states = map(int, done.stdout.split())
-    assert kills >= {"add": 25, "replace": 25, "remove": 3}[change] and states == 2
+    assert kills >= {"add": 25, "several": 60, "replace": 25, "remove": 3}[change] and states == 2
     add(bundle, "last")
     assert not list(bundle.root.rglob(".new-*"))  # the next writer has cleaned up
+
+
+def test_several_tasks_are_added_or_none(bundle):
+    before = contents(bundle.root)
+    fine, taken = (
+        Draft(record=record_named(name, bundle.digest), arrays=golden_part(), scores={}, probes=[], card="")
+        for name in ("second", "first")
+    )
+    for drafts, replace in (([fine, taken], False), ([fine, fine], False), ([fine, fine], True)):
+        with pytest.raises(BadName):
+            add_tasks(bundle.root, drafts, replace=replace)
+    surrogate = msgspec.structs.replace(taken, card="\ud800")  # fails when the second is written
+    with pytest.raises(BundleError, match="first"):
+        add_tasks(bundle.root, [fine, surrogate], replace=True)
+    assert contents(bundle.root) == before and not (bundle.root / "tasks/second").exists()
+    assert add_tasks(bundle.root, [fine, taken], replace=True) == {"second": "v0001", "first": "v0002"}
+    assert add_tasks(bundle.root, []) == {}
+    Bundle.open(bundle.root).verify()
 
 
 def test_second_writer_is_told_of_the_first(bundle):

@@ -41,9 +41,12 @@ def as_json(chosen):
     ("words", "choose"),
     [
         ([], lambda o: by_rule(o, 1.0)),
+        (["--rule", "marginal"], lambda o: by_rule(o, 1.0)),
         (["--c", "2"], lambda o: by_rule(o, 2.0)),
         (["--rule", "greedy"], lambda o: greedy(o, 1.0)),
         (["--budget", "24"], lambda o: best_under(o, 24, price_of("layers", BERT)).chosen),
+        (["--budget", "24.0"], lambda o: best_under(o, 24, price_of("layers", BERT)).chosen),
+        (["--budget", "1e9"], lambda o: best_under(o, 10**9, price_of("layers", BERT)).chosen),
         (
             ["--budget", "1.2e10", "--unit", "flops", "--tokens", "40"],
             lambda o: best_under(o, 12 * 10**9, price_of("flops", BERT, 40)).chosen,
@@ -53,7 +56,7 @@ def as_json(chosen):
             lambda o: best_under(o, 8 * 10**8, price_of("bytes", BERT)).chosen,
         ),
     ],
-    ids=["default", "c", "greedy", "layers", "flops", "bytes"],
+    ids=["default", "marginal", "c", "greedy", "layers", "whole", "plenty", "flops", "bytes"],
 )
 def test_the_choice_is_the_librarys(words, choose, options):
     found = told(options, *words)
@@ -126,6 +129,21 @@ def test_a_budget_and_a_rule_together_are_a_wrong_command_line(options):
     run("allocate", options, "--budget", "24", "--c", "1").refuses("one of them chooses", code=2)
     run("allocate", options, "--budget", "24", "--rule", "greedy").refuses(code=2)
     run("allocate", options, "--budget", "-1").refuses(code=2)
+    run("allocate", options, "--rule", "best").refuses("marginal", code=2)
+
+
+@pytest.mark.parametrize("unit", ["layers", "flops", "bytes"])
+def test_a_budget_that_is_no_cost_is_a_wrong_command_line(options, unit):
+    for budget in ("inf", "nan"):
+        run("allocate", options, "--budget", budget, "--unit", unit).refuses("--budget", budget, code=2)
+    parts = run("allocate", options, "--budget", "20.9", "--unit", unit)
+    if unit == "layers":
+        parts.refuses("20.9", "whole", code=2)
+    else:
+        parts.refuses("or more")
+
+
+def test_a_file_of_options_that_is_not_there_is_a_wrong_command_line(options):
     run("allocate", options.with_name("none.json")).refuses("none.json", code=2)
 
 

@@ -1,6 +1,7 @@
 """`polyhead import`: a new bundle, an existing one, the texts of the proof, and wrong words."""
 
 import json
+import shlex
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ import checkpoints
 from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.cli.import_ import SAMPLE_TEXTS
+from polyhead.project import LEAST_TOKENS
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +71,12 @@ def test_a_bundle_grows_and_its_certificate_is_there(made, tmp_path):
     assert names == ["0001-import.json", "0002-import.json"]
 
 
+def test_the_next_command_names_a_folder_with_a_space_as_one_word(tmp_path):
+    done = run("import", tmp_path / "my bundle", checkpoints.trained("mood"))
+    assert done.code == 0, done.err
+    assert shlex.split(done.out.splitlines()[-1])[1:] == ["polyhead", "inspect", str(tmp_path / "my bundle")]
+
+
 def test_pairs_are_proven_on_pairs_of_the_sample(tmp_path):
     done = run("import", tmp_path / "b", checkpoints.trained("mood"), "--pair", "joined")
     assert done.code == 0, done.err
@@ -111,6 +119,13 @@ def test_wrong_words_are_refused(tmp_path):
     run("import", tmp_path / "b").refuses("Missing argument", code=2)
     run("import", tmp_path / "b", tmp_path / "absent").refuses("TrunkNotFound", "absent")
     run("import", tmp_path / "b", folder, "--range", 0, 5, "--max-tokens", 65).refuses("3 to 64")
+    twice = ["--name", f"{folder}=a", "--name", f"{folder}=b"]
+    run("import", tmp_path / "b", folder, "--range", 0, 5, *twice).refuses(
+        "named twice", "'a' and 'b'", code=2
+    )
+    run("import", tmp_path / "b", folder, "--range", 0, 5, "--max-tokens", LEAST_TOKENS - 1).refuses(
+        f"x>={LEAST_TOKENS}", code=2
+    )
     assert not (tmp_path / "b").exists()
 
 

@@ -1,6 +1,8 @@
 """`polyhead scan`: tables, the tree, JSON, and folders that cannot be read."""
 
 import json
+import shlex
+import shutil
 
 import pytest
 
@@ -89,6 +91,15 @@ def test_a_base_without_a_head_may_stand_among_the_folders(folders):
     assert done.code == 0, done.err
     assert "Bert-base-0 cannot be imported" in done.out
     assert f"next: polyhead import BUNDLE {folders[0]} --base {checkpoints.base()}" in done.out
+
+
+def test_the_next_command_can_be_typed_where_folders_have_spaces(folders, tmp_path):
+    names = [tmp_path / name for name in ("my base", "it's mine", "plain")]
+    for name, folder in zip(names, [checkpoints.base(), *folders[:2]], strict=True):
+        shutil.copytree(folder, name)
+    done = run("scan", *names)
+    words = shlex.split(line_of(done, "next: polyhead import"))
+    assert words[4:] == [str(names[1]), str(names[2]), "--base", str(names[0])]
 
 
 def test_checkpoints_that_share_nothing_say_so():

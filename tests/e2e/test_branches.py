@@ -131,11 +131,11 @@ def written(home, folder, *names, head=HEAD):
 
 
 def contents(bundle):
-    """Every file of a bundle by its place, but locks, which hold nothing."""
+    """Every file of a bundle by its place, but locks, and certificates, which say how it came about."""
     return {
         str(file.relative_to(bundle)): file.read_bytes()
         for file in sorted(bundle.rglob("*"))
-        if file.is_file() and "lock" not in file.name
+        if file.is_file() and "lock" not in file.name and "certificates" not in file.parts
     }
 
 
@@ -294,7 +294,7 @@ fit._Run.save = save
 def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted_run(
     home, bundle, tmp_path, monkeypatch
 ):
-    """Killed outright in the depth search, then interrupted in a student: each run goes on after the last epoch saved."""
+    """Killed outright in the depth search, then interrupted in a student: each run goes on after the last epoch."""
     path, root = written(home, tmp_path / "killed"), tmp_path / "killed" / "bundle"
     done = shell(["train", path], before=KILL)
     assert done.code == -signal.SIGKILL, done.err
@@ -343,6 +343,17 @@ def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answe
     assert tiny.part_bytes(tmp_path / "bundle", "urgency") == tiny.part_bytes(bundle, "urgency")
     done = run("tasks", "verify", tmp_path / "bundle")
     assert done.code == 0, done.out + done.err
+
+
+def test_a_branch_added_to_its_own_project_proves_that_the_trained_ones_answer_as_before(home, tmp_path):
+    done = run("train", written(home, tmp_path, "urgency"))
+    assert done.code == 0 and not list((tmp_path / "bundle").glob("certificates/*.json"))
+    done = run("train", written(home, tmp_path, "urgency", "alike"))
+    assert done.code == 0, done.err
+    assert "alike: the 1 other tasks of the bundle answer their probes as before" in done.out + done.err
+    (file,) = (tmp_path / "bundle").glob("certificates/*.json")
+    said = json.loads(file.read_text())
+    assert set(said["before"]) == {"urgency"} and set(said["changed"]) == {"alike"}
 
 
 def answers(root, names):

@@ -19,7 +19,6 @@ from polyhead.sharing.branch import (
     private_layers,
     tap_of,
     tap_path,
-    with_depth,
 )
 from polyhead.sharing.pooled import PooledPart, compared, pooled_path
 from polyhead.tasks.task import owner_of
@@ -144,11 +143,6 @@ def test_a_path_without_private_layers_is_a_pooled_one(trunk):
     )
     assert tap_of(path) == DEPTH and not private_layers(path)
     assert type(make_part(path, trunk.architecture)) is PooledPart
-
-
-def test_a_decided_depth_changes_the_depth_alone():
-    strategy = Branch(students=(1,), dropout=0.2)
-    assert with_depth(strategy, tap=3, layers=2) == Branch(students=(1,), dropout=0.2, tap=3, layers=2)
 
 
 # what a branch computes

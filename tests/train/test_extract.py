@@ -102,10 +102,12 @@ def test_one_pass_keeps_the_reference_states_of_every_tap_the_embeddings_output_
 
 def test_a_tap_and_a_whole_path_of_one_run_are_what_each_is_alone(trunk, extractor, tmp_path):
     """What is kept at a tap does not depend on how deep others read."""
+    words = [words_of(text[0]) for text in TEXTS]
     requests = [
         Wanted(path=tap(trunk, 1), inputs=TEXTS),
         Wanted(path=prefix(trunk, Pool(layers="mean", of=2)), inputs=TEXTS),
         Wanted(path=tap(trunk, 1, Pool(layers="learned", part="task:x")), inputs=TEXTS),
+        Wanted(path=tap(trunk, 1, Pool(positions="tokens")), inputs=TEXTS, words=words),
     ]
     extractor.fill(requests)
     for place, request in enumerate(requests):

@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.project import Branch
 from polyhead.train import fit as fitting
-from polyhead.train.search import Candidate, Searched, grid, halving
+from polyhead.train.search import Candidate, grid, halving, spread
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 
 EPOCHS = 4
@@ -256,7 +256,7 @@ def test_the_spread_of_a_depth_is_that_of_its_seeds_scores():
         for layers, several in scores.items()
         for seed, score in enumerate(several)
     )
-    found = Searched(best=None, ended=(), candidates=candidates).spread()
+    found = spread(candidates)
     assert list(found) == [1, 2, 3]
     for layers, row in found.items():
         several = np.array(scores[layers])
@@ -267,5 +267,5 @@ def test_the_spread_of_a_depth_is_that_of_its_seeds_scores():
 
 def test_one_seed_has_no_spread():
     candidates = (Candidate(layers=2, seed=1, epochs=1, score=0.25),)
-    found = Searched(best=None, ended=(), candidates=candidates).spread()
+    found = spread(candidates)
     assert found == {2: {"max": 0.25, "mean": 0.25, "median": 0.25, "spread": 0.0}}

@@ -243,6 +243,26 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
         torch.testing.assert_close(gradient, found[1][parameter], atol=1e-5, rtol=1e-4, msg=parameter)
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "class weights"])
+@pytest.mark.parametrize("name", tiny.ENTRIES)
+def test_the_first_loss_of_a_branch_is_its_tasks_on_its_outputs(home, kept, name, weighted):
+    still = seeded(learning_rate=1e-30, epochs=1, batch=32, dropout=0.0, class_weights=weighted)
+    strategy = Branch(layers=2, hidden=8, dropout=0.0)
+    branches = branches_of(home, kept, name, strategy=strategy, training=still, depths=())
+    path, prepared = branches.path(2), branches.prepared
+    module, course = branches.course(path)
+    batch = tap_examples(prepared, prepared.train, path, kept, precision="float32").batch(np.arange(32))
+    kind, weights = kind_of(prepared.task), None
+    balanced = kind.class_weights(prepared.task, prepared.train.examples.targets)
+    if weighted and balanced is not None:
+        assert len(set(balanced.tolist())) > 1
+        weights = torch.from_numpy(balanced)
+    with torch.inference_mode():
+        expected = LOSSES[kind.loss](module.eval()(*batch.arguments), batch.targets, weights)
+    course.advance(1)
+    assert course.finish().history[0]["loss"] == pytest.approx(float(expected), rel=1e-5)
+
+
 @pytest.mark.parametrize("name", ["mood", "names", "alike"])
 def test_training_a_branch_moves_its_own_arrays_and_no_bit_of_the_trunk(home, kept, name):
     branches = branches_of(home, kept, name, depths=())

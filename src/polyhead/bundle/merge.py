@@ -7,24 +7,20 @@ the older ones of the bundle it comes from stay there.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path as FilePath
 
-from polyhead.bundle import write
 from polyhead.bundle.files import check_hash, open_inside, replace_file, sync_folder, write_file, writing
 from polyhead.bundle.format import (
     BUNDLE,
     CARD,
     FORMAT,
-    LOCK,
     PART,
     PROBES,
     SCORES,
     TASK,
     TASKS,
-    TEMPORARY,
     TOKENIZER,
     TRUNK,
     TRUNK_RECORD,
@@ -32,12 +28,12 @@ from polyhead.bundle.format import (
 )
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file, read_trunk_record
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import check_absent, whole_bundle
+from polyhead.bundle.write import listed, new_versions
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 
 CHUNK = 2**20  # bytes copied at a time
-MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
-PATIENCE = 2.0  # seconds to wait for another process that merges into the same folder
 CLASH = "rename one of them with `polyhead tasks add --as`, or choose which tasks to merge"
 
 
@@ -59,46 +55,39 @@ def merge_bundles(
     _check_sources(root, sources)
     _check_trunks(sources)
     chosen = _chosen(sources, tasks or {})
-    with _workspace(root) as made:
+    with whole_bundle(root) as made:
         _write(made, sources[0], chosen)
         if prove is not None:
             prove(Bundle.open(made))
-            sync_folder(made)  # it may have left a certificate
-        os.rename(made, root)
-        sync_folder(root.parent)
     return Bundle.open(root)
 
 
 def copy_task(source: Bundle, name: str, target: Bundle, *, replace: bool = False) -> str:
-    """Copies a task's live version to a bundle of the same trunk, byte for byte, and makes it live there.
+    """Copies one task as `copy_tasks` does; its new version's name."""
+    return copy_tasks(source, [name], target, replace=replace)[name]
 
-    Gives the new version's name. All or nothing. Raises BadName for a name that is taken and not to be replaced,
-    WrongTrunk for another trunk, CorruptFile for a file that is not as it was written.
+
+def copy_tasks(
+    source: Bundle, names: Sequence[str], target: Bundle, *, replace: bool = False
+) -> dict[str, str]:
+    """Copies tasks' live versions to a bundle of the same trunk, byte for byte, and makes all live there in one step.
+
+    Gives the new versions' names, by task. All or nothing, also under a kill. Raises BadName for a name that is taken
+    and not to be replaced, WrongTrunk for another trunk, CorruptFile for a file that is not as it was written.
     """
     root = target.root
     if source.root.resolve() == root.resolve():
-        raise BundleError(f"{root} cannot give task '{name}' to itself", do="name another bundle")
+        raise BundleError(f"{root} cannot give {listed(names)} to itself", do="name another bundle")
     _check_trunks([target, source])
-    taken = _taken(source, [name], target)
-    with writing(root, f"task '{name}' cannot be copied to {root}"):
+    taken = _taken(source, names, target)
+    with writing(root, f"{listed(names)} cannot be copied to {root}"):
         bundle = read_bundle_file(root)
-        for other in bundle.tasks:
-            if other != name or not replace:
-                _check_apart(name, source.root, other, root)
-        folder = root / TASKS / name
-        write._prepare(root, folder)
-        version = write._next_version(folder)
-        temporary, final = folder / f"{TEMPORARY}{version}", folder / version
-        try:
-            hashed = _copy_version(taken, name, temporary)
-            os.rename(temporary, final)
-            for changed in (folder, root / TASKS, root):
-                sync_folder(changed)
-            write._make_live(root, bundle, name, Live(version=version, record=hashed))
-        except BaseException:
-            write._undo(root, name, version)
-            raise
-    return version
+        for name in taken.lines:
+            for other in bundle.tasks:
+                if other != name or not replace:
+                    _check_apart(name, source.root, other, root)
+        writers = {name: partial(_copy_version, taken, name) for name in taken.lines}
+        return new_versions(root, bundle, writers)
 
 
 def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
@@ -114,17 +103,7 @@ def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
             )
         if places.count(place) > 1:
             raise BundleError(f"{place} is to be merged twice", do="name it once, with all its tasks")
-    _check_free(root)
-
-
-def _check_free(root: FilePath) -> None:
-    if root.is_dir():
-        there = sorted(entry.name for entry in root.iterdir())
-        if there:
-            raise BundleError(f"{root} holds something already", got=there[:5], do="name a new folder")
-    if root.exists() and (not root.is_dir() or root == FilePath.cwd()):
-        what = "is the folder that this process works in" if root.is_dir() else "is a file"
-        raise BundleError(f"{root} {what}", do="name a new folder")
+    check_absent(root)
 
 
 def _check_trunks(sources: Sequence[Bundle]) -> None:
@@ -199,30 +178,6 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
             got=name,
             do=CLASH,
         )
-
-
-@contextmanager
-def _workspace(root: FilePath) -> Iterator[FilePath]:
-    """A name beside `root` to write under, this process's alone; what a killed merge left there is removed."""
-    workspace, what = root.with_name(TEMPORARY + root.name), f"the bundle {root} cannot be written"
-    try:
-        workspace.mkdir(parents=True, exist_ok=True)
-        foreign = sorted({entry.name for entry in workspace.iterdir()} - {LOCK, MADE})
-    except OSError as error:
-        raise BundleError(what, got=error, do="give a folder that can be written") from error
-    if foreign or workspace.is_symlink():
-        raise BundleError(
-            f"{what}: {workspace}, which it needs, is not its own",
-            got=foreign[:5] or "a link",
-            do="rename that folder, or name another one for the bundle",
-        )
-    with writing(workspace, what, patience=PATIENCE):
-        try:
-            _check_free(root)
-            shutil.rmtree(workspace / MADE, ignore_errors=True)
-            yield workspace / MADE
-        finally:
-            shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _write(root: FilePath, trunk: Bundle, chosen: Mapping[str, Bundle]) -> None:

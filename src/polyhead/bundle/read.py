@@ -181,9 +181,8 @@ class Bundle:
         be replaced, WrongTrunk for a part of another trunk, WeightsMismatch for arrays that are not the
         path's.
         """
-        return write.add_task(
-            self.root, record, arrays, scores=scores, probes=probes, card=card, replace=replace
-        )
+        draft = write.Draft(record=record, arrays=arrays, scores=scores, probes=probes, card=card)
+        return write.add_tasks(self.root, [draft], replace=replace)[record.task.name]
 
     def remove_task(self, name: str) -> None:
         """Removes a task and all its versions; no other task is touched."""

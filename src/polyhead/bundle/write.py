@@ -11,8 +11,9 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ from polyhead.bundle.manifest import (
     task_json,
 )
 from polyhead.bundle.tensors import write_arrays
-from polyhead.config import to_json
+from polyhead.config import Value, to_json
 from polyhead.cost import part_arrays
 from polyhead.errors import BadName, BundleError, UnknownTask
 from polyhead.tasks.task import owner_of
@@ -67,6 +68,8 @@ from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays, trunk_di
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
+
+Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; the SHA-256 of its task.json
 
 
 def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
@@ -94,36 +97,57 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
     return Bundle.open(root)
 
 
-def add_task(
-    root: FilePath,
-    record: TaskRecord,
-    arrays: Mapping[str, np.ndarray],
-    *,
-    scores: Mapping[str, Any],
-    probes: Sequence[Mapping[str, Any]],
-    card: str,
-    replace: bool,
-) -> str:
-    """Writes a new version of a task and makes it live; see `Bundle.add_task`."""
-    name = record.task.name
-    with writing(root, f"task '{name}' cannot be added to {root}"):
+class Draft(Value, eq=False):
+    """A task as it is to be written; see `Bundle.add_task`."""
+
+    record: TaskRecord
+    arrays: Mapping[str, np.ndarray]
+    scores: Mapping[str, Any]
+    probes: Sequence[Mapping[str, Any]]
+    card: str
+
+
+def add_tasks(root: FilePath, drafts: Sequence[Draft], *, replace: bool = False) -> dict[str, str]:
+    """Writes a new version of each task and makes all live in one step, so that a kill leaves none or all of them.
+
+    Gives the versions' names, by task. Raises as `Bundle.add_task` does.
+    """
+    names = [draft.record.task.name for draft in drafts]
+    with writing(root, f"{listed(names)} cannot be added to {root}"):
         bundle = read_bundle_file(root)
-        _check_free(bundle, name, replace)
-        record = _completed(record, arrays, root, bundle)
-        folder = root / TASKS / name
-        _prepare(root, folder)
-        version = _next_version(folder)
-        temporary, final = folder / f"{TEMPORARY}{version}", folder / version
-        try:
-            hashed = _write_task(temporary, record, arrays, scores, probes, card)
-            os.rename(temporary, final)
-            for changed in (folder, root / TASKS, root):
-                sync_folder(changed)
-            _make_live(root, bundle, name, Live(version=version, record=hashed))
-        except BaseException:
-            _undo(root, name, version)
-            raise
-    return version
+        writers: dict[str, Writer] = {}
+        for name, draft in zip(names, drafts, strict=True):
+            _check_free([*bundle.tasks, *writers], name, replace and name not in writers)
+            record = _completed(draft.record, draft.arrays, root, bundle)
+            writers[name] = partial(_write_task, msgspec.structs.replace(draft, record=record))
+        return new_versions(root, bundle, writers)
+
+
+def new_versions(root: FilePath, bundle: BundleFile, writers: Mapping[str, Writer]) -> dict[str, str]:
+    """Lets each writer fill a new version of its task, then makes all live by one replacement of bundle.json.
+
+    Gives the versions' names. To be called under the lock; what did not become live is removed.
+    """
+    made: dict[str, str] = {}
+    lines: dict[str, Live] = {}
+    if not writers:
+        return made
+    try:
+        for name, write in writers.items():
+            folder = root / TASKS / name
+            _prepare(root, folder)
+            made[name] = version = _next_version(folder)
+            hashed = write(folder / f"{TEMPORARY}{version}")
+            os.rename(folder / f"{TEMPORARY}{version}", folder / version)
+            sync_folder(folder)
+            lines[name] = Live(version=version, record=hashed)
+        for changed in (root / TASKS, root):
+            sync_folder(changed)
+        _make_live(root, bundle, lines)
+    except BaseException:
+        _undo(root, made)
+        raise
+    return made
 
 
 def set_version(root: FilePath, name: str, version: str, *, record: str | None = None) -> None:
@@ -141,7 +165,7 @@ def set_version(root: FilePath, name: str, version: str, *, record: str | None =
         live = Live(version=version, record=hashlib.sha256(raw).hexdigest())
         check_hash(root / TASKS / name / version / TASK, live.record, record or live.record)
         read_task(root, name, live, trunk=bundle.trunk, shape=read_trunk_record(root).architecture)
-        _make_live(root, bundle, name, live)
+        _make_live(root, bundle, {name: live})
 
 
 def remove_task(root: FilePath, name: str) -> None:
@@ -155,7 +179,7 @@ def remove_task(root: FilePath, name: str) -> None:
 
 def unlist(root: FilePath, names: Sequence[str]) -> None:
     """Takes tasks' lines out of bundle.json, all at once; their folders stay until `sweep`, or `put_back`."""
-    with writing(root, f"tasks {', '.join(names)} cannot be removed from {root}"):
+    with writing(root, f"{listed(names)} cannot be removed from {root}"):
         _unlist(root, names)
 
 
@@ -200,6 +224,11 @@ def put_back(
                 with suppress(OSError):
                     _remove_version(root / TASKS / name, version)
     return lost
+
+
+def listed(names: Sequence[str]) -> str:
+    """Tasks, as an error names them."""
+    return f"task '{names[0]}'" if len(names) == 1 else f"tasks {', '.join(names)}"
 
 
 def versions(root: FilePath, name: str) -> list[str]:
@@ -297,20 +326,14 @@ def _prepare(root: FilePath, folder: FilePath) -> None:
             remove_leftovers(path)
 
 
-def _write_task(
-    folder: FilePath,
-    record: TaskRecord,
-    arrays: Mapping[str, np.ndarray],
-    scores: Mapping[str, Any],
-    probes: Sequence[Mapping[str, Any]],
-    card: str,
-) -> str:
+def _write_task(draft: Draft, folder: FilePath) -> str:
     """Writes all files of one version; the SHA-256 of its task.json, which is written last."""
+    record = draft.record
     try:
-        lines = b"".join(msgspec.json.encode(probe) + b"\n" for probe in probes)
-        contents = {SCORES: to_json(scores), PROBES: lines, CARD: card.encode()}
+        lines = b"".join(msgspec.json.encode(probe) + b"\n" for probe in draft.probes)
+        contents = {SCORES: to_json(draft.scores), PROBES: lines, CARD: draft.card.encode()}
         folder.mkdir()
-        hashes = {PART: write_arrays(folder / PART, arrays)}
+        hashes = {PART: write_arrays(folder / PART, draft.arrays)}
         for name, content in contents.items():
             hashes[name] = write_file(folder / name, [content])
         del hashes[CARD]  # people may edit a card
@@ -323,23 +346,24 @@ def _write_task(
     return hashed
 
 
-def _make_live(root: FilePath, bundle: BundleFile, name: str, live: Live) -> None:
-    tasks = {**bundle.tasks, name: live}
+def _make_live(root: FilePath, bundle: BundleFile, lines: Mapping[str, Live]) -> None:
+    tasks = {**bundle.tasks, **lines}
     replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=tasks)))
 
 
-def _undo(root: FilePath, name: str, version: str) -> None:
-    """Removes a version that did not become live; one that did is kept, though its last flush failed."""
+def _undo(root: FilePath, made: Mapping[str, str]) -> None:
+    """Removes versions that did not become live; those that did are kept, though their last flush failed."""
     try:
-        live = read_bundle_file(root).tasks.get(name)
+        tasks = read_bundle_file(root).tasks
     except (BundleError, OSError):
         return
-    folder = root / TASKS / name
-    shutil.rmtree(folder / f"{TEMPORARY}{version}", ignore_errors=True)
-    if live is None or live.version != version:
-        shutil.rmtree(folder / version, ignore_errors=True)
-    if live is None and not any(folder.iterdir()):
-        folder.rmdir()
+    for name, version in made.items():
+        folder, live = root / TASKS / name, tasks.get(name)
+        shutil.rmtree(folder / f"{TEMPORARY}{version}", ignore_errors=True)
+        if live is None or live.version != version:
+            shutil.rmtree(folder / version, ignore_errors=True)
+        if live is None and not any(folder.iterdir()):
+            folder.rmdir()
 
 
 def _next_version(folder: FilePath) -> str:
@@ -347,15 +371,15 @@ def _next_version(folder: FilePath) -> str:
     return f"v{int(on_disk[-1][1:]) + 1 if on_disk else 1:04d}"
 
 
-def _check_free(bundle: BundleFile, name: str, replace: bool) -> None:
-    if name in bundle.tasks and not replace:
+def _check_free(tasks: Sequence[str], name: str, replace: bool) -> None:
+    if name in tasks and not replace:
         raise BadName(
             f"the bundle has a task '{name}' already",
             got=name,
             do="choose another name, or replace that task",
         )
     # Folders of these two would be one on systems that ignore case.
-    same = [other for other in bundle.tasks if other != name and other.casefold() == name.casefold()]
+    same = [other for other in tasks if other != name and other.casefold() == name.casefold()]
     if same:
         raise BadName(
             f"task '{name}' differs from another in case alone", got=name, allowed=f"not like '{same[0]}'"

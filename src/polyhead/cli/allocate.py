@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,10 +48,10 @@ class Prices(Value):
 @click.argument("options", metavar="FILE", type=click.Path(exists=True, dir_okay=False))
 @click.option(
     "--rule",
-    type=click.Choice(["best", "greedy"]),
-    default="best",
+    type=click.Choice(["marginal", "greedy"]),
+    default="marginal",
     show_default=True,
-    help="best: of each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
+    help="marginal: of each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
 )
 @click.option(
     "--c", "c", type=click.FloatRange(0), default=1.0, show_default=True, help="Points that a layer costs."
@@ -106,15 +107,16 @@ def command(
     check_drawable(plot)
     if budget is not None and _is_given(context, "c", "rule"):
         raise click.UsageError("give --budget, or --rule and --c: one of them chooses")
+    within = _within(budget, unit)
     given = _read(options, bundle)
     prices = _prices(given.trunk, tokens)
     price = _price(prices, unit)
     points = frontier(given.options, price)
-    if budget is not None:
-        chosen = best_under(given.options, int(budget), price).chosen
+    if within is not None:
+        chosen = best_under(given.options, within, price).chosen
     else:
         chosen = (greedy if rule == "greedy" else by_rule)(given.options, c)
-    how = _how(rule, c, budget, unit)
+    how = _how(rule, c, within, unit)
     found = allocation_of(chosen, price)
     printer.lines([how, "", *_task_lines(chosen, given, prices), "", *_totals(chosen, given, prices)])
     best = [point for point in points if point.cost <= found.cost][-1]
@@ -137,6 +139,16 @@ _UNITS = {"layers": "layers", "flops": "FLOPs", "bytes": "bytes"}
 
 def _is_given(context: click.Context, *names: str) -> bool:
     return any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
+
+
+def _within(budget: float | None, unit: Unit) -> int | None:
+    """The budget as costs are counted; wrong if it is infinite, no number, or parts of a layer."""
+    if budget is None:
+        return None
+    if not math.isfinite(budget) or (unit == "layers" and budget != int(budget)):
+        kind = "a whole number of layers" if unit == "layers" else f"a number of {_UNITS[unit]}"
+        raise click.BadParameter(f"{budget} is not {kind}", param_hint="'--budget'")
+    return int(budget)
 
 
 def _read(file: str, bundle: str | None) -> OptionsFile:
@@ -182,9 +194,9 @@ def _known(prices: Prices) -> list[tuple[str, Price]]:
     return [(name, price) for name, price in found.items() if price is not None]
 
 
-def _how(rule: str, c: float, budget: float | None, unit: Unit) -> str:
+def _how(rule: str, c: float, budget: int | None, unit: Unit) -> str:
     if budget is not None:
-        return f"The best mean score within {_cost(int(budget), unit)}"
+        return f"The best mean score within {_cost(budget, unit)}"
     if rule == "greedy":
         return f"Of each task: add layers while each step gains {c:g} points a layer"
     return f"Of each task: the largest score - {c:g} x layers"

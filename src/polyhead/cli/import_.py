@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.project import LEAST_TOKENS
 
 if TYPE_CHECKING:
     from polyhead.text.tokenise import Input
@@ -57,7 +60,7 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 )
 @click.option(
     "--max-tokens",
-    type=click.IntRange(3),
+    type=click.IntRange(LEAST_TOKENS),
     help="Longest input of a new bundle [default: what the encoder reads, at most 512].",
 )
 @json_option
@@ -88,7 +91,7 @@ def command(
     wanted = Wanted(
         folders=folders,
         base=base,
-        names=dict(_named(name) for name in names),
+        names=_names(names),
         range=limits,
         pair=pair,
         max_tokens=max_tokens,
@@ -97,6 +100,18 @@ def command(
     outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
     printer.lines(_shown(outcome))
     printer.json(outcome)
+
+
+def _names(given: Sequence[str]) -> dict[str, str]:
+    """Folder -> task, each folder once."""
+    found: dict[str, str] = {}
+    for folder, name in map(_named, given):
+        if folder in found:
+            raise click.BadParameter(
+                f"{folder} is named twice: '{found[folder]}' and '{name}'", param_hint="'--name'"
+            )
+        found[folder] = name
+    return found
 
 
 def _named(given: str) -> tuple[str, str]:
@@ -150,7 +165,7 @@ def _shown(outcome: Outcome) -> list[str]:
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),
         *_mixed(outcome.precisions),
-        f"next: polyhead inspect {outcome.bundle}",
+        f"next: polyhead inspect {shlex.quote(outcome.bundle)}",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -186,8 +187,8 @@ def _next(scan: Scan) -> list[str]:
         usable = [name for name in group.taps if name not in refused]
         trunk = next((name for name in (group.trunk, *group.taps) if name in base | refused), None)
         if usable and (trunk is not None or len(usable) > 1):
-            given = f" --base {trunk}" if trunk is not None else ""
-            lines.append(f"next: polyhead import BUNDLE {' '.join(usable)}{given}")
+            base_words = ["--base", trunk] if trunk is not None else []
+            lines.append(f"next: polyhead import BUNDLE {shlex.join([*usable, *base_words])}")
     if not lines and all(len(group.taps) < 2 for group in scan.groups):
         lines.append("nothing to merge: no two of them share their embeddings and tokenizer")
     return ["", *lines] if lines else []

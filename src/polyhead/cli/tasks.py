@@ -55,6 +55,7 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_name: str | None, 
 
     All of them are added, or none.
     """
+    from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
 
     printer = Printer(json_to)
@@ -64,13 +65,14 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_name: str | None, 
         raise click.BadParameter("it renames one task; name that task", param_hint="'--as'")
     if not chosen:
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
-    added = {new_name or name: name for name in chosen}
 
     def act() -> None:
-        for new, old in added.items():
-            _taken(theirs, old, Path(bundle), new, replace=False)
+        if new_name is not None:
+            _taken(theirs, chosen[0], Path(bundle), new_name, replace=False)
+        else:
+            copy_tasks(theirs, chosen, Bundle.open(bundle, verify=False))
 
-    certificate = _certified(bundle, "add", act, list(added))
+    certificate = _certified(bundle, "add", act, chosen if new_name is None else [new_name])
     for name, (_, version) in certificate.changed.items():
         printer.line(f"added {name} ({version})")
     _end(printer, bundle, certificate)

@@ -25,7 +25,7 @@ from polyhead.train.events import Events
 from polyhead.train.extract import Extractor
 from polyhead.train.fit import Fitted
 from polyhead.train.prepare import Prepared
-from polyhead.train.search import Candidate, grid, halving
+from polyhead.train.search import Candidate, grid, halving, spread
 from polyhead.train.task_run import Trained
 from polyhead.trunk_data import arrays_digest
 
@@ -132,13 +132,24 @@ def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
     return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
 
 
-def grown_line(grove: Grove) -> str:
-    """What a task's branches scored on validation, for people."""
+def grown_lines(grove: Grove) -> list[str]:
+    """What a task's search found and what its branches scored on validation, for people."""
+    depths = [
+        f"{layers} layers {of['max']:.4f}"
+        + (
+            f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})"
+            if several
+            else ""
+        )
+        for several in [len({one.seed for one in grove.candidates}) > 1]
+        for layers, of in spread(grove.candidates).items()
+    ]
+    searched = [f"{grove.task}: depths searched: {', '.join(depths)}"] if depths else []
     said = ", ".join(
         f"{one.name} ({len(private_layers(one.path))} layers above tap {tap_of(one.path)}) {one.fitted.score:.4f}"
         for one in grove.kept
     )
-    return f"{grove.task}: {said}, on validation"
+    return [*searched, f"{grove.task}: {said}, on validation"]
 
 
 def write_options(file: FilePath, groves: Sequence[Grove], shape: Architecture) -> None:

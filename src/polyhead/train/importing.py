@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import cast
 
 import msgspec
-import numpy as np
 
-from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.scan import Group, group_of, over, scanned
-from polyhead.bundle.write import write_bundle
+from polyhead.bundle.whole import check_absent, whole_bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.config import Value
 from polyhead.engine.isolation import Certificate, certified
 from polyhead.engine.isolation.answers import precision_of
 from polyhead.engine.session import Session
-from polyhead.errors import BadName, BundleError, ConfigError, WrongTrunk
+from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.nn.foreign import read_base, read_encoder, read_head
 from polyhead.plan import Path
 from polyhead.text.tokenise import Input, repair
@@ -130,10 +128,7 @@ def _existing(out: FilePath) -> Bundle | None:
     """The bundle there, None for a place where a new one can be; BundleError for a folder with something else."""
     if (out / "bundle.json").exists():
         return Bundle.open(out)
-    if out.is_dir() and any(not entry.name.startswith(".") for entry in out.iterdir()):
-        raise BundleError(
-            f"{out} holds something already, and is no bundle", do="name a new folder, or a bundle"
-        )
+    check_absent(out)
     return None
 
 
@@ -155,7 +150,14 @@ def _trial(
     for model in models:
         show(f"reading the arrays of {model.folder}")
         path = paths[model.folder]
-        _add(root, record_of(model, path, {}), arrays_of(model, path), probes_of(model.task, texts), card="")
+        draft = Draft(
+            record=record_of(model, path, {}),
+            arrays=arrays_of(model, path),
+            scores={},
+            probes=probes_of(model.task, texts),
+            card="",
+        )
+        add_tasks(root, [draft])
     return Bundle.open(root)
 
 
@@ -169,23 +171,27 @@ def _commit(
     *,
     is_new: bool,
 ) -> Certificate:
-    """Writes the proven tasks, with a certificate that no other task's answers changed."""
-    if is_new:
-        write_bundle(out, trunk)
+    """Writes the proven tasks, all in one step, with a certificate that no other task's answers changed."""
+    drafts = [
+        Draft(
+            record=record_of(model, paths[model.folder], origin_of(model, proofs[model.folder])),
+            arrays=trial.part(model.task.name),
+            scores={"splits": {}},
+            probes=trial.probes(model.task.name),
+            card=card_of(model, paths[model.folder], trunk, proofs[model.folder]),
+        )
+        for model in models
+    ]
+    names = [model.task.name for model in models]
+    if not is_new:
+        return certified(out, "import", lambda: _added(out, drafts), changing=names)
+    with whole_bundle(out) as made:
+        write_bundle(made, trunk)
+        return certified(made, "import", lambda: _added(made, drafts), changing=names)
 
-    def act() -> None:
-        for model in models:
-            name, path, proof = model.task.name, paths[model.folder], proofs[model.folder]
-            record = record_of(model, path, origin_of(model, proof))
-            card = card_of(model, path, trunk, proof)
-            _add(out, record, trial.part(name), trial.probes(name), card=card)
 
-    try:
-        return certified(out, "import", act, changing=[model.task.name for model in models])
-    except BaseException:
-        if is_new:
-            shutil.rmtree(out, ignore_errors=True)
-        raise
+def _added(root: FilePath, drafts: Sequence[Draft]) -> None:
+    add_tasks(root, drafts)
 
 
 def _check_texts(texts: Sequence[Input], wanted: Wanted) -> None:
@@ -285,14 +291,3 @@ def _first_layers(data: TrunkData, depth: int) -> TrunkData:
     first = "first layer" if depth == 1 else f"first {depth} layers"
     name = data.name if depth == data.architecture.layers else f"{first} of {data.name}"
     return msgspec.structs.replace(data, name=name, architecture=shape, arrays=kept)
-
-
-def _add(
-    root: FilePath,
-    record: TaskRecord,
-    arrays: Mapping[str, np.ndarray],
-    probes: Sequence[Mapping[str, object]],
-    *,
-    card: str,
-) -> str:
-    return Bundle.open(root).add_task(record, arrays, scores={"splits": {}}, probes=probes, card=card)

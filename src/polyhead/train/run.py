@@ -27,7 +27,7 @@ from polyhead.train.branch_task import (
     choose,
     chosen_part,
     grow,
-    grown_line,
+    grown_lines,
     kept_grove,
     write_options,
 )
@@ -212,7 +212,8 @@ class _Run:
             name, folder = p.task.name, self._folder("branches", p)
             if name in todo or choice.rule == "budget":
                 groves[name] = grow(p, extractor, precision=precision, folder=folder, events=events)
-                events.line(grown_line(groves[name]))
+                for line in grown_lines(groves[name]):
+                    events.line(line)
             elif (known := kept_grove(folder)) is not None:
                 groves[name] = known
         write_options(self._cache / "options.json", list(groves.values()), shape)

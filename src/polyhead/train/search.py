@@ -35,21 +35,22 @@ class Searched(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[Grown, ...]
     candidates: tuple[Candidate, ...]
 
-    def spread(self) -> dict[int, dict[str, float]]:
-        """For each depth the maximum, mean, median and spread (standard deviation) of its seeds' scores.
 
-        After halving these are the scores at which each candidate stopped.
-        """
-        found: dict[int, dict[str, float]] = {}
-        for layers in sorted({candidate.layers for candidate in self.candidates}):
-            scores = [c.score for c in self.candidates if c.layers == layers]
-            found[layers] = {
-                "max": max(scores),
-                "mean": statistics.mean(scores),
-                "median": statistics.median(scores),
-                "spread": statistics.stdev(scores) if len(scores) > 1 else 0.0,
-            }
-        return found
+def spread(candidates: Sequence[Candidate]) -> dict[int, dict[str, float]]:
+    """For each depth the maximum, mean, median and spread (standard deviation) of its seeds' validation scores.
+
+    After halving these are the best scores that each candidate had when it stopped.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for layers in sorted({candidate.layers for candidate in candidates}):
+        scores = [c.score for c in candidates if c.layers == layers]
+        found[layers] = {
+            "max": max(scores),
+            "mean": statistics.mean(scores),
+            "median": statistics.median(scores),
+            "spread": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        }
+    return found
 
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Searched:

@@ -132,10 +132,14 @@ def options_of(runs: Sequence[Run], seed: int | None = None) -> list[Option]:
 
 
 def teachers_of(options: Sequence[Option]) -> dict[str, Option]:
-    """Of each task the branch with the best score, of equals the one of fewer layers."""
+    """Of each task the branch that its students learned from, which stands at their tap.
+
+    Of a task without students the branch with the best score, of equals the one of fewer layers.
+    """
     found: dict[str, Option] = {}
+    taps = {option.task: option.tap for option in options if option.name.startswith("student")}
     for option in options:
-        if not option.name.startswith("branch"):
+        if not option.name.startswith("branch") or option.tap != taps.get(option.task, option.tap):
             continue
         best = found.get(option.task)
         if best is None or _rank(option) > _rank(best):
@@ -151,7 +155,7 @@ def students_of(options: Sequence[Option], layers: int) -> dict[str, Option]:
 
 
 def as_published(options: Sequence[Option]) -> list[Option]:
-    """What the paper chooses from: the students and, undistilled, the best branch alone."""
+    """What the paper chooses from: the students and, undistilled, their teacher alone."""
     teachers = teachers_of(options)
     return [o for o in options if not o.name.startswith("branch") or teachers[o.task] is o]
 
