@@ -191,7 +191,9 @@ def test_tasks_over_the_same_texts_share_one_pass(tmp_path):
     session = Session(root, deterministic=True)
     asked = {name: [Asked((text,)) for text in TEXTS] for name in session.records}
     outputs_of(session, asked)
-    assert session.backend.layers_run == 2  # five rows fill one batch: once through two layers
+    together = session.backend.layers_run
+    outputs_of(session, {"mood": asked["mood"]})
+    assert session.backend.layers_run == 2 * together  # three tasks took as many batches as one
 
 
 def test_removal_restores_every_byte(root, other):

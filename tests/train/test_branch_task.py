@@ -500,11 +500,22 @@ def changed_training(base, name, **changes):
 def test_a_budget_holds_when_one_task_alone_is_trained_anew(home, tmp_path):
     """The choice for that task alone would spend the whole budget on it, beside what the other has already."""
     folder = copied(home, tmp_path)
-    base = msgspec.structs.replace(project(folder, "mood", "urgency", strategy=FIXED), allocation=budget(4))
+    base = msgspec.structs.replace(project(folder, "alike", "mood", strategy=FIXED), allocation=budget(4))
     train_project(base, folder=folder)
-    assert spent(folder) <= 4
-    outcome = train_project(changed_training(base, "mood", epochs=2), folder=folder)
-    assert "mood" in outcome.trained and spent(folder) <= 4
+    before = layers_of(folder)
+    outcome = train_project(changed_training(base, "mood", clip=1.001), folder=folder)
+    assert "mood" in outcome.trained and layers_of(folder) == before and spent(folder) <= 4
+
+
+def test_what_one_task_no_longer_needs_of_a_budget_goes_to_the_others(home, tmp_path):
+    """Another way of training one task is another choice for all, those that are trained already too."""
+    folder = copied(home, tmp_path)
+    base = msgspec.structs.replace(project(folder, "alike", "mood", strategy=FIXED), allocation=budget(4))
+    train_project(base, folder=folder)
+    assert layers_of(folder) == {"alike": 3, "mood": 1}
+    smaller = msgspec.structs.replace(base.tasks[0], strategy=Branch(layers=1, tap=0, hidden=8))
+    train_project(msgspec.structs.replace(base, tasks=(smaller, base.tasks[1])), folder=folder)
+    assert layers_of(folder) == {"alike": 1, "mood": 3}
 
 
 def test_a_budget_counts_branches_that_leave_no_choice(home, tmp_path):
@@ -519,6 +530,7 @@ def test_a_budget_counts_branches_that_leave_no_choice(home, tmp_path):
     for layers in (3, 4):
         train_project(asked(layers), folder=folder)
         assert layers_of(folder)["urgency"] == 2 and spent(folder) <= layers
+    assert Bundle.open(folder / "bundle").versions("urgency") == ["v0001"]
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["cache kept", "cache deleted"])

@@ -150,12 +150,10 @@ def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, di
     found = {p.task.name: p.fingerprint() for p in several}
     among = {p.task.name: _tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
     said: dict[str, object] = msgspec.to_builtins(choice)
+    if choice.rule == "budget":
+        said["among"] = among
     for p in several:
-        if not isinstance(p.strategy, Branch):
-            continue
-        if choice.rule == "budget":
-            found[p.task.name]["allocation"] = {**said, "among": among}
-        elif p.strategy.layers is None or p.strategy.students:
+        if isinstance(p.strategy, Branch) and (p.strategy.layers is None or p.strategy.students):
             found[p.task.name]["allocation"] = said
     return found
 
