@@ -68,9 +68,16 @@ def report(several: list[Runs]) -> None:
     rows = sorted(everything, key=lambda row: (TASKS.index(str(row["task"])), row["seed"]))
     runs = runs_of(rows)
     by_task = {str(row["task"]): source for source in several for row in source.study.rows}
-    made = claims(rows, runs, by_task)
+    lacking = [*missing(runs), *(f"seed {seed}" for seed in SEEDS if seed not in {run.seed for run in runs})]
+    for what in lacking:
+        print(f"lacking: {what}")
+    made = (
+        [] if lacking else claims(rows, runs, by_task)
+    )  # rows are kept as they come, claims wait for all of them
     found = results(NAME, command="python benchmarks/branches_quality.py", rows=rows, claims=made)
     print(write_results(RESULTS, found))
+    if lacking:
+        return
     plot_figure2(runs, RESULTS / "branches_students.png")
     price = price_of("layers", load_trunk("minilm").architecture)
     full = [statistics.mean(r.points("validation") for r in runs if is_full(r, task)) for task in TASKS]
@@ -90,9 +97,7 @@ def is_full(run: Run, task: str) -> bool:
 
 
 def claims(rows: list[dict], runs: tuple[Run, ...], by_task: dict[str, Runs]) -> list[Claim]:
-    """Those whose rows are there; what is missing is printed."""
-    for note in missing(runs):
-        print(f"lacking: {note}")
+    """All of them; that of the searches only where they ran."""
     price = price_of("layers", load_trunk("minilm").architecture)
     half, third = (best_under(options_of(runs), budget, price) for budget in (FULL // 2, round(0.34 * FULL)))
     low, middle = interval(runs, half, by_task)
@@ -266,7 +271,7 @@ def student_starts(runs: tuple[Run, ...]) -> Claim:
         id="branches.student-init",
         text=f"students that start from their teacher minus those that start from the trunk, test score: mean of "
         f"{len(differing)} pairs of task, length and seed, higher in {int((differing > 0).sum())}; "
-        f"{len(found) - len(differing)} more are equal (95 % interval {low:.2f} to {high:.2f}); results/branches_students.png",
+        f"{len(found) - len(differing)} more are equal (95 % interval {low:.2f} to {high:.2f})",
         target=0.0,
         value=float(differing.mean()),
         unit="points",
