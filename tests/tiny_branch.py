@@ -1,7 +1,6 @@
 """Branches of the tiny tasks over a trunk of three layers, their states kept: for the tests that train them."""
 
 import msgspec
-import torch
 
 import tiny
 from polyhead.nn.load import load_trunk
@@ -75,13 +74,3 @@ def untimed(fitted):
 def seeded(training=TRAINING, **changes):
     """The same training with other numbers."""
     return msgspec.structs.replace(training, **changes)
-
-
-def softly(module, value=0.0):
-    """The module with every dropout at this share."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = value
-        elif isinstance(getattr(part, "dropout", None), float):
-            part.dropout = value
-    return module

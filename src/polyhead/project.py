@@ -107,8 +107,10 @@ class Branch(Value, tag="branch", tag_field="kind"):
             raise ConfigError(
                 "strategy.students: a student has fewer private layers than its teacher, at least one",
                 got=list(self.students),
-                allowed="1 or more" if most is None else f"1 to {most - 1}",
+                allowed="1 or more" if most is None else f"1 to {most - 1}" if most > 1 else "none",
             )
+        if len(set(self.students)) < len(self.students):
+            raise ConfigError("strategy.students names a length twice", got=list(self.students))
 
 
 Strategy = Pooled | Branch  # the other strategies join this union

@@ -239,9 +239,13 @@ class _Run:
             act()  # every task of the bundle is trained by this run
         else:
             found = certified(self._root, "train", act, changing=[p.task.name])
-            self._events.line(
-                f"{p.task.name}: the {len(found.before)} other tasks of the bundle answer their probes as before"
+            others = len(found.before)
+            said = (
+                "one other task of the bundle answers its"
+                if others == 1
+                else f"{others} other tasks answer their"
             )
+            self._events.line(f"{p.task.name}: {said} probes as before")
         self.scores[p.task.name] = trained.scores
         self._events.line(_score_line(p, trained))
         self._events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import torch
 
+from polyhead.errors import TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project import Branch
 from polyhead.tasks.kinds import kind_of
@@ -100,6 +101,11 @@ def restore_whole(
 def whole_path(prepared: Prepared, layers: int, width: int) -> Path:
     """First position, tanh layer, output: the head of Devlin et al. 2019."""
     task, owner = prepared.task, owner_of(prepared.task)
+    if kind_of(task).per_word or task.pair == "separate":
+        raise TrainError(
+            "whole models are trained for tasks over whole texts and joined pairs only",
+            got=f"task '{task.name}', kind '{task.kind}', pair '{task.pair}'",
+        )
     head = Head(kind=task.kind, width=kind_of(task).width(task), part=owner, hidden=width)
     embed = Embed(trunk=f"fine-tuned on {task.name}")
     return Path(nodes=(embed, Layers(start=0, stop=layers), Pool(), head))
