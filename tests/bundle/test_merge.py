@@ -546,7 +546,12 @@ def test_a_merge_killed_at_any_step_leaves_nothing_or_the_whole_bundle(two, tmp_
     paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), paths[1], *(str(bundle.root) for bundle in two)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, *paths]), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        },
         capture_output=True,
         text=True,
     )

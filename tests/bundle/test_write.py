@@ -358,7 +358,12 @@ def test_writer_killed_at_any_step_leaves_the_state_before_or_after(bundle, chan
     paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(bundle.root), paths[1], change],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, *paths]), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        },
         capture_output=True,
         text=True,
     )

@@ -629,7 +629,12 @@ def test_process_killed_at_any_step_leaves_the_old_version_live_or_the_new_one_w
     paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), paths[1], operation],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, *paths]), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        },
         capture_output=True,
         text=True,
     )
@@ -674,7 +679,11 @@ def test_two_writers_at_once_both_come_through(tmp_path):
         add(source, mood(name), seed=place)
     root = make(tmp_path / "b", "mood")
     command = [sys.executable, "-c", WRITER, str(root), str(source)]
-    environment = os.environ | {"PYTHONPATH": str(Path(files.__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(files.__file__).parents[2]),
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     running = [
         subprocess.Popen([*command, *some], env=environment, stderr=subprocess.PIPE)
         for some in (names[::2], names[1::2])

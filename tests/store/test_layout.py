@@ -102,7 +102,7 @@ def test_writer_killed_at_any_step_leaves_all_committed_rows_readable(tmp_path):
     paths = os.pathsep.join([str(SOURCE), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"},
         capture_output=True,
         text=True,
     )

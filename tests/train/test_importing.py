@@ -602,7 +602,12 @@ def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_p
     paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
     done = subprocess.run(
         [sys.executable, "-c", KILLED, paths[1], str(out), *map(str, folders)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, *paths]), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
+            "OMP_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        },
         capture_output=True,
         text=True,
     )
