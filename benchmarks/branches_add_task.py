@@ -44,6 +44,10 @@ SETS = (
 ADDED = SETS[0]
 ROWS = 400
 REPEATS = 5
+MISSED = (
+    " Missed: the trunk's pass over the probes takes most of it, importing torch one second. A faster engine for "
+    "certificates would close it."
+)
 
 
 def main() -> None:
@@ -76,7 +80,8 @@ def main() -> None:
             value=statistics.median(later),
             unit="seconds",
             holds=statistics.median(later) < 5.0,
-            note=f"The first operation on a bundle without a certificate takes {first:.2f} s: it answers twice.",
+            note=f"The first operation on a bundle without a certificate takes {first:.2f} s: it answers twice."
+            + (MISSED if statistics.median(later) >= 5.0 else ""),
         )
     ]
     kept = [{"repeat": row["repeat"], "seconds": row["seconds"], "probes": probes} for row in rows]
