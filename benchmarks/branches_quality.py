@@ -29,6 +29,10 @@ NAME = "branches_quality"
 LAYERS = 6
 FULL = LAYERS * len(TASKS)
 RESAMPLES = 1000
+COMMAND = (
+    "python benchmarks/branches_quality.py --threads 1 --tasks ... --rows FILE, two processes at once with half of the "
+    "tasks each; then --report --rows FILE FILE"
+)
 LEARNED = 5.0  # points above the constant answer from which a task counts as learned
 
 
@@ -74,7 +78,7 @@ def report(several: list[Runs]) -> None:
     made = (
         [] if lacking else claims(rows, runs, by_task)
     )  # rows are kept as they come, claims wait for all of them
-    found = results(NAME, command="python benchmarks/branches_quality.py", rows=rows, claims=made)
+    found = results(NAME, command=COMMAND, rows=rows, claims=made)
     print(write_results(RESULTS, found))
     if lacking:
         return

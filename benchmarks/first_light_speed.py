@@ -24,7 +24,7 @@ from polyhead.text.batch import batches
 from polyhead.train.events import Events
 from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
 from polyhead.train.fine_tune import FineTuned, TextExamples
-from polyhead.train.fit import fit
+from polyhead.train.fit import Course
 from polyhead.train.loss import LOSSES
 from polyhead.train.numerics import precision_of
 from polyhead.train.task_run import examples_of, paths_of
@@ -172,9 +172,9 @@ def training(data, folder: Path, precision: str) -> list[dict]:
 def speed(module, examples, training: Training) -> float:
     """Examples a second of the training loop alone; validation is not counted on either side."""
     module.train()
-    done = fit(
+    done = Course(
         module, examples, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training, events=Events()
-    )
+    ).train()
     return done.examples_seen / done.seconds
 
 

@@ -56,7 +56,10 @@ def test_one_matrix_of_full_rank_is_enough_to_say_no():
 
 def test_full_fine_tuning_by_small_steps_is_not_low():
     rng = np.random.default_rng(2)
-    small = lambda name, array: (array + 1e-5 * np.sign(rng.standard_normal(array.shape))).astype(np.float32)  # noqa: E731
+
+    def small(name, array):
+        return (array + 1e-5 * np.sign(rng.standard_normal(array.shape))).astype(np.float32)
+
     found = difference(changed(small, BASE.arrays), BASE)
     assert not found.is_low_rank
     assert len(found.matrices) + len(found.vectors) == len(BASE.arrays)

@@ -3,17 +3,14 @@
 import hashlib
 import itertools
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from bundle.test_write import FullDisk, contents
+from bundle.test_write import contents
+from disk import FullDisk, run_forking
 from polyhead.bundle import files
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
@@ -514,25 +511,17 @@ def test_full_disk_at_any_step_of_a_copy_leaves_the_target_as_it_was(alone, two,
 KILLED = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from bundle.test_write import FullDisk
+from disk import Kill, exit_code
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
-import pytest
 
-class Kill(FullDisk):
-    def tick(self, name):
-        self.calls += 1
-        if self.calls == self.failing:
-            os._exit(9)
-
-made, kills, sources = Path(sys.argv[1]) / "made", 0, [Bundle.open(root) for root in sys.argv[3:]]
+made, kills, sources = Path(sys.argv[1]) / "made", 0, [Bundle.open(root) for root in sys.argv[2:]]
 for deadly in range(1, 300):
     if os.fork() == 0:
-        Kill(pytest.MonkeyPatch(), deadly)
+        Kill(deadly)
         merge_bundles(made, sources)
         os._exit(0)
-    code = os.waitstatus_to_exitcode(os.wait()[1])
+    code = exit_code()
     if made.exists():
         Bundle.open(made).verify()
         break
@@ -543,20 +532,8 @@ print(kills, code)
 
 def test_a_merge_killed_at_any_step_leaves_nothing_or_the_whole_bundle(two, tmp_path):
     """Each try finds what the one before left; the kill after the rename leaves an empty lock beside the bundle."""
-    paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), paths[1], *(str(bundle.root) for bundle in two)],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    kills, code = map(int, done.stdout.split())
+    printed = run_forking(KILLED, tmp_path, *(bundle.root for bundle in two))
+    kills, code = map(int, printed.split())
     assert kills >= 40 and code == 9
     assert sorted(path.name for path in tmp_path.rglob("*.new-*")) == [".new-made"]
     assert [path.name for path in (tmp_path / ".new-made").iterdir()] == [".lock"]

@@ -1,14 +1,10 @@
-import errno
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from disk import FullDisk, run_forking
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
 from polyhead.bundle.read import Bundle
@@ -201,51 +197,6 @@ def test_folder_with_something_in_it_is_refused_and_a_killed_creation_is_finishe
     assert write_bundle(tmp_path / "new", golden_trunk()).digest == golden_trunk().digest
 
 
-class FullDisk:
-    """Counts the calls that touch the disk, and fails the n-th with ENOSPC."""
-
-    def __init__(self, patch, failing):
-        self.calls, self.failing, self.names = 0, failing, []
-        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (Path, "mkdir")):
-            patch.setattr(owner, name, self.counted(getattr(owner, name)))
-        patch.setattr(files, "open", self.open, raising=False)
-
-    def tick(self, name):
-        self.calls += 1
-        self.names.append(name)
-        if self.calls == self.failing:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def counted(self, function):
-        def call(*args, **options):
-            self.tick(function.__name__)
-            return function(*args, **options)
-
-        return call
-
-    def open(self, path, mode):
-        self.tick("open")
-        return _Counted(open(path, mode), self)
-
-
-class _Counted:
-    def __init__(self, file, disk):
-        self.file, self.disk = file, disk
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.file.close()
-
-    def write(self, data):
-        self.disk.tick("write")
-        self.file.write(data)
-
-    def __getattr__(self, name):
-        return getattr(self.file, name)
-
-
 def add_several(bundle):
     """One task replaced and two added, in one step."""
     drafts = [
@@ -324,25 +275,18 @@ def test_full_disk_while_a_bundle_is_created_leaves_a_folder_in_which_it_works_l
 KILLED = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from bundle.test_write import CHANGES, FullDisk, contents
+from bundle.test_write import CHANGES
+from disk import Kill, exit_code
 from polyhead.bundle.read import Bundle
-import pytest
 
-class Kill(FullDisk):
-    def tick(self, name):
-        self.calls += 1
-        if self.calls == self.failing:
-            os._exit(9)
-
-root, change, kills, seen = Path(sys.argv[1]), sys.argv[3], 0, set()
+root, change, kills, seen = Path(sys.argv[1]), sys.argv[2], 0, set()
 before = (root / "bundle.json").read_bytes()
 for deadly in range(1, 200):
     if os.fork() == 0:
-        Kill(pytest.MonkeyPatch(), deadly)
+        Kill(deadly)
         CHANGES[change](Bundle.open(root))
         os._exit(0)
-    code = os.waitstatus_to_exitcode(os.wait()[1])
+    code = exit_code()
     bundle = Bundle.open(root)
     bundle.verify()
     seen.add((tuple(bundle.tasks), bundle._content.tasks.get("first")))
@@ -355,20 +299,8 @@ print(kills, len(seen))
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_writer_killed_at_any_step_leaves_the_state_before_or_after(bundle, change):
-    paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(bundle.root), paths[1], change],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    kills, states = map(int, done.stdout.split())
+    printed = run_forking(KILLED, bundle.root, change)
+    kills, states = map(int, printed.split())
     assert kills >= {"add": 25, "several": 60, "replace": 25, "remove": 3}[change] and states == 2
     add(bundle, "last")
     assert not list(bundle.root.rglob(".new-*"))  # the next writer has cleaned up

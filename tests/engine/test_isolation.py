@@ -13,7 +13,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from bundle.test_write import FullDisk, contents
+from bundle.test_write import contents
+from disk import FullDisk, run_forking
 from polyhead.bundle import files
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task
@@ -574,9 +575,7 @@ KILLED = """
 import os, shutil, sys
 sys.modules["torch"] = None  # the reference backend: a fork of it is quick
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-import pytest
-from bundle.test_write import FullDisk
+from disk import Kill, exit_code
 from engine.test_isolation import OPERATIONS, prepared, tree
 from polyhead.bundle.read import Bundle
 from polyhead.engine.isolation import certified, checked
@@ -584,13 +583,7 @@ from polyhead.engine.isolation.certificate import Ledger
 
 os.fsync = lambda handle: None
 
-class Kill(FullDisk):
-    def tick(self, name):
-        self.calls += 1
-        if self.calls == self.failing:
-            os._exit(9)
-
-folder, operation = Path(sys.argv[1]), sys.argv[3]
+folder, operation = Path(sys.argv[1]), sys.argv[2]
 start, other = prepared(folder)
 make_act, name = OPERATIONS[operation]
 old = (start / "bundle.json").read_bytes()
@@ -599,10 +592,10 @@ for deadly in range(1, 200):
     root = folder / "killed"
     shutil.copytree(start, root)
     if os.fork() == 0:
-        Kill(pytest.MonkeyPatch(), deadly)
+        Kill(deadly)
         certified(root, operation, make_act(root, other), changing=[name])
         os._exit(0)
-    code = os.waitstatus_to_exitcode(os.wait()[1])
+    code = exit_code()
     Bundle.open(root).verify()
     is_old, known = (root / "bundle.json").read_bytes() == old, len(Ledger(root).files)
     found = checked(root)
@@ -626,20 +619,8 @@ print(",".join(states))
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_process_killed_at_any_step_leaves_the_old_version_live_or_the_new_one_whole(tmp_path, operation):
     """Old until bundle.json is replaced; then new, and `verify` writes the certificate that is missing."""
-    paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), paths[1], operation],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    states = done.stdout.strip().split(",")
+    printed = run_forking(KILLED, tmp_path, operation)
+    states = printed.strip().split(",")
     assert states == sorted(states, key=("old1", "new1", "new2").index)
     assert set(states) == {"old1", "new1", "new2"}
     assert states.count("old1") >= {"add": 25, "update": 25, "remove": 3, "rollback": 3}[operation]

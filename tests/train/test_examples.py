@@ -14,7 +14,7 @@ from polyhead.text.words import words_of
 from polyhead.train.examples import FeatureExamples, outputs_of, stacked
 from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fine_tune import FineTuned, TextExamples
-from polyhead.train.fit import fit
+from polyhead.train.fit import Course
 from polyhead.train.loss import LOSSES, UNLABELLED
 
 TASKS = {task.name: task for task in tiny_tasks()}
@@ -107,7 +107,7 @@ def test_fine_tuning_changes_its_own_trunk_and_not_the_given_arrays(tmp_path):
     data = tiny_trunk()
     before = {n: v.clone() for n, v in live.trunk.state_dict().items()}
     training = Training(epochs=2, patience=2, batch=2, learning_rate=1e-3)
-    fitted = fit(live, texts, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training)
+    fitted = Course(live, texts, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training).train()
     assert fitted.examples_seen == 8
     after = live.trunk.state_dict()
     assert any(not torch.equal(before[n], after[n]) for n in before)

@@ -9,7 +9,7 @@ from torch import nn
 from polyhead.errors import TrainError
 from polyhead.project import Training
 from polyhead.train import fit as fitting
-from polyhead.train.fit import Batch, Course, fit, stream
+from polyhead.train.fit import Batch, Course, stream
 from polyhead.train.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 
@@ -51,14 +51,14 @@ def accuracy(module, points):
 
 def run(points=None, *, training=TRAINING, score=None, module=None, **arguments):
     points, module = points or Points(), module or line()
-    fitted = fit(
+    fitted = Course(
         module,
         points,
         loss=cross_entropy,
         score=score or accuracy(module, points),
         training=training,
         **arguments,
-    )
+    ).train()
     return module, fitted
 
 
@@ -279,7 +279,7 @@ def test_what_a_teacher_answers_reaches_the_loss_with_its_own_examples():
         return cross_entropy(outputs, targets, weights)
 
     for points in (Points(), Taught()):
-        fit(line(), points, loss=loss, score=lambda: 0.0, training=TRAINING)
+        Course(line(), points, loss=loss, score=lambda: 0.0, training=TRAINING).train()
     plain, taught = calls[: len(calls) // 2], calls[len(calls) // 2 :]
     assert len(plain) == 36 and not any(soft for _, soft in plain)
     for targets, (soft,) in taught:

@@ -1,11 +1,7 @@
 """Checkpoints that plain `transformers` trained, imported: the bundle answers as they do."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,8 +14,8 @@ import torch
 import transformers
 
 import checkpoints
+from disk import run_forking
 from polyhead import cost
-from polyhead.bundle import files
 from polyhead.bundle.read import Bundle
 from polyhead.engine.isolation import checked
 from polyhead.engine.session import Session
@@ -547,10 +543,8 @@ def test_a_failed_import_leaves_an_existing_bundle_as_it_was(grown, monkeypatch)
 KILLED = """
 import os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import pytest
 import torch
-from bundle.test_write import FullDisk
+from disk import Kill, exit_code
 from polyhead.bundle.read import Bundle
 from polyhead.engine.isolation.certificate import Ledger
 from polyhead.train import importing
@@ -559,13 +553,7 @@ from polyhead.train.imported import Wanted
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
 
-class Kill(FullDisk):
-    def tick(self, name):
-        self.calls += 1
-        if self.calls == self.failing:
-            os._exit(9)
-
-out, folders = Path(sys.argv[2]), tuple(sys.argv[3:])
+out, folders = Path(sys.argv[1]), tuple(sys.argv[2:])
 states, commit = [], importing._commit
 
 def state():
@@ -579,10 +567,10 @@ def killed(*given, **options):
     before = state()
     for deadly in range(1, 300):
         if os.fork() == 0:
-            Kill(pytest.MonkeyPatch(), deadly)
+            Kill(deadly)
             commit(*given, **options)
             os._exit(0)
-        code = os.waitstatus_to_exitcode(os.wait()[1])
+        code = exit_code()
         states.append(state())
         assert code == 9, code
         if states[-1] != before:
@@ -599,20 +587,8 @@ importing.import_folders(Wanted(folders=folders), out, texts)
 def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_path, is_new):
     out = tmp_path / "out" if is_new else grown
     folders = [checkpoints.trained("mood", frozen=2, seed=s) for s in (11, 12, 13)]
-    paths = [str(Path(files.__file__).parents[2]), str(Path(__file__).parents[1])]
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, paths[1], str(out), *map(str, folders)],
-        env=os.environ
-        | {
-            "PYTHONPATH": os.pathsep.join([*sys.path, *paths]),
-            "OMP_NUM_THREADS": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    *before, after = done.stdout.split()
+    printed = run_forking(KILLED, out, *folders)
+    *before, after = printed.split()
     # A new bundle has its certificate from the start; `tasks verify` writes the one that the other has not.
     assert (set(before), after) == (({"nothing"}, "3/1") if is_new else ({"4/1"}, "7/1"))
     assert len(before) >= 40

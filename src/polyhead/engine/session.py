@@ -89,7 +89,7 @@ class Session:
         readings = readings_of(
             given, {name: self.records[name].task for name in names}, self.tokeniser, self.settings, words
         )
-        outputs = self._outputs(readings)
+        outputs = self.outputs_of(readings)
         by_row: dict[int, list[Reading]] = {}
         for reading in readings:
             by_row.setdefault(reading.row, []).append(reading)
@@ -103,7 +103,7 @@ class Session:
         readings = readings_of(
             list(inputs), {task: self.records[task].task}, self.tokeniser, self.settings, words
         )
-        found = self._outputs(readings)
+        found = self.outputs_of(readings)
         return [found[task, i] for i in range(len(inputs))]
 
     def plan(self, tasks: Iterable[str]) -> Plan:
@@ -135,17 +135,23 @@ class Session:
             )
         return next(iter(found), None) or "float32"
 
-    def _outputs(self, readings: Sequence[Reading]) -> dict[tuple[str, int], np.ndarray]:
-        """Outputs by task and input: features of every reading first, then each task's head, then windows merged."""
+    def outputs_of(
+        self, readings: Sequence[Reading], *, together: bool = False
+    ) -> dict[tuple[str, int], np.ndarray]:
+        """Outputs by task and input: features of every reading first, then each task's head, then windows merged.
+
+        Readings of different tasks are batched apart, or `together`: then all tasks of a batch run over all its rows.
+        """
         features: dict[tuple[str, int], np.ndarray] = {}
-        for group in _by_tasks(readings):
-            plan = self.plan(group[0].tasks)
+        for group in [list(readings)] if together else _by_tasks(readings):
             for batch, members in self._batched(group):
+                plan = self.plan(dict.fromkeys(task for reading in members for task in reading.tasks))
                 found = self.backend.features(plan, batch)
-                for task, values in found.items():
-                    for row, reading in enumerate(members):
+                for row, reading in enumerate(members):
+                    for task in reading.tasks:
                         count = len(reading.words) if kind_of(self.records[task].task).per_word else None
-                        features[task, reading.id] = values[row] if count is None else values[row, :count]
+                        values = found[task][row]
+                        features[task, reading.id] = values if count is None else values[:count]
         return self._headed(readings, features)
 
     def _batched(self, readings: Sequence[Reading]) -> Iterator[tuple[TokenBatch, list[Reading]]]:

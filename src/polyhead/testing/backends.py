@@ -10,7 +10,7 @@ import numpy as np
 from polyhead import plan
 from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
 from polyhead.errors import PolyheadError
-from polyhead.plan import Layers, Path, Pool
+from polyhead.plan import Layers, Path, Pool, Positions
 from polyhead.store.codec import encode
 from polyhead.testing.check import Check
 from polyhead.testing.tiny import (
@@ -164,10 +164,11 @@ def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Lo
     from polyhead.engine.backends.reference import ReferenceBackend
 
     branches = {}
-    for place, (tap, positions) in enumerate(((0, "first"), (1, "first"), (1, "mean"), (0, "tokens"))):
+    chosen: tuple[tuple[int, Positions], ...] = ((0, "first"), (1, "first"), (1, "mean"), (0, "tokens"))
+    for place, (tap, positions) in enumerate(chosen):
         task = next(t for t in tiny_tasks() if (t.kind == "tagging") == (positions == "tokens"))
         named = msgspec.structs.replace(task, name=f"b{place}")
-        whole = tiny_path(named, trunk, pool=Pool(positions=positions))  # type: ignore[arg-type]
+        whole = tiny_path(named, trunk, pool=Pool(positions=positions))
         embed, _, *rest = whole.nodes
         shared = (Layers(start=0, stop=tap),) if tap else ()
         own = Layers(start=tap, stop=trunk.architecture.layers, weights=whole.head.part)

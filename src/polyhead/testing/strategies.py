@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -40,15 +41,14 @@ def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
             ("counts the arrays that it really has", _assert_counted),
             ("sends gradients to its own parameters and to no other", _assert_gradients),
         ):
-            run = lambda check=check, task=task: check(strategy, task)  # noqa: E731
-            yield Check(subject=subject, name=f"{name}, {task.name}", run=run)
+            yield Check(subject=subject, name=f"{name}, {task.name}", run=partial(check, strategy, task))
     for name, whole in (
         ("answers from the bundle as before it was written", _assert_saved),
         ("merged gives what each path gives alone", _assert_merged),
         ("leaves other tasks' bits alone when a task comes or goes", _assert_isolated),
         ("answers a row the same among any others", _assert_independent),
     ):
-        yield Check(subject=subject, name=name, run=lambda whole=whole: whole(strategy))  # type: ignore[misc]
+        yield Check(subject=subject, name=name, run=partial(whole, strategy))
 
 
 def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:

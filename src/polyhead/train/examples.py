@@ -51,6 +51,14 @@ def _tensors(features: Features, members: np.ndarray) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(taken.values), torch.from_numpy(taken.mask)
 
 
+def padded_words(words: Sequence[np.ndarray]) -> Tensor:
+    """(rows, words) first sub-tokens, -1 beyond a row's end; at least one column."""
+    out = np.full((len(words), max([1, *(len(w) for w in words)])), -1, np.int64)
+    for row, index in enumerate(words):
+        out[row, : len(index)] = index
+    return torch.from_numpy(out)
+
+
 def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
     """The target with UNLABELLED for words that no token stands for: nothing is to be learned from them."""
     return target if unread is None else np.where(unread, UNLABELLED, target)

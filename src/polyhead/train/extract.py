@@ -21,6 +21,7 @@ from polyhead.store.features import FeatureStore, key_of
 from polyhead.text.batch import Batch, batches
 from polyhead.text.tokenise import Encoded, Input, Tokeniser
 from polyhead.text.words import first_subtokens
+from polyhead.train.examples import padded_words
 from polyhead.train.journal import Journal
 from polyhead.trunk_data import TrunkData
 
@@ -207,7 +208,7 @@ class _Pending:
             if store.request.words is not None:
                 words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in mine]
                 picked = states.upto(store.depth).rows([row for row, _, _ in mine])
-                values = _rows(stored_value(picked, store.pool, _padded(words)), ragged=False)
+                values = _rows(stored_value(picked, store.pool, padded_words(words)), ragged=False)
                 kept = [v[: len(w)] for v, w in zip(values, words, strict=True)]
                 for (_, key, _), value in zip(mine, kept, strict=True):
                     store.add(key, value)
@@ -243,11 +244,3 @@ def _rows(value: Pooled, *, ragged: bool = True) -> list[np.ndarray]:
         return list(values)
     lengths = value.mask.sum(dim=1).tolist()
     return [row[:length] for row, length in zip(values, lengths, strict=True)]
-
-
-def _padded(words: Sequence[np.ndarray]) -> torch.Tensor:
-    """(rows, words) first sub-tokens, -1 beyond a row's end; at least one column."""
-    out = np.full((len(words), max([1, *(len(w) for w in words)])), -1, np.int64)
-    for row, index in enumerate(words):
-        out[row, : len(index)] = index
-    return torch.from_numpy(out)

@@ -18,7 +18,7 @@ from polyhead.sharing.pooled import PooledPart
 from polyhead.text.batch import batches
 from polyhead.text.tokenise import Input, Tokeniser
 from polyhead.text.words import first_subtokens
-from polyhead.train.examples import stacked, without_unread
+from polyhead.train.examples import padded_words, stacked, without_unread
 from polyhead.train.fit import Batch
 from polyhead.train.order import LengthSorted
 from polyhead.trunk_data import TrunkData
@@ -88,13 +88,7 @@ class TextExamples(LengthSorted):
         encoded = [self._encoded[i] for i in members]
         piece = next(batches(encoded, token_budget=1, pad_id=self._pad_id, fixed_rows=len(encoded)))
         members = members[piece.members]
-        words = None
-        if self._words is not None:
-            rows = [self._words[i] for i in members]
-            padded = np.full((len(rows), max(1, max(len(r) for r in rows))), -1, np.int64)
-            for row, index in enumerate(rows):
-                padded[row, : len(index)] = index
-            words = torch.from_numpy(padded)
+        words = None if self._words is None else padded_words([self._words[i] for i in members])
         texts = TextBatch(
             ids=torch.from_numpy(piece.ids),
             mask=torch.from_numpy(piece.mask),

@@ -60,41 +60,13 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-def fit(
-    module: nn.Module,
-    examples: Examples,
-    *,
-    loss: Callable[..., Tensor],
-    score: Callable[[], float],
-    training: Training,
-    weights: Tensor | None = None,
-    checkpoint: Path | None = None,
-    events: Events | None = None,
-    label: str = "training",
-) -> Fitted:
-    """Trains `module` in place and leaves it with the weights of its best validation epoch.
+class Course:
+    """A training run of `module`, in place; it may stop after any epoch and go on as if it had never stopped.
 
     `loss` gets outputs, targets, `weights` and, where batches carry it, what a teacher answers. `score` evaluates the
     module as it stands (higher is better). With `checkpoint`, the state is saved there after an epoch, at most every
     SAVE_SECONDS, and a run that was interrupted goes on after the last epoch saved.
     """
-    course = Course(
-        module,
-        examples,
-        loss=loss,
-        score=score,
-        training=training,
-        weights=weights,
-        checkpoint=checkpoint,
-        events=events,
-        label=label,
-    )
-    course.advance(training.epochs)
-    return course.finish()
-
-
-class Course:
-    """A training run that stops after any epoch and goes on later, as if it had never stopped; see `fit`."""
 
     def __init__(
         self,
@@ -140,6 +112,11 @@ class Course:
         progress.finish()
         self._seconds += time.monotonic() - began
         return self.best
+
+    def train(self) -> Fitted:
+        """Trains to the end, and leaves the module with the weights of its best validation epoch."""
+        self.advance(self._run.training.epochs)
+        return self.finish()
 
     def finish(self) -> Fitted:
         """Leaves the module with its best weights, in evaluation mode."""

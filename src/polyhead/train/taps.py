@@ -16,7 +16,7 @@ from polyhead.sharing.branch import BranchPart, tap_of, tap_path
 from polyhead.store.features import Features
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.words import first_subtokens
-from polyhead.train.examples import stacked, without_unread
+from polyhead.train.examples import padded_words, stacked, without_unread
 from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fit import Batch
 from polyhead.train.order import LengthSorted
@@ -58,7 +58,7 @@ class TapExamples(LengthSorted):
 
     def batch(self, members: np.ndarray) -> Batch:
         """The kept states of these examples and their targets."""
-        words = None if self._words is None else _padded([self._words[i] for i in members])
+        words = None if self._words is None else padded_words([self._words[i] for i in members])
         arguments: tuple[object, ...] = (_taken(self._features, members, words),)
         if self._second is not None:
             arguments = (*arguments, _taken(self._second, members, None))
@@ -145,13 +145,6 @@ def _taken(features: Features, members: np.ndarray, words: Tensor | None) -> Tap
     return TapBatch(
         hidden=torch.from_numpy(taken.values)[:, :, 0], mask=torch.from_numpy(taken.mask), words=words
     )
-
-
-def _padded(words: Sequence[np.ndarray]) -> Tensor:
-    out = np.full((len(words), max(1, max(len(w) for w in words))), -1, np.int64)
-    for row, index in enumerate(words):
-        out[row, : len(index)] = index
-    return torch.from_numpy(out)
 
 
 def _stacked_outputs(outputs: Sequence[np.ndarray]) -> Tensor:

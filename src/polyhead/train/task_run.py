@@ -16,7 +16,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.train.events import Events
 from polyhead.train.examples import FeatureExamples, outputs_of
 from polyhead.train.extract import Extractor, Wanted
-from polyhead.train.fit import Fitted, fit, stream
+from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import Prepared, Split, single_inputs
 
@@ -139,7 +139,7 @@ def _fit(
 
     balanced = kind.class_weights(task, prepared.train.examples.targets) if training.class_weights else None
     weights = None if balanced is None else torch.from_numpy(balanced)
-    fitted = fit(
+    fitted = Course(
         module,
         examples_of(prepared, prepared.train, path, extractor),
         loss=LOSSES[kind.loss],
@@ -149,5 +149,5 @@ def _fit(
         checkpoint=checkpoint,
         events=events,
         label=f"{task.name} ({path.pool.positions})",
-    )
+    ).train()
     return module, fitted

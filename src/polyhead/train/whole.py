@@ -21,7 +21,7 @@ from polyhead.train.distil import distilled
 from polyhead.train.examples import outputs_of
 from polyhead.train.extract import Extractor
 from polyhead.train.fine_tune import FineTuned, TextExamples
-from polyhead.train.fit import Fitted, fit, stream
+from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import Prepared, Split
 
@@ -77,14 +77,14 @@ def train_whole(
         outputs = outputs_of(module, validation)
         return kind.evaluate(task, outputs, prepared.validation.examples.targets)[kind.default_metric(task)]
 
-    fitted = fit(
+    fitted = Course(
         module,
         _examples(prepared, prepared.train, extractor, soft=soft),
         loss=LOSSES[kind.loss] if soft is None else distilled(kind.loss, strategy.temperature),
         score=score,
         training=training,
         label=f"{task.name} (whole, {layers} layers)",
-    )
+    ).train()
     return Whole(prepared=prepared, extractor=extractor, module=module, fitted=fitted)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from polyhead.engine.rows import Reading, batched, readings_of
+from polyhead.engine.rows import Reading, readings_of
 from polyhead.engine.session import Session
 from polyhead.plan import TRUNK
 from polyhead.tasks.kinds import kind_of
@@ -68,7 +68,7 @@ def _outputs(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[str
             if mine:
                 readings.append(msgspec.structs.replace(reading, id=id, row=row, tasks=mine))
         start += len(inputs)
-    found = session._headed(readings, _features(session, readings))
+    found = session.outputs_of(readings, together=True)
     return {name: [found[name, rows[name, i]] for i in range(len(asked[name]))] for name in asked}
 
 
@@ -84,18 +84,3 @@ def _read_alike(session: Session, names: Mapping[str, object]) -> dict[tuple[obj
 def _readings(session: Session, inputs: Sequence[Asked], tasks: Mapping[str, Task]) -> list[Reading]:
     words = [None if one.words is None else np.array(one.words, np.int32).reshape(-1, 2) for one in inputs]
     return readings_of([one.text for one in inputs], tasks, session.tokeniser, session.settings, words)
-
-
-def _features(session: Session, readings: Sequence[Reading]) -> dict[tuple[str, int], np.ndarray]:
-    features = {}
-    pad_id, longest = session.tokeniser.pad_id, session.settings.max_tokens
-    for batch, members in batched(readings, pad_id, longest, deterministic=True):
-        plan = session.plan(tuple(dict.fromkeys(name for reading in members for name in reading.tasks)))
-        found = session.backend.features(plan, batch)
-        for row, reading in enumerate(members):
-            for name in reading.tasks:
-                is_tagged = kind_of(session.records[name].task).per_word
-                features[name, reading.id] = (
-                    found[name][row, : len(reading.words)] if is_tagged else found[name][row]
-                )
-    return features
