@@ -20,7 +20,7 @@ import click
 import msgspec
 from settings import RESULTS, ROOT
 
-from polyhead import project
+from polyhead import project, seq2seq_data
 from polyhead.cli.main import VERBS, commands
 from polyhead.report.results import Results, read_results
 
@@ -33,6 +33,7 @@ STRUCTS = (
     project.Branch,
     project.Choice,
     project.Training,
+    seq2seq_data.Summarizer,
 )
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"
@@ -165,7 +166,7 @@ def _type(hint: object) -> str:
         )
     names = {"DataFile": "a file table", "Pooled": "a strategy table", "Training": "a training table"}
     names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task", "Branch": "a strategy table"}
-    names |= {"Choice": "an allocation table"}
+    names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
     return names[typing.cast(type, hint).__name__]
 
 

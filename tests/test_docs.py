@@ -91,9 +91,9 @@ def quick(monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     from polyhead import project
-    from polyhead.train import run
+    from polyhead.train import lineage
 
-    monkeypatch.setattr(run, "load_trunk", small_trunk)
+    monkeypatch.setattr(lineage, "load_trunk", small_trunk)
     monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -409,7 +409,8 @@ def test_every_kind_strategy_backend_codec_and_metric_is_named():
     named_metrics = set()
     fields = {"single_label": {"positive": "a"}, "regression": {"range": (0.0, 1.0)}}
     for kind in KINDS:
-        labels = () if kind == "regression" else ("O", "B-a", "I-a", "a") if kind == "tagging" else ("a", "b")
+        bare = kind in ("regression", "multiple_choice", "span", "summarization")
+        labels = () if bare else ("O", "B-a", "I-a", "a") if kind == "tagging" else ("a", "b")
         labels = labels[:3] if kind == "tagging" else labels
         task = Task(name="t", kind=kind, labels=labels, **fields.get(kind, {}))
         named_metrics |= set(KINDS[kind].metrics(task))

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import re
 import warnings
 
 import numpy as np
@@ -159,3 +160,91 @@ def test_spans_do_not_run_across_rows():
     assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["I-a"]]) == 1.0
     assert metrics.span_f1([["B-a"], ["I-a"]], [["B-a"], ["O"]]) == pytest.approx(2 / 3)
     assert metrics.span_f1([["O", "O"], []], [["O", "O"], []]) == 0.0
+
+
+def squad(golds, said):
+    """(exact match, F1) of one answer, written out from Rajpurkar et al. 2016 (their 4.1) and 2018, with precision
+    and recall."""
+
+    def bare(text):
+        kept = [
+            c for c in text.lower() if not (c.isascii() and not c.isalnum() and c.isprintable() and c != " ")
+        ]
+        return [word for word in re.split(r"\s+", re.sub(r"\b(?:a|an|the)\b", " ", "".join(kept))) if word]
+
+    def f1(gold):
+        wanted, found = bare(gold), bare(said)
+        if not wanted or not found:
+            return float(wanted == found)
+        left, common = list(wanted), 0
+        for word in found:
+            if word in left:
+                left.remove(word)
+                common += 1
+        if not common:
+            return 0.0
+        precision, recall = common / len(found), common / len(wanted)
+        return 2 * precision * recall / (precision + recall)
+
+    golds = [gold for gold in golds if bare(gold)] or [""]
+    return max(float(bare(gold) == bare(said)) for gold in golds), max(map(f1, golds))
+
+
+PARTS = [
+    "the",
+    "a",
+    "An",
+    "cat",
+    "Cat",
+    "sat",
+    "on",
+    "mat.",
+    "U.S.",
+    "o'clock",
+    "--",
+    "1,000",
+    "\u00e9t\u00e9",
+    "\n",
+    "the-cat",
+]
+
+
+@pytest.mark.parametrize("seed", ROUNDS)
+def test_answers_are_scored_as_the_squad_script_does(seed):
+    chance = random.Random(seed)
+    draw = lambda most: " ".join(chance.choices(PARTS, k=chance.randint(0, most)))  # noqa: E731
+    targets = [[draw(4) for _ in range(chance.randint(0, 3))] for _ in range(chance.randint(1, 12))]
+    said = [chance.choice(row) if row and chance.random() < 0.3 else draw(4) for row in targets]
+    rows = [squad(golds, one) for golds, one in zip(targets, said, strict=True)]
+    assert metrics.exact_match(targets, said) == pytest.approx(np.mean([exact for exact, _ in rows]))
+    assert metrics.answer_f1(targets, said) == pytest.approx(np.mean([f1 for _, f1 in rows]))
+
+
+@pytest.mark.parametrize(
+    ("golds", "said", "exact", "f1"),
+    [
+        (["the Denver Broncos"], "Denver Broncos!", 1, 1),
+        (["Denver Broncos"], "the Broncos of Denver", 0, 0.8),
+        (["1 000"], "1,000", 0, 0),
+        (["U.S."], "us", 1, 1),
+        (["theatre"], "the atre", 0, 0),
+        (["cat cat"], "cat", 0, 2 / 3),
+        (["blue", "navy blue"], "a navy  BLUE", 1, 1),
+        (["blue", "navy blue car"], "navy blue", 0, 0.8),
+        ([], "", 1, 1),
+        ([""], "something", 0, 0),
+        (["something"], "", 0, 0),
+        (["the"], "", 1, 1),  # nothing is left of the right answer, so none is right
+    ],
+)
+def test_answers_at_the_edges(golds, said, exact, f1):
+    assert metrics.exact_match([golds], [said]) == exact
+    assert metrics.answer_f1([golds], [said]) == pytest.approx(f1)
+
+
+def test_answers_need_a_row_and_as_many_predictions():
+    for score in (metrics.exact_match, metrics.answer_f1):
+        with pytest.raises(EmptyData):
+            score([], [])
+        with pytest.raises(DataError):
+            score([["a"]], [])

@@ -18,10 +18,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "Bundle": "polyhead.bundle.read",
     "Codec": "polyhead.plan",
+    "Passage": "polyhead.engine.inputs",
     "Path": "polyhead.plan",
     "Plan": "polyhead.plan",
     "PolyheadError": "polyhead.errors",
     "Project": "polyhead.project",
+    "Question": "polyhead.text.question",
     "Result": "polyhead.engine.session",
     "Session": "polyhead.engine.session",
     "Task": "polyhead.tasks.task",
@@ -37,12 +39,14 @@ __all__ = sorted(_HOMES)
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.cost import cost_of
+    from polyhead.engine.inputs import Passage
     from polyhead.engine.session import Result, Session
     from polyhead.errors import PolyheadError
     from polyhead.nn.load import load_trunk
     from polyhead.plan import Codec, Path, Plan, merge
     from polyhead.project import Project, read_project
     from polyhead.tasks.task import Task
+    from polyhead.text.question import Question
     from polyhead.train.run import train_project
 
 

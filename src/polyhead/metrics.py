@@ -7,12 +7,18 @@ recall or Matthews correlation whose denominator is zero is 0 (scikit-learn's `z
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.errors import DataError, EmptyData
+from polyhead.errors import DataError, EmptyData, MissingExtra
+
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 """(targets, predictions) of a whole split to one number."""
@@ -118,6 +124,75 @@ def span_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str
         right += len(set(wanted) & set(found))
         given, true = given + len(found), true + len(wanted)
     return 2 * right / (given + true) if given + true else 0.0
+
+
+def exact_match(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
+    """Share of rows whose answer is one of the right ones, after `normalised`; as the script of SQuAD.
+
+    `targets` holds every right answer of each row, none or an empty one where no answer is right.
+    """
+    return _best_of(targets, predictions, lambda wanted, found: float(wanted == found))
+
+
+def answer_f1(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
+    """Mean over rows of the F1 over words between the answer and the right one nearest to it; as the script of SQuAD.
+
+    Words are those of `normalised`, counted as often as they occur. Where a side has none, it is 1 if neither has any
+    (Rajpurkar et al. 2018).
+    """
+    return _best_of(targets, predictions, _words_f1)
+
+
+def normalised(answer: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and spare white space (Rajpurkar et al. 2016)."""
+    plain = answer.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", plain).split())
+
+
+def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
+    """Mean F1 of `rouge_1`, `rouge_2` and `rouge_l` (Lin 2004), as the package `rouge-score` counts, words stemmed.
+
+    `targets` holds every reference of each row; each of the three takes the reference that gives it most. Words are
+    runs of ASCII letters and digits, so that a text without any scores 0. Needs the extra `summarization`.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise MissingExtra("rouge-score", "summarization", "ROUGE") from None
+    if len(targets) != len(predictions):
+        raise DataError(
+            "predictions and targets differ in number", got=len(predictions), allowed=len(targets)
+        )
+    if not len(targets):
+        raise EmptyData("a split without rows has no score")
+    names = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
+    scorer = RougeScorer(list(names.values()), use_stemmer=True)
+    rows = [scorer.score_multi(list(several), one) for several, one in zip(targets, predictions, strict=True)]
+    return {name: float(np.mean([row[key].fmeasure for row in rows])) for name, key in names.items()}
+
+
+def _best_of(
+    targets: Sequence[Sequence[str]], predictions: Sequence[str], score: Callable[[str, str], float]
+) -> float:
+    if len(targets) != len(predictions):
+        raise DataError(
+            "predictions and targets differ in number", got=len(predictions), allowed=len(targets)
+        )
+    if not len(targets):
+        raise EmptyData("a split without rows has no score")
+    total = 0.0
+    for several, predicted in zip(targets, predictions, strict=True):
+        wanted = [one for one in map(normalised, several) if one] or [""]
+        found = normalised(predicted)
+        total += max(score(one, found) for one in wanted)
+    return total / len(targets)
+
+
+def _words_f1(wanted: str, found: str) -> float:
+    true, given = Counter(wanted.split()), Counter(found.split())
+    if not true or not given:
+        return float(true == given)
+    return 2 * (true & given).total() / (true.total() + given.total())
 
 
 def _checked(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyhead.errors import PlanError
 from polyhead.nn.states import States
-from polyhead.nn.trunk import Trunk
+from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Plan, Pool
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.pooled import PooledPart
@@ -35,27 +35,37 @@ class Pooled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(nn.Module):
-    """A trunk and the parts of some tasks."""
+    """A trunk and the parts of some tasks; a part that several tasks share is one module.
 
-    def __init__(self, trunk: Trunk, parts: Mapping[str, PooledPart]) -> None:
+    With `narrow`, layers whose only reader is the first position compute it alone: cheaper, and other bits.
+    """
+
+    def __init__(self, trunk: Trunk, parts: Mapping[str, PooledPart], *, narrow: bool = False) -> None:
         super().__init__()
         self.trunk = trunk
         self.parts = dict(parts)
         self.layers_run = 0  # layers evaluated since the model was made, for receipts and tests
-        for index, part in enumerate(self.parts.values()):
+        self._narrow = narrow
+        for index, part in enumerate(dict.fromkeys(self.parts.values())):
             self.add_module(f"part_{index}", part)
 
-    def stored(self, plan: Plan, batch: TextBatch) -> dict[str, Pooled]:
-        """Every task's stored value, through its codec, from one run of the plan."""
+    def stored(self, plan: Plan, batch: TextBatch, *, noise: Noise | None = None) -> dict[str, Pooled]:
+        """Every task's stored value, through its codec, from one run of the plan.
+
+        `noise` changes the text's word vectors.
+        """
         states: dict[int, States] = {}
         found: dict[str, Pooled] = {}
         values: dict[tuple[int, Pool], Pooled] = {}
         for index, step in enumerate(plan.steps):
             match step.node:
                 case Embed():
-                    states[index] = self.trunk.start(batch.ids, batch.mask, segments=batch.segments)
+                    states[index] = self.trunk.start(
+                        batch.ids, batch.mask, segments=batch.segments, noise=noise
+                    )
                 case Layers() as node:
-                    states[index] = self._run(node, step.tasks, states[step.parent])
+                    first = self._narrow and _first_only(plan, index)
+                    states[index] = self._run(node, step.tasks, states[step.parent], first=first)
                 case Pool() as node:
                     key = (step.parent, node.stored())
                     if key not in values:
@@ -71,7 +81,7 @@ class Model(nn.Module):
         """Outputs of every task of the plan that reads one input: (rows, labels) or (rows, words, labels)."""
         return {task: self.parts[task](v.values, v.mask) for task, v in self.stored(plan, batch).items()}
 
-    def _run(self, node: Layers, tasks: Sequence[str], states: States) -> States:
+    def _run(self, node: Layers, tasks: Sequence[str], states: States, *, first: bool = False) -> States:
         if node.delta is not None or not node.is_plain or node.width is not None:
             raise PlanError(
                 "this version runs whole layers of the trunk or of a branch only",
@@ -80,7 +90,7 @@ class Model(nn.Module):
             )
         if node.weights == TRUNK:
             self.layers_run += node.stop - node.start
-            return self.trunk.go_on(states, stop=node.stop)
+            return self.trunk.go_on(states, stop=node.stop, first=first)
         part = self.parts[tasks[0]]
         if not isinstance(part, BranchPart) or part.owner != node.weights:
             raise PlanError(
@@ -88,6 +98,12 @@ class Model(nn.Module):
             )
         self.layers_run += node.stop - node.start
         return part.run(states, stop=node.stop)
+
+
+def _first_only(plan: Plan, index: int) -> bool:
+    """Whether all that reads the step's last state reads its first position."""
+    readers = [plan.steps[child].node for child in plan.children(index)]
+    return all(isinstance(n, Pool) and (n.layers, n.positions) == ("last", "first") for n in readers)
 
 
 def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:

@@ -12,7 +12,9 @@ import msgspec
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
 from polyhead.plan import CodecName
-from polyhead.tasks.read import Source
+from polyhead.recipe import Frozen, Joint, Recipe
+from polyhead.seq2seq_data import Summarizer
+from polyhead.tasks.columns import Source
 from polyhead.tasks.task import KindName, Task
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
@@ -192,16 +194,32 @@ class TaskEntry(Value):
     threshold: float = 0.5
     pair: Literal["none", "joined", "separate"] = "none"
     long_texts: Literal["cut", "windows"] = "cut"
-    text: str = "text"
-    text_b: str | None = None
+    null_answers: bool = False  # span: whether a text may hold no answer
+    decoder: Literal["greedy", "constrained"] = "greedy"  # tagging with BIO labels
+    text: str | None = None  # None: "text"; "question" for multiple_choice and span
+    text_b: str | None = None  # None: "context" for span, and for multiple_choice where a file has it
     label: str = "label"
     tokens: str | None = None
     tags: str | None = None
     spans: str | None = None
+    choices: str | None = None  # None: "choices"
+    answers: str | None = None  # None: "answers"
     separator: str | None = None
     team: str | None = None  # who answers for the task; for its card
+    model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
     strategy: Strategy | None = None
     training: Training | None = None
+
+    def __post_init__(self) -> None:
+        is_summary = self.kind == "summarization"
+        if is_summary != (self.model is not None) or (is_summary and self.strategy is not None):
+            raise ConfigError(
+                f"task '{self.name}': 'model' is for tasks of kind 'summarization', which need it and share nothing",
+                got=f"kind '{self.kind}', model {self.model}, strategy {self.strategy}",
+                do="give the name of an encoder-decoder, without a strategy"
+                if is_summary
+                else "leave 'model' out; the trunk is the project's",
+            )
 
     def task(self) -> Task:
         """The task that the entry declares."""
@@ -215,6 +233,8 @@ class TaskEntry(Value):
             range=self.range,
             positive=self.positive,
             long_texts=self.long_texts,
+            null_answers=self.null_answers,
+            decoder=self.decoder,
         )
 
     def source(self, file: str | DataFile, folder: Path) -> Source:
@@ -229,6 +249,8 @@ class TaskEntry(Value):
             tokens=self.tokens,
             tags=self.tags,
             spans=self.spans,
+            choices=self.choices,
+            answers=self.answers,
             separator=self.separator,
             where=chosen.where,
             limit=chosen.limit,
@@ -237,6 +259,14 @@ class TaskEntry(Value):
 
 BRANCH_TRAINING = Training(epochs=5, patience=3, learning_rate=2e-4, warmup=0.1)
 """Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/log.md)."""
+
+
+SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
+"""Where nothing is said, summarizers are trained as BART was on summaries (Lewis et al. 2020), in smaller batches."""
+
+
+JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
+"""Where nothing is said, a trunk that learns with its tasks reads each example three times on average."""
 
 
 class Project(Value):
@@ -248,6 +278,7 @@ class Project(Value):
     strategy: Strategy = Pooled()
     training: Training | None = None
     allocation: Choice = Choice()
+    recipe: Recipe = Frozen()
 
     def __post_init__(self) -> None:
         names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
@@ -257,6 +288,12 @@ class Project(Value):
         if not names:
             raise ConfigError("the project declares no task", do="add a [[tasks]] table")
         for entry in self.tasks:
+            if entry.kind == "summarization" and isinstance(self.recipe, Joint):
+                raise ConfigError(
+                    f"task '{entry.name}': a summarizer has a model of its own, which no recipe trains with others",
+                    got="recipe 'joint'",
+                    do="declare the task in a project file of its own, with the same bundle",
+                )
             if isinstance(entry.validation, float) and not 0 < entry.validation < 1:
                 raise ConfigError(
                     f"task '{entry.name}': validation is a share of train or a file",
@@ -285,8 +322,10 @@ def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
 
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
-    """The entry's training numbers, or the project's, or the defaults of its strategy."""
+    """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
     own = BRANCH_TRAINING if isinstance(strategy_of(project, entry), Branch) else Training()
+    own = JOINT_TRAINING if isinstance(project.recipe, Joint) else own
+    own = SUMMARY_TRAINING if entry.kind == "summarization" else own
     return entry.training or project.training or own
 
 

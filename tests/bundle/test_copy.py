@@ -16,10 +16,9 @@ from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.plan import Delta, Embed, Head, Layers, Pool, Prompt, owners_of
 from polyhead.plan import Path as TaskPath
+from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
-
-TEXTS = [("where is my order?",), ("the lamp is broken and late",)]
-PAIRS = [("is the lamp good?", "the lamp is bad")]
+from polyhead.testing.strategies import inputs_for
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def lines(root):
 def paths(task, trunk):
     """A pooled path, and one with layers of the task's own."""
     yield tiny_path(task, trunk, pool=Pool(layers="learned", positions="attention", part="task:x"))
-    if task.kind != "tagging":
+    if not kind_of(task).per_word:
         embed, _, _, head = tiny_path(task, trunk, pool=Pool()).nodes
         own = Layers(start=0, stop=2, weights=f"task:{task.name}")
         yield TaskPath(nodes=(embed, own, Pool(), head))
@@ -56,9 +55,8 @@ def test_task_under_another_name_answers_with_the_same_bits(tmp_path, task):
         assert set(owners_of(again.path)) <= {"trunk", "task:another"}
         bundle.add_task(again, first.part(task.name), scores={}, probes=[], card="")
         session = Session(bundle.root, deterministic=True)
-        inputs = TEXTS if task.pair == "none" else PAIRS
-        one, other = (session.outputs(name, inputs) for name in (task.name, "another"))
-        assert [a.tobytes() for a in one] == [a.tobytes() for a in other]
+        one, other = (session.outputs(name, inputs_for(task)) for name in (task.name, "another"))
+        assert one and [a.tobytes() for a in one] == [a.tobytes() for a in other]
         made = session.records["another"]
         assert (made.arrays, made.trained_with) == (first.tasks[task.name].arrays, {"seed": 3})
 

@@ -8,6 +8,7 @@ import pytest
 import tiny
 from cli.commands import run, write_project
 from polyhead.config import to_toml
+from polyhead.project import Branch, TaskEntry
 
 
 def told(*words):
@@ -32,6 +33,58 @@ def test_live_scores_are_those_that_training_measured(home):
         assert score["split"] == "test"
         assert score["rows"] == 12
         assert score["scores"] == pytest.approx(kept, abs=1e-6)
+
+
+def questions(count, seed):
+    """Which thing a message is about, as words of it or as one of two options."""
+    rows = []
+    for row in tiny.messages(count, seed):
+        thing = next(word for word in row["tokens"] if word in tiny.THINGS)
+        options = [thing, *(other for other in tiny.THINGS if other != thing)][:2]
+        rows.append(
+            {
+                "question": "what is it?",
+                "context": row["text"],
+                "answers": [{"text": thing, "start": row["text"].index(thing)}] if len(rows) % 4 else [],
+                "choices": sorted(options),
+                "label": thing,
+            }
+        )
+    return rows
+
+
+def test_questions_are_scored_as_training_measured_them_proven_and_answered(work):
+    """From rows to answers with the commands alone; two tasks of one kind share nothing but the trunk."""
+    for seed, name in enumerate(("train", "held")):
+        tiny.write_jsonl(work / f"{name}.jsonl", questions(24, seed))
+    whole, files = tiny.project(work, "mood"), {"train": "train.jsonl", "validation": "held.jsonl"}
+    entries = (
+        TaskEntry(name="reply", kind="multiple_choice", test="held.jsonl", **files),
+        TaskEntry(name="where", kind="span", null_answers=True, test="held.jsonl", **files),
+        TaskEntry(name="there", kind="span", null_answers=True, strategy=Branch(layers=1), **files),
+    )
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=entries)))
+    done = run("train", path)
+    assert done.code == 0, done.err
+    found = told("evaluate", path)["scores"]
+    assert [(score["task"], score["metric"], score["rows"]) for score in found] == [
+        ("reply", "accuracy", 24),
+        ("where", "f1", 24),
+        ("there", "f1", 24),
+    ]
+    for score in found:
+        kept = json.loads((work / "bundle" / "tasks" / score["task"] / "v0001" / "scores.json").read_text())
+        assert score["scores"] == pytest.approx(kept["splits"][score["split"]], abs=1e-6)
+    told("tasks", "verify", work / "bundle")  # writes the first certificate
+    proven = told("tasks", "verify", work / "bundle")
+    assert not proven["findings"] and set(proven["equal"]) == {"reply", "where", "there"}
+    given = {"question": "what is it?", "context": "the lamp is late"}
+    answers = run("predict", work / "bundle", stdin=json.dumps(given)).rows[0]["answers"]
+    assert set(answers) == {"where", "there"}
+    given["options"] = ["lamp", "box"]
+    (reply,) = run("predict", work / "bundle", stdin=json.dumps(given)).rows[0]["answers"].values()
+    assert reply["option"] in given["options"]
 
 
 def test_backends_agree(home):

@@ -16,6 +16,21 @@ from polyhead.tasks.read import read
 ROWS = tiny.messages(30)
 SPANS = [{**row, "spans": [{"start": 0, "end": len(row["tokens"][0]), "label": "first"}]} for row in ROWS]
 PAIRS = tiny.pairs(30)
+QUESTIONS = [
+    {"question": f"is it {row['mood']}?", "choices": [row["text"], "no", "yes"], "label": i % 3}
+    for i, row in enumerate(ROWS)
+]
+PASSAGES = [
+    {
+        "question": "what is it?",
+        "context": row["text"],
+        "answers": [{"text": row["tokens"][0], "start": 0}] if i % 3 else [],
+    }
+    for i, row in enumerate(ROWS)
+]
+NAMED = [
+    {"q": row["question"], "c": row["context"], "a": row["answers"]} for row in PASSAGES if row["answers"]
+]
 KINDS = {
     "single_label": (ROWS, ["--label", "mood"]),
     "multi_label": (ROWS, ["--label", "topics"]),
@@ -24,6 +39,9 @@ KINDS = {
     "tagging spans": (SPANS, ["--spans", "spans"]),
     "single_label pair": (PAIRS, ["--text-b", "text_b", "--label", "same"]),
     "regression pair": (PAIRS, ["--text-b", "text_b", "--label", "alike", "--pair", "separate"]),
+    "multiple_choice": (QUESTIONS, []),
+    "span": (PASSAGES, []),
+    "span named": (NAMED, ["--text", "q", "--text-b", "c", "--answers", "a"]),
 }
 FORMATS = [".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet"]
 
@@ -81,6 +99,58 @@ def test_train_accepts_what_init_writes(work, case):
     done = run("train", path)
     assert done.code == 0, done.err
     assert run("evaluate", path).code == 0
+
+
+def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
+    data = write(tmp_path / "x.jsonl", PASSAGES)
+    done = run("init", data, "--kind", "span", "--task", "where", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "some rows have no answer" in done.out
+    named = write(tmp_path / "y.jsonl", NAMED)
+    words = ["--text", "q", "--text-b", "c", "--answers", "a"]
+    done = run("init", named, "--kind", "span", "--task", "named", *words, cwd=tmp_path)
+    assert done.code == 0 and "no answer" not in done.out
+    chosen = write(tmp_path / "z.jsonl", [{**row, "right": row["choices"][0]} for row in QUESTIONS])
+    words = ["--label", "right", "--choices", "choices", "--text-b", "question"]
+    done = run("init", chosen, "--kind", "multiple_choice", "--task", "reply", *words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    where, other, reply = read_project(tmp_path / "polyhead.toml").tasks
+    assert (where.null_answers, where.text, where.text_b, where.answers) == (
+        True,
+        "question",
+        "context",
+        "answers",
+    )
+    assert (other.null_answers, other.text, other.text_b, other.answers) == (False, "q", "c", "a")
+    assert (reply.text, reply.text_b, reply.choices, reply.label) == (
+        "question",
+        "question",
+        "choices",
+        "right",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "rows", "said"),
+    [
+        ("multiple_choice", ["--choices", "choice"], QUESTIONS, "did you mean 'choices'?"),
+        ("multiple_choice", [], [{**QUESTIONS[0], "label": 3}], "row 1"),
+        ("multiple_choice", ["--answers", "label"], QUESTIONS, "'answers' is for span tasks"),
+        ("span", ["--answers", "answer"], PASSAGES, "did you mean 'answers'?"),
+        ("span", ["--label", "answers"], PASSAGES, "no 'label'"),
+        ("span", [], [{**PASSAGES[0], "answers": [{"text": "nowhere", "start": 0}]}], "row 1"),
+        (
+            "single_label",
+            ["--label", "mood", "--choices", "topics"],
+            ROWS,
+            "'choices' is for multiple-choice",
+        ),
+    ],
+)
+def test_questions_that_cannot_be_read_are_refused(tmp_path, kind, words, rows, said):
+    data = write(tmp_path / "x.jsonl", rows)
+    run("init", data, "--kind", kind, *words, cwd=tmp_path).refuses(said)
+    assert not (tmp_path / "polyhead.toml").exists()
 
 
 def test_labels_are_listed_with_their_counts(tmp_path):

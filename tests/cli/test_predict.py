@@ -10,6 +10,8 @@ import time
 import pytest
 
 from cli.commands import environment, run, shell
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import tiny_bundle
 
 TEXT = "anna the lamp is broken"
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
@@ -74,6 +76,62 @@ def test_a_pair_is_answered_by_the_tasks_over_pairs(home):
     assert set(row["answers"]) == {"same", "alike"}
     assert row["id"] == "p7"
     assert row["receipt"]["passes"] == 3  # one joined, two apart
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """A folder whose bundle answers questions, of both kinds, and says whether two texts are the same."""
+    from polyhead.plan import Pool
+
+    root, trunk = tmp_path_factory.mktemp("asked") / "bundle", tiny_trunk()
+    tasks = {task.name: task for task in tiny_tasks() if task.name in ("reply", "where", "who", "same")}
+    pool = Pool(positions="mean")
+    tiny_bundle(root, trunk, {name: tiny_path(task, trunk, pool=pool) for name, task in tasks.items()})
+    return root.parent
+
+
+def test_a_question_is_answered_by_the_tasks_of_its_form(asked):
+    context = "anna was late today. ben is good"
+    lines = [
+        {"question": "who is good?", "context": context, "id": "a"},
+        {"question": "who is good?", "options": ["anna", "ben"], "context": context},
+        {"question": "who is good?", "choices": ["anna", "ben", "you"]},
+        {"text": "who is good?", "text_b": context},
+    ]
+    rows = predict(asked, stdin="\n".join(map(json.dumps, lines))).rows
+    assert [set(row["answers"]) for row in rows] == [
+        {"where", "who"},
+        {"reply"},
+        {"reply"},
+        {"same", "where", "who"},
+    ]
+    assert rows[0]["id"] == "a" and rows[0]["answers"]["where"] == rows[3]["answers"]["where"]
+    answer = rows[0]["answers"]["where"]
+    assert context[answer["start"] : answer["end"]] == answer["text"]
+    assert set(rows[0]["answers"]["who"]) == {"text", "start", "end", "score"}
+    reply = rows[2]["answers"]["reply"]
+    assert reply["option"] == lines[2]["choices"][reply["index"]] and len(reply["scores"]) == 3
+    assert [row["receipt"]["passes"] for row in rows] == [1, 2, 3, 1]
+    assert rows[0]["skipped"]["reply"] == (
+        "this task reads a question with options, a question about a context was given"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ({"question": "q"}, "a context to be answered from, or options"),
+        ({"question": "q", "options": ["a"]}, "a list of two strings or more"),
+        ({"question": "q", "options": [1, 2]}, "a list of two strings or more"),
+        ({"question": "q", "context": ["c"]}, "the context of a question is a text"),
+        ({"question": None, "context": "c"}, '{"question": ..., "context": ...}'),
+    ],
+)
+def test_a_question_that_cannot_be_read_says_what_is_allowed(asked, line, said):
+    done = predict(asked, stdin='{"question": "q", "context": "good"}\n' + json.dumps(line))
+    done.refuses("1 could not be read", code=1)
+    assert "line 2" in done.rows[1]["error"] and said in done.rows[1]["error"]
+    assert "answers" in done.rows[0]
 
 
 def test_tokens_are_tagged_as_given(home):

@@ -18,6 +18,7 @@ from disk import FullDisk, run_forking
 from polyhead.bundle import files
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task
+from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import unlist, write_bundle
 from polyhead.engine import isolation
@@ -31,15 +32,22 @@ from polyhead.plan import Path as TaskPath
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
+from polyhead.text.question import Question
 
 TRUNK = tiny_trunk()
 TEXTS = ("where is my order 12?", "the lamp was late and broken", "good", "happy ben, sad anna!", "ünïcode ☃")
 PAIRS = (("is the lamp good?", "the lamp is bad"), ("anna", "ben is late today"))
+QUESTIONS = (
+    Question(text="is the lamp good?", options=("not good", "good", "the kettle is late")),
+    Question(text="when was it late?", options=("today", "monday"), context="the order was late on monday"),
+)
 ATTENTION = Pool(layers="mean", of=2, positions="attention", part="task:x", heads=2)
 BY_NAME = {task.name: task for task in tiny_tasks()}
 
 
 def probes_of(task):
+    if kind_of(task).per_option:
+        return [Probe.of(question).line() for question in QUESTIONS]
     if task.pair != "none":
         return [{"text": list(pair)} for pair in PAIRS]
     probes = [{"text": [text]} for text in TEXTS]
@@ -173,6 +181,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
     texts = [*TEXTS, "the kettle is broken and my phone was late . " * 8]
     for name, record in session.records.items():
         inputs = PAIRS if record.task.pair != "none" else [(text,) for text in texts]
+        inputs = QUESTIONS if kind_of(record.task).per_option else inputs
         rows = [inputs[i] for i in chance.integers(0, len(inputs), 11)]
         words = [
             ((0, 2), (2, 4)) if name == "names" and len(r[0]) > 4 and i % 2 else None
@@ -183,7 +192,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
     assert list(found) == list(session.records)
     for name, some in asked.items():
         words = [None if one.words is None else np.array(one.words, np.int32) for one in some]
-        alone = session.outputs(name, [one.text for one in some], words=words)
+        alone = session.outputs(name, [one.given for one in some], words=words)
         assert [a.tobytes() for a in found[name]] == [a.tobytes() for a in alone], name
 
 

@@ -7,7 +7,8 @@ import pytest
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
-from polyhead.engine.session import Session, input_of
+from polyhead.engine.inputs import input_of
+from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Pool
 from polyhead.project import Pooled
@@ -69,7 +70,7 @@ def test_a_joined_pair_takes_one_pass_and_a_separate_pair_two(root):
     both = Session(root).predict([PAIR])[0]
     assert (joined.passes, apart.passes, both.receipt.passes) == (1, 2, 3)
     assert both.receipt.layers == 6 and both.receipt.tokens == joined.tokens + apart.tokens
-    assert set(both.answers) == {"same", "alike"}
+    assert set(both.answers) == {"same", "alike", "where", "who"}
 
 
 def test_no_layer_above_the_deepest_asked_tap_runs(trunk, tmp_path):
@@ -251,10 +252,14 @@ def test_the_first_window_of_a_long_pair_is_its_cut_form(count, max_tokens):
 
 def test_an_input_that_fits_no_task_is_skipped_with_the_reason(session):
     text, pair, empty = session.predict(["good", PAIR, "  "])
-    assert text.skipped == dict.fromkeys(
-        ("same", "alike"), "this task reads a pair of texts, one text was given"
-    )
-    assert set(pair.skipped.values()) == {"this task reads one text, a pair was given"}
+    given = "one text was given"
+    assert text.skipped == {
+        **dict.fromkeys(("same", "alike"), f"this task reads a pair of texts, {given}"),
+        **dict.fromkeys(("where", "who"), f"this task reads a question and its context, {given}"),
+        "reply": f"this task reads a question with options, {given}",
+    }
+    assert set(pair.skipped) == {"mood", "topics", "urgency", "names", "reply"}
+    assert pair.skipped["mood"] == "this task reads one text, a pair was given"
     assert set(empty.skipped.values()) == {"the text is empty"} and not empty.answers
     assert empty.receipt.passes == empty.receipt.layers == empty.receipt.tokens == 0
 

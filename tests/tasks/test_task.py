@@ -46,12 +46,27 @@ def test_safe_names_are_allowed(name):
         {"kind": "tagging", "labels": ("O", "B-")},
         {"kind": "tagging", "labels": ("O", "B-x"), "pair": "joined"},
         {"kind": "tagging", "labels": ("NOUN", "VERB"), "metric": "span_f1"},
+        {"kind": "tagging", "labels": ("NOUN", "VERB"), "null_answers": True},
+        {"kind": "multiple_choice", "labels": ("a", "b")},
+        {"kind": "multiple_choice", "pair": "joined"},
+        {"kind": "multiple_choice", "long_texts": "windows"},
+        {"kind": "multiple_choice", "null_answers": True},
+        {"kind": "multiple_choice", "metric": "f1"},
+        {"kind": "span", "labels": ("a", "b")},
+        {"kind": "span", "pair": "separate"},
+        {"kind": "span", "metric": "accuracy"},
     ],
     ids=str,
 )
 def test_fields_that_do_not_fit_the_kind_are_refused(fields):
     with pytest.raises(ConfigError, match="task 't'"):
         Task(name="t", **fields)
+
+
+def test_a_span_task_is_over_joined_pairs_without_being_told():
+    task = Task(name="t", kind="span", null_answers=True, long_texts="windows")
+    assert (task.pair, task) == ("joined", Task(**{f: getattr(task, f) for f in task.__struct_fields__}))
+    assert to_value({"name": "t", "kind": "span"}, Task, source="x.toml").pair == "joined"
 
 
 def test_a_task_read_from_plain_data_is_checked_too():

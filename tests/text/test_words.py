@@ -6,7 +6,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from polyhead.text.tokenise import Tokeniser, Windows
-from polyhead.text.words import best_windows, first_subtokens, words_of
+from polyhead.text.words import best_windows, first_subtokens, places_of, words_of
 from polyhead.trunk_data import TextSettings
 
 
@@ -58,9 +58,34 @@ def test_tokens_wider_than_a_word_stand_for_every_word_they_hold():
     assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, 1]
 
 
-def test_only_the_first_text_of_a_pair_has_words():
-    one = tokeniser().encode([("a b", "c d")])[0]
-    assert first_subtokens(one, words_of("a b")).tolist() == [1, 2]
+def test_only_the_second_text_of_a_pair_has_words():
+    one = tokeniser().encode([("a b", "c d")])[0]  # [CLS] a b [SEP] c d [SEP]
+    assert first_subtokens(one, words_of("c d")).tolist() == [4, 5]
+    blank = tokeniser().encode([("a b", "\u200b")])[0]  # no token is left of the second text
+    assert first_subtokens(blank, np.array([[0, 1]], np.int32)).tolist() == [-1]
+
+
+def test_no_answer_is_read_at_the_first_token_of_every_window():
+    places = places_of("cat de")
+    assert places.tolist() == [[-1, -1], [0, 3], [4, 6]] and places.dtype == np.int32
+    assert places_of("").tolist() == [[-1, -1]]
+    one = tokeniser().encode([("a", "cat de")])[0]
+    assert first_subtokens(one, places).tolist() == [0, 3, 4]
+    assert first_subtokens(tokeniser().encode([("a", "")])[0], places).tolist() == [0, -1, -1]
+    windows = tokeniser().encode([("a", "b c d e f g h i j")], windows=Windows(size=8, stride=2))
+    assert len(windows) == 4
+    assert [first_subtokens(w, places_of("b"))[0] for w in windows] == [0, 0, 0, 0]
+    assert best_windows(windows, places_of("b c d e f g h i j"))[0].tolist() == [0, 0]
+
+
+def test_the_windows_of_a_pair_read_each_word_of_the_second_text():
+    text = "b c d e f g h i j"
+    windows = tokeniser().encode([("a", text)], windows=Windows(size=8, stride=2))
+    for (window, token), (start, stop) in zip(
+        best_windows(windows, words_of(text)), words_of(text), strict=True
+    ):
+        assert windows[window].sequence[token] == 1
+        assert windows[window].offsets[token].tolist() == [start, stop]
 
 
 def test_each_word_is_read_where_it_sits_farthest_from_a_cut():

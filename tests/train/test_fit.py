@@ -113,9 +113,15 @@ def test_weights_decay_in_matrices_alone():
     module = nn.Module()
     module.matrix = nn.Parameter(torch.zeros(2, 2))
     module.bias, module.scale = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(()))
-    groups = fitting._groups(module, 0.5)
+    groups = fitting._groups(module, 0.5, lambda name: 1.0)
     assert [[p.ndim for p in group["params"]] for group in groups] == [[2], [1, 0]]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
+    apart = fitting._groups(module, 0.5, lambda name: 3.0 if name == "scale" else 1.0)
+    assert [(g["scale"], g["weight_decay"], len(g["params"])) for g in apart] == [
+        (1, 0.5, 1),
+        (1, 0, 1),
+        (3, 0, 1),
+    ]
 
 
 def test_the_best_epoch_is_kept_and_the_earlier_of_equals():

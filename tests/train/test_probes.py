@@ -2,14 +2,18 @@
 
 import unicodedata
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from polyhead.bundle.probe import Probe
 from polyhead.project import Pooled, Training
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task
+from polyhead.text.question import Question
+from polyhead.text.words import places_of
 from polyhead.train.prepare import Prepared, Split
 from polyhead.train.probes import PROBES, probes_of
 
@@ -141,7 +145,7 @@ def test_both_texts_of_a_pair_count(long):
     with_side(1490, " cafe\u0301")
     probes = probes_of(prepared(PAIR, inputs, targets))
     assert {1001, 1490} <= set(rows_of(probes)) and len(probes) == PROBES
-    assert probes[rows_of(probes).index(1490)]["text"] == list(inputs[1490])
+    assert probes[rows_of(probes).index(1490)]["text"] == inputs[1490]
 
 
 def test_a_tagging_probe_holds_the_words_of_its_text():
@@ -149,4 +153,29 @@ def test_a_tagging_probe_holds_the_words_of_its_text():
     words = [np.array([[5, 9], [10, 11 + len(str(i))]], np.int32) for i in range(5)]
     targets = [np.array([0, 1], np.int64)] * 5
     probes = probes_of(prepared(TASKS["tagging"], numbered(texts), targets, words))
-    assert [probe["words"] for probe in probes] == [w.tolist() for w in words]
+    assert [probe["words"] for probe in probes] == [tuple(map(tuple, w.tolist())) for w in words]
+
+
+def test_a_question_is_pinned_with_its_options_and_its_context():
+    task = Task(name="t", kind="multiple_choice")
+    inputs = [Question(text=f"{i:04d}", options=("a", "b", "c"), context="x" * (i % 2)) for i in range(5)]
+    probes = probes_of(prepared(task, inputs, [np.asarray(i % 3, np.int64) for i in range(5)]))
+    assert [msgspec.convert(probe, Probe).given for probe in probes] == inputs
+    count = 30 * PROBES
+    inputs = [Question(text=f"{i:04d}", options=("a", "b")) for i in range(count)]
+    inputs[1001] = Question(text="1001", options=("a", "b " * 9))
+    inputs[1490] = Question(text="1490", options=("a", "cafe\u0301"))
+    targets = [np.asarray(i == 1203, np.int64) for i in range(count)]
+    assert {0, 1001, 1203, 1490} <= set(rows_of(probes_of(prepared(task, inputs, targets))))
+
+
+def test_probes_of_a_span_task_show_an_answer_and_none():
+    task, count = Task(name="t", kind="span", null_answers=True), 30 * PROBES
+    inputs = [(f"{i:04d}", "a b") for i in range(count)]
+    answers = [np.array([[1, 2, 0, 3]]), np.array([[2, 2, 2, 3], [1, 1, 0, 1]])]
+    targets = [np.zeros((1, 4), np.int64) if i in (1001, 1003) else answers[i % 2] for i in range(count)]
+    words = [places_of("a b")] * count
+    probes = probes_of(prepared(task, inputs, targets, words))
+    assert len(probes) == PROBES and {0, 1001} <= set(rows_of(probes)) and 1003 not in rows_of(probes)
+    one = msgspec.convert(probes[0], Probe)
+    assert (one.given, one.words) == (inputs[0], ((-1, -1), (0, 1), (2, 3))) and one.fits(task)

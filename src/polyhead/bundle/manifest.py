@@ -31,6 +31,9 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk_data import TextSettings, trunk_digest
 
+# Of a task, when format 1 was made.
+FIRST_KEYS = ("name", "kind", "labels", "pair", "metric", "threshold", "range", "positive", "long_texts")
+
 
 class Live(Value, frozen=True, kw_only=True):
     """The live version of a task, and the SHA-256 of its task.json."""
@@ -160,6 +163,9 @@ def task_json(record: TaskRecord) -> bytes:
     for node in plain["path"]["nodes"]:
         if node.get("activation") == "tanh":
             del node["activation"]
+    for field in msgspec.structs.fields(Task):
+        if field.name not in FIRST_KEYS and plain["task"][field.name] == field.default:
+            del plain["task"][field.name]
     return to_json(plain)
 
 

@@ -36,6 +36,7 @@ from polyhead.bundle.manifest import (
     read_tokenizer,
     read_trunk_record,
 )
+from polyhead.bundle.models import models_touched
 from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask
@@ -153,6 +154,7 @@ class Bundle:
         """Hashes every live file; an error for each that is not as it was written, the trunk's files first."""
         checks = itertools.chain([self._check_trunk_files, self.trunk], self._task_checks())
         yield from _errors(checks)
+        yield from models_touched(self.root)
 
     def touched_tasks(self) -> Iterator[PolyheadError]:
         """The same for the files of the tasks alone."""

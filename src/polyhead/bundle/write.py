@@ -59,6 +59,7 @@ from polyhead.bundle.manifest import (
     read_trunk_record,
     task_json,
 )
+from polyhead.bundle.models import check_no_models
 from polyhead.bundle.tensors import write_arrays
 from polyhead.config import Value, to_json
 from polyhead.cost import part_arrays
@@ -132,6 +133,7 @@ def new_versions(root: FilePath, bundle: BundleFile, writers: Mapping[str, Write
     lines: dict[str, Live] = {}
     if not writers:
         return made
+    check_no_models(root, writers)
     try:
         for name, write in writers.items():
             folder = root / TASKS / name

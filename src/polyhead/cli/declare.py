@@ -30,12 +30,14 @@ class Asked(Value):
     data: str
     kind: KindName
     name: str | None = None
-    text: str = "text"
+    text: str | None = None
     text_b: str | None = None
     pair: str = "joined"
     label: str | None = None
     tokens: str | None = None
     spans: str | None = None
+    choices: str | None = None
+    answers: str | None = None
     separator: str | None = None
     validation: str | None = None
     test: str | None = None
@@ -43,6 +45,8 @@ class Asked(Value):
     @property
     def column(self) -> str:
         """Where the labels are."""
+        if self.kind == "span":
+            return self.answers or "answers"
         return self.spans or self.label or ("tags" if self.tokens else "label")
 
     @property
@@ -62,13 +66,16 @@ class Declared(Value):
 
 def declare(asked: Asked, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
-    found = [list(_labels_in(asked, name)) for name in asked.files]
+    is_asked = asked.kind in ("multiple_choice", "span")  # a question comes with what may be answered
+    found = [] if is_asked else [list(_labels_in(asked, name)) for name in asked.files]
     entry: dict[str, Any] = {"name": asked.name or _name_of(asked.data), "kind": asked.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
     if asked.kind == "regression":
         entry["range"] = _range(asked, [float(str(v)) for values in found for v in values])
-    else:
+    elif asked.kind == "span" and any(_has_unanswered(asked, name) for name in asked.files):
+        entry["null_answers"] = True
+    elif not is_asked:
         labels = _ordered(asked, {str(v) for values in found for v in values})
         seen = Counter(str(v) for v in found[0])
         counts = {label: seen[label] for label in (sorted(seen) if asked.spans else labels)}
@@ -87,7 +94,8 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
         "# A Polyhead project: `polyhead train` reads this file. Every key: docs/tasks-and-data.md\n"
         'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n[training]\nseed = 1\n\n'
     )
-    body: str = tomli_w.dumps({"tasks": [entry]})
+    # A list of short tables would be written as one line, which no second task could follow.
+    body = f"[[tasks]]\n{tomli_w.dumps(entry)}"
     return head + body if is_first else body
 
 
@@ -97,13 +105,37 @@ def _splits(asked: Asked) -> dict[str, str]:
 
 
 def _columns(asked: Asked) -> dict[str, str]:
+    separator = {"separator": asked.separator} if asked.separator else {}
+    given = {key: name for key in ("choices", "answers") if (name := getattr(asked, key))}
+    if asked.kind in ("multiple_choice", "span"):
+        columns = {"text": asked.text or "question", **_defaults_of(asked), **given, **separator}
+        given = {"text_b": asked.text_b, "label": asked.label, "tokens": asked.tokens, "spans": asked.spans}
+        return columns | {key: name for key, name in given.items() if name}
     if asked.tokens:
         columns = {"tokens": asked.tokens, "tags": asked.column}
     else:
-        columns = {"text": asked.text, "spans" if asked.spans else "label": asked.column}
+        columns = {"text": asked.text or "text", "spans" if asked.spans else "label": asked.column}
     if asked.text_b:
         columns |= {"text_b": asked.text_b, "pair": asked.pair}
-    return columns | ({"separator": asked.separator} if asked.separator else {})
+    return columns | given | separator
+
+
+def _defaults_of(asked: Asked) -> dict[str, str]:
+    if asked.kind == "span":
+        return {"text_b": "context", "answers": "answers"}
+    return {"choices": "choices", "label": "label"}
+
+
+def _has_unanswered(asked: Asked, path: str) -> bool:
+    """Whether a row of the file says that its context holds no answer."""
+    rows, kind = Rows(path, (asked.column,)), KINDS[asked.kind]
+    for row in rows:
+        value = row.values.get(asked.column)
+        if isinstance(value, str):
+            value = kind.parse(value, asked.separator)
+        if value == [] or (isinstance(value, dict) and value.get("text") == []):
+            return True
+    return False
 
 
 def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:

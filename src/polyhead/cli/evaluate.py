@@ -11,6 +11,8 @@ from polyhead.cli.options import backend_option, names_in, tasks_option
 from polyhead.cli.output import Printer, json_option, table
 
 if TYPE_CHECKING:
+    from polyhead.bundle.models import Models
+    from polyhead.bundle.read import Bundle
     from polyhead.engine.session import Session
     from polyhead.project import Project
 
@@ -54,11 +56,13 @@ def command(
         else []
     )
     printer.show("")
-    trained = {name: session.bundle.scores(name)["splits"]["validation"] for name in fileless}
+    trained = {name: _home(session, name).scores(name)["splits"]["validation"] for name in fileless}
     rows: list[list[object]] = [["task", "split", "rows", "metric", "score", "other metrics"]]
     rows += [_row(s.task, s.split, f"{s.rows:,}", s.metric, s.scores) for s in found]
     for name, scores in trained.items():
-        rows.append(_row(name, "validation (from training)", "-", session.bundle.headline(name)[0], scores))
+        rows.append(
+            _row(name, "validation (from training)", "-", _home(session, name).headline(name)[0], scores)
+        )
     printer.lines(table(rows, left=4))
     printer.json(
         {
@@ -68,6 +72,11 @@ def command(
             "from_training": trained,
         }
     )
+
+
+def _home(session: Session, name: str) -> Bundle | Models:
+    """Where the scores of training are kept."""
+    return session.summaries.models if name in session.summaries.tasks else session.bundle
 
 
 def _row(task: str, split: str, rows: str, metric: str, scores: dict[str, Any]) -> list[object]:
@@ -81,19 +90,19 @@ def _fileless(project: Project, session: Session, only: tuple[str, ...]) -> list
         entry.name
         for entry in project.tasks
         if entry.test is None and isinstance(entry.validation, float)
-        if entry.name in session.records and (not only or entry.name in only)
+        if entry.name in session.tasks and (not only or entry.name in only)
     ]
 
 
 def _others(project: Project, session: Session, fileless: list[str]) -> tuple[str, ...]:
     from polyhead.errors import UnknownTask
 
-    names = tuple(e.name for e in project.tasks if e.name in session.records)
+    names = tuple(e.name for e in project.tasks if e.name in session.tasks)
     if not names:
         raise UnknownTask(
             f"the bundle {session.bundle.root} holds no task of the project",
             got=[entry.name for entry in project.tasks],
-            allowed=sorted(session.records) or None,
+            allowed=sorted(session.tasks) or None,
             do="train them first with `polyhead train`",
         )
     return tuple(name for name in names if name not in fileless)

@@ -22,12 +22,13 @@ DATA = click.Path(dir_okay=False)
 @click.option("--task", "name", help="Name of the task; by default that of the file.")
 @click.option(
     "--kind",
-    type=click.Choice(["single_label", "multi_label", "regression", "tagging"]),
+    type=click.Choice(["single_label", "multi_label", "regression", "tagging", "multiple_choice", "span"]),
     required=True,
-    help="What an answer is: one label, any number of labels, a number, or labelled spans or words.",
+    help="What an answer is: one label, any number of labels, a number, labelled spans or words, one of the "
+    "options that come with a question, or the words of a context that answer a question.",
 )
-@click.option("--text", default="text", show_default=True, help="Column of the text.")
-@click.option("--text-b", help="Column of the second text, for tasks over pairs.")
+@click.option("--text", help="Column of the text [default: text; question for multiple_choice and span].")
+@click.option("--text-b", help="Column of the second text, for tasks over pairs; of a question's context.")
 @click.option(
     "--pair",
     type=click.Choice(["joined", "separate"]),
@@ -38,6 +39,8 @@ DATA = click.Path(dir_okay=False)
 @click.option("--label", help="Column of the label [default: label; with --tokens: tags].")
 @click.option("--tokens", help="Tagging: column of the list of tokens; --label then names their tags.")
 @click.option("--spans", help="Tagging: column of the list of {start, end, label}.")
+@click.option("--choices", help="Multiple choice: column of the list of options [default: choices].")
+@click.option("--answers", help="Span: column of the list of {text, start} [default: answers].")
 @click.option("--separator", help="What stands between several labels (or tokens) in one cell, such as ';'.")
 @click.option("--validation", type=DATA, help="File of the validation split; by default a tenth of DATA.")
 @click.option("--test", type=DATA, help="File of the reported split.")
@@ -104,6 +107,8 @@ def _told(declared: Declared, output: str) -> list[str]:
     lines += [f"{split}: {_rows(report)}" for split, report in declared.reports.items()]
     if "validation" not in entry:
         lines.append("validation: a tenth of train is held out")
+    if entry.get("null_answers"):
+        lines.append("null_answers: some rows have no answer, so the task may answer that there is none")
     if "range" in entry:
         lines.append(
             f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur"

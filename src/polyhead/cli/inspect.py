@@ -9,6 +9,7 @@ import click
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 
 if TYPE_CHECKING:
+    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.cost import Cost
 
@@ -31,12 +32,17 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     Costs are counted from shapes: a multiplication and an addition are two floating-point operations (FLOP), and
     attention poolers are counted folded, as they are served.
     """
+    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
 
     printer = Printer(json_to)
-    opened = Bundle.open(bundle)
+    opened, models = Bundle.open(bundle), Models(bundle)
     if verify:
         opened.verify()
+    if task is not None and task in models.lines:
+        printer.line(models.card(task).rstrip())
+        printer.json(_of_model(models, task))
+        return
     if task is not None:
         printer.line(opened.card(task).rstrip())
         printer.json(_of_task(opened, task))
@@ -44,11 +50,15 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     printer.lines([f"bundle {bundle}", *_facts(opened)])
     if verify:
         printer.line("  verified  every file is as it was written")
-    if not opened.tasks:
+    if not opened.tasks and not models.lines:
         printer.lines(["", "no task yet: train some with `polyhead train`"])
-    else:
+    if opened.tasks:
         printer.lines(_shown(opened, tokens))
-    printer.json(_as_json(opened, tokens, verify))
+    if models.lines:
+        printer.lines(["", "Models of their own: they share nothing with the trunk", ""])
+        printer.lines([f"  {line}" for line in table(_models(models), left=3)])
+    found = {name: _of_model(models, name) for name in models.lines}
+    printer.json(_as_json(opened, tokens, verify) | ({"models": found} if found else {}))
 
 
 def _facts(bundle: Bundle) -> list[str]:
@@ -117,6 +127,28 @@ def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
     added = {name: cost.added(plan, name, shape, tokens, folded=True) for name in bundle.tasks}
     return plan, cost.cost_of(plan, shape, tokens, folded=True), added
+
+
+def _models(models: Models) -> list[list[object]]:
+    rows: list[list[object]] = [["task", "kind", "metric", "score", "size", "version"]]
+    for name, live in models.lines.items():
+        metric, score = models.headline(name)
+        shown = "-" if score is None else f"{score:.4f}"
+        kind = models.record(name).task.kind
+        rows.append([name, kind, metric, shown, in_bytes(models.size(name)), live.version])
+    return rows
+
+
+def _of_model(models: Models, name: str) -> dict[str, Any]:
+    record = models.record(name)
+    return {
+        "task": record.task,
+        "version": models.lines[name].version,
+        "model": {"name": record.name, "digest": record.model, "settings": record.settings},
+        "scores": models.scores(name),
+        "trained_with": record.trained_with,
+        "card": models.card(name),
+    }
 
 
 def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]:

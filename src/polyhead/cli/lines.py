@@ -17,7 +17,7 @@ BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
 class Line(Value, eq=False):
     """One input."""
 
-    input: Any  # polyhead.text.tokenise.Input
+    input: Any  # polyhead.engine.inputs.AnyInput
     words: Any = None  # (words, 2) of an input given as tokens
     id: str | int | None = None  # the caller's own name for it
 
@@ -85,7 +85,7 @@ def line_of(number: int, raw: bytes, form: str) -> Line:
 
 
 def _of_json(row: object, number: int) -> Line:
-    from polyhead.engine.session import input_of
+    from polyhead.engine.inputs import input_of
 
     given, words = input_of(row, where=f"line {number}")
     name = row.get("id") if isinstance(row, dict) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,12 +12,11 @@ from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.config import Value
 
 if TYPE_CHECKING:
+    from polyhead.bundle.probe import Probe
     from polyhead.bundle.read import Bundle
     from polyhead.engine.isolation import Answered, Certificate
-    from polyhead.engine.isolation.answers import Probe
     from polyhead.engine.session import Session
     from polyhead.plan import Path as TaskPath
-    from polyhead.text.tokenise import Input
 
 TOGETHER = 8  # probes of each task that are also answered with the merged plan, all tasks at once
 
@@ -68,6 +67,7 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so.
     """
     from polyhead.bundle.merge import merge_bundles
+    from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
 
     printer = Printer(json_to)
@@ -88,6 +88,8 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     proofs = _proofs(made, given, taken, certificate)
     before, after = _sum([_totals(bundle, tokens) for bundle in taken if bundle.lines]), _totals(made, tokens)
     printer.lines([*_shown(out, made, proofs), *_saved(before, after, tokens)])
+    if alone := [name for source in opened for name in model_names(source.root)]:
+        printer.line(f"\nnot merged, since they own their models: {', '.join(alone)}")
     printer.line(f"\ncertificate: {Path(out) / 'certificates' / certificate.name}")
     printer.json(
         {
@@ -173,9 +175,10 @@ def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
     import numpy as np
 
     few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
-    texts = [cast("Input", probe.text) for probe in few]
     words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
-    alone, beside = session.predict(texts, tasks=[name], words=words), session.predict(texts, words=words)
+    alone, beside = (
+        session.predict([probe.given for probe in few], tasks=tasks, words=words) for tasks in ([name], None)
+    )
     return [one.answers[name] for one in alone] == [one.answers[name] for one in beside]
 
 

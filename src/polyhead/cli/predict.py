@@ -54,8 +54,10 @@ def command(
 ) -> None:
     """Answer tasks of BUNDLE for every line of FILE (or standard input), as one JSON object a line.
 
-    A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair, or
-    {"tokens": [...]}; an "id" comes back with the answers. Lines from a pipe are answered as they arrive.
+    A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair,
+    {"tokens": [...]}, {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]}
+    (with or without a "context") for multiple choice; an "id" comes back with the answers. Lines from a pipe are
+    answered as they arrive.
 
     An answer line holds the number of its line, "answers" by task, the "receipt" of what they cost, and under
     "skipped" the tasks that do not fit the input, with the reason. Blank lines are skipped and counted. A line

@@ -12,6 +12,7 @@ import click
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 
 if TYPE_CHECKING:
+    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.engine.isolation import AnswerChange, Certificate, Verification
 
@@ -33,10 +34,12 @@ def command() -> None:
 @json_option
 def list_(bundle: str, json_to: str | None) -> None:
     """Show the tasks of BUNDLE, their versions and scores."""
+    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
 
-    printer, opened = Printer(json_to), Bundle.open(bundle)
+    printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
     rows = {name: _row(opened, name) for name in opened.tasks}
+    rows |= {name: _model_row(models, name) for name in models.lines}
     if not rows:
         printer.line("no task yet: train some with `polyhead train`, or add some with `polyhead tasks add`")
     else:
@@ -113,13 +116,23 @@ def update(bundle: str, source: str, name: str, from_name: str | None, json_to: 
 @json_option
 def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone."""
+    from polyhead.bundle.models import model_names, remove_model
     from polyhead.bundle.write import unlist
 
     printer, chosen = Printer(json_to), list(dict.fromkeys(names))
-    certificate = _certified(bundle, "remove", lambda: unlist(Path(bundle), chosen), chosen)
+    own = [name for name in chosen if name in model_names(Path(bundle))]
+    rest = [name for name in chosen if name not in own]
+    certificate = None
+    if rest:
+        certificate = _certified(bundle, "remove", lambda: unlist(Path(bundle), rest), rest)
+    for name in own:
+        remove_model(bundle, name)
     for name in chosen:
         printer.line(f"removed {name}")
-    _end(printer, bundle, certificate)
+    if certificate is not None:
+        _end(printer, bundle, certificate)
+    else:
+        printer.json({"bundle": bundle, "removed": own})
 
 
 @command.command("rollback")
@@ -244,6 +257,25 @@ def _row(bundle: Bundle, name: str) -> dict[str, Any]:
     }
 
 
+def _model_row(models: Models, name: str) -> dict[str, Any]:
+    """Of a task that owns its model: all of its layers are its own."""
+    record, (metric, score) = models.record(name), models.headline(name)
+    version = models.lines[name].version
+    return {
+        "kind": record.task.kind,
+        "labels": record.task.labels,
+        "version": version,
+        "versions": [version],
+        "metric": metric,
+        "score": score,
+        "tap": None,
+        "own_layers": None,
+        "bytes": models.size(name),
+        "probes": len(models.probes(name)),
+        "team": None,
+    }
+
+
 def _listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
     heading: list[object] = [
         "task",
@@ -262,7 +294,8 @@ def _listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
     for name, row in tasks.items():
         score = "-" if row["score"] is None else f"{row['score']:.4f}"
         cells: list[object] = [name, row["kind"], row["metric"], row["version"], len(row["versions"])]
-        cells += [len(row["labels"]) or "-", score, row["tap"], row["own_layers"], in_bytes(row["bytes"])]
+        depths = ["-" if row[key] is None else row[key] for key in ("tap", "own_layers")]
+        cells += [len(row["labels"]) or "-", score, *depths, in_bytes(row["bytes"])]
         rows.append(cells + ([row["team"] or "-"] if has_team else []))
     return table(rows, left=4)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -23,6 +24,17 @@ from polyhead.cli.output import Printer, check_writable, json_option
     help="Keep features and checkpoints here; by default beside the bundle, in BUNDLE-cache.",
 )
 @click.option("--events", metavar="FILE", help="Append one JSON line for each event to FILE.")
+@click.option(
+    "--tensorboard",
+    metavar="FOLDER",
+    type=click.Path(file_okay=False),
+    help="Recipe joint: write losses, rates and scores to FOLDER for TensorBoard.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(["auto", "cpu", "cuda"]),
+    help="Recipe joint: where to train; by default on a CUDA device where there is one.",
+)
 @json_option
 def command(
     project: str,
@@ -31,18 +43,27 @@ def command(
     seed: int | None,
     cache: str | None,
     events: str | None,
+    tensorboard: str | None,
+    device: str | None,
     json_to: str | None,
 ) -> None:
     """Train every task of PROJECT (polyhead.toml) over its frozen trunk, into a bundle.
 
     Prints what it is going to do first. The trunk reads each text once; a run that was stopped goes on where it
     stopped, and tasks that are in the bundle already, trained the same way, are kept.
+
+    With recipe "joint" the trunk learns with the tasks, and is a new one: its bundle is its own. Such a bundle's folder
+    may be the trunk of another project, whose tasks then stand on what was learned. Started by torchrun, several
+    processes share that training.
     """
     import msgspec
 
-    from polyhead.errors import UnknownTask
+    from polyhead.errors import ConfigError, UnknownTask
     from polyhead.project import read_project, with_seed
-    from polyhead.train.events import Events
+    from polyhead.recipe import Joint
+    from polyhead.train import events as telling
+    from polyhead.train.devices import place_in
+    from polyhead.train.joint_run import train_together
     from polyhead.train.run import train_project
 
     printer, only = Printer(json_to), names_in(tasks)
@@ -57,12 +78,28 @@ def command(
     unknown = sorted(set(only) - set(names))
     if unknown:
         raise UnknownTask(f"{project} declares no such task", got=unknown, allowed=names)
-    told = Events(say=printer.line, show=printer.show, file=Path(events) if events else None)
-    outcome = train_project(
-        plan,
-        folder=Path(project).resolve().parent,
-        cache=Path(cache).resolve() if cache else None,
-        events=told,
-        only=only,
-    )
-    printer.json(outcome)
+    is_joint = isinstance(plan.recipe, Joint)
+    place = place_in(os.environ, (device or "auto") if is_joint else "cpu")
+    if not is_joint and (place.world > 1 or device or tensorboard):
+        raise ConfigError(
+            "several processes, --device and --tensorboard are for the joint recipe",
+            do="start `polyhead train` by itself, without them, or set recipe.kind = 'joint'",
+        )
+    if is_joint and only:
+        raise ConfigError(
+            "a joint recipe trains all tasks of its project together",
+            got=f"--tasks {','.join(only)}",
+            do="leave --tasks out, or give those tasks a project file of their own",
+        )
+    told = telling.Events()
+    if place.is_first:
+        heard = [telling.tensorboard(Path(tensorboard))] if tensorboard else []
+        file = Path(events) if events else None
+        told = telling.Events(say=printer.line, show=printer.show, file=file, listeners=heard)
+    folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
+    if is_joint:
+        outcome: object = train_together(plan, folder=folder, cache=kept, events=told, place=place)
+    else:
+        outcome = train_project(plan, folder=folder, cache=kept, events=told, only=only)
+    if place.is_first:
+        printer.json(outcome)

@@ -40,12 +40,12 @@ def evaluate_bundle(
     that the score names. A validation share was drawn from train in training, so its task has no file to read here.
     """
     known = {entry.name: entry for entry in project.tasks}
-    names = only or [name for name in known if name in session.records]
-    unknown = [name for name in names if name not in known or name not in session.records]
+    names = only or [name for name in known if name in session.tasks]
+    unknown = [name for name in names if name not in known or name not in session.tasks]
     if unknown:
         raise UnknownTask(
             f"project and bundle do not both have {unknown}",
-            allowed=sorted(set(known) & set(session.records)),
+            allowed=sorted(set(known) & set(session.tasks)),
             do="train the task first, or name another",
         )
     return [_score(session, known[name], folder, split, show or (lambda text: None)) for name in names]
@@ -63,18 +63,17 @@ def _score(
             do="give the task a test file; the share's score is in the bundle's scores.json",
         )
     name = "test" if chosen is entry.test else "validation"
-    task = session.records[entry.name].task
+    task = session.tasks[entry.name]
     examples: Examples = read(entry.source(chosen, folder), task)
     outputs = []
     for start in range(0, len(examples.inputs), PIECE):
         show(f"{entry.name}: {start:,} of {len(examples.inputs):,} texts")
         words = examples.words[start : start + PIECE] if examples.words is not None else None
         outputs += session.outputs(entry.name, examples.inputs[start : start + PIECE], words=words)
-    kind = kind_of(task)
     return Score(
         task=task.name,
         split=name,
         rows=len(outputs),
-        metric=kind.default_metric(task),
-        scores=kind.evaluate(task, outputs, examples.targets),
+        metric=kind_of(task).default_metric(task),
+        scores=examples.scores(task, outputs),
     )

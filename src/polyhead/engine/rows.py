@@ -9,16 +9,18 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.inputs import AnyInput, Form, form_of, forms_of, is_blank, plain
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
+from polyhead.text.question import Question
 from polyhead.text.tokenise import Encoded, Input, Tokeniser, Windows
-from polyhead.text.words import best_windows, first_subtokens, words_of
+from polyhead.text.words import best_windows, first_subtokens, places_of, words_of
 from polyhead.trunk_data import TextSettings
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
-Role = Literal["only", "first", "second"]
+Role = Literal["only", "first", "second", "option"]
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -29,75 +31,112 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     role: Role
     tasks: tuple[str, ...]
     encoded: Encoded
-    all_words: np.ndarray  # (words, 2) of the text, in characters
+    all_words: np.ndarray  # (words, 2) of the text that is answered by words, in characters
     words: np.ndarray  # (words,) first sub-token of each in this encoding, -1 for none
+    option: int = 0  # which of a question's options this is
+
+    @property
+    def read(self) -> np.ndarray:
+        """First sub-tokens of the words that stand in this encoding."""
+        return self.words[self.words >= 0]
 
     def best_windows(self, windows: Sequence[Encoded]) -> np.ndarray:
         """For each word the window in which it sits farthest from an edge (words, 2)."""
         return best_windows(windows, self.all_words)
 
 
+class _Text(msgspec.Struct, frozen=True):
+    """A text or a pair that the trunk reads, of an input."""
+
+    row: int
+    texts: Input
+    option: int = 0
+
+
+class _Pass(msgspec.Struct, frozen=True):
+    """Texts that some tasks read in the same way."""
+
+    role: Role
+    texts: list[_Text]
+    tasks: dict[str, Task]
+
+
 def readings_of(
-    inputs: Sequence[Input],
+    inputs: Sequence[AnyInput],
     tasks: Mapping[str, Task],
     tokeniser: Tokeniser,
     settings: TextSettings,
     words: Sequence[np.ndarray | None] | None,
 ) -> list[Reading]:
-    """One reading for a text or a joined pair, two for a pair read separately; more where a task reads windows.
+    """One reading for a text or a joined pair, two for a pair read separately, one an option; more for windows.
 
-    An input with an empty text has none.
+    An input has none for tasks that it does not fit, and none at all where a text of it is empty.
     """
-    roles: list[tuple[Role, list[int], list[Input], tuple[str, ...]]] = []
-    single = tuple(name for name, task in tasks.items() if task.pair == "none")
-    joined = tuple(name for name, task in tasks.items() if task.pair == "joined")
-    apart = tuple(name for name, task in tasks.items() if task.pair == "separate")
-    full = [i for i, text in enumerate(inputs) if all(part.strip() for part in text)]
-    ones = [i for i in full if len(inputs[i]) == 1]
-    pairs = [i for i in full if len(inputs[i]) == 2]
-    roles.append(("only", ones, [inputs[i] for i in ones], single))
-    roles.append(("only", pairs, [inputs[i] for i in pairs], joined))
-    roles.append(("first", pairs, [(inputs[i][0],) for i in pairs], apart))
-    roles.append(("second", pairs, [(inputs[i][-1],) for i in pairs], apart))
     found: list[Reading] = []
-    for role, rows, texts, names in roles:
-        if names and rows:
-            found += _read(
-                role, rows, texts, {n: tasks[n] for n in names}, tokeniser, settings, words, len(found)
-            )
+    for one in _passes(inputs, tasks):
+        if one.tasks:
+            found += _read(one, tokeniser, settings, words, len(found))
     return found
 
 
+def _passes(inputs: Sequence[AnyInput], tasks: Mapping[str, Task]) -> Iterator[_Pass]:
+    """What has to be read, form by form."""
+    rows: dict[Form, list[int]] = {}
+    for row, given in enumerate(inputs):
+        if not is_blank(given):
+            rows.setdefault(form_of(given), []).append(row)
+    for form, some in rows.items():
+        mine = {name: task for name, task in tasks.items() if form in forms_of(task)}
+        apart = {name: task for name, task in mine.items() if task.pair == "separate"}
+        texts = [text for row in some for text in _texts(row, inputs[row])]
+        role: Role = "option" if form == "question" else "only"
+        yield _Pass(role, texts, {name: task for name, task in mine.items() if name not in apart})
+        yield _Pass("first", [_Text(one.row, (one.texts[0],)) for one in texts], apart)
+        yield _Pass("second", [_Text(one.row, (one.texts[-1],)) for one in texts], apart)
+
+
+def _texts(row: int, given: AnyInput) -> Iterator[_Text]:
+    """What is read of an input: it as it is, or a pair for each option, in order."""
+    if not isinstance(given, Question):
+        yield _Text(row, plain(given))
+        return
+    for option, pair in enumerate(given.pairs):
+        yield _Text(row, pair, option)
+
+
 def _read(
-    role: Role,
-    rows: Sequence[int],
-    texts: Sequence[Input],
-    tasks: Mapping[str, Task],
+    one: _Pass,
     tokeniser: Tokeniser,
     settings: TextSettings,
     words: Sequence[np.ndarray | None] | None,
     next_id: int,
 ) -> Iterator[Reading]:
     # A text's first window is its cut form, so tasks that cut and tasks that read windows share that pass.
+    tasks = one.tasks
     windowed = tuple(n for n, t in tasks.items() if t.long_texts == "windows" and t.pair != "separate")
     per_word = any(kind_of(task).per_word for task in tasks.values())
     windows = Windows(size=settings.max_tokens, stride=settings.max_tokens // 4) if windowed else None
-    for encoded in tokeniser.encode(texts, windows=windows):
-        row, text = rows[encoded.row], texts[encoded.row]
-        given = words[row] if words is not None else None
-        spans = (
-            (given if given is not None else words_of(text[0])) if per_word else np.zeros((0, 2), np.int32)
-        )
+    for encoded in tokeniser.encode([text.texts for text in one.texts], windows=windows):
+        text, spans = one.texts[encoded.row], np.zeros((0, 2), np.int32)
+        if per_word:
+            given = words[text.row] if words is not None else None
+            spans = _words(text.texts) if given is None else given
         yield Reading(
             id=next_id,
-            row=row,
-            role=role,
+            row=text.row,
+            role=one.role,
             tasks=tuple(tasks) if encoded.window == 0 else windowed,
             encoded=encoded,
             all_words=spans,
             words=first_subtokens(encoded, spans),
+            option=text.option,
         )
         next_id += 1
+
+
+def _words(texts: Input) -> np.ndarray:
+    """The words of a text; of a pair the places of its second text, where answers to the first may begin or end."""
+    return words_of(texts[0]) if len(texts) == 1 else places_of(texts[1])
 
 
 def batched(
@@ -128,10 +167,10 @@ def _batched(
     )
     for piece in pieces:
         members = [readings[i] for i in piece.members]
-        longest = max([1, *(len(reading.words) for reading in members)])
+        longest = max([1, *(len(reading.read) for reading in members)])
         if deterministic:
             longest = -(-longest // TOKEN_STEP) * TOKEN_STEP
         words = np.full((len(piece.ids), longest), -1, np.int64)
         for row, reading in enumerate(members):
-            words[row, : len(reading.words)] = reading.words
+            words[row, : len(reading.read)] = reading.read
         yield TokenBatch(ids=piece.ids, mask=piece.mask, segments=piece.segments, words=words), members

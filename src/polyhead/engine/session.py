@@ -12,17 +12,21 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.inputs import AnyInput, plain, texts_of, why_not
 from polyhead.engine.rows import Reading, batched, readings_of
+from polyhead.engine.summaries import Summaries
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan, merge
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.tokenise import Input, Tokeniser, repair
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question
+from polyhead.text.tokenise import Encoded, Tokeniser, lone_surrogates, repair
 
 
 class Receipt(Value):
     """What one input cost."""
 
-    passes: int  # encoder passes: one for a text, one for a pair read jointly, two for a pair read separately
+    passes: int  # encoder passes: one for a text or a pair read jointly, two for a pair read separately, one an option
     layers: int  # layers evaluated, over all passes
     tokens: int  # special tokens included
     cut: int = 0  # tokens beyond the trunk's limit that were not read by tasks that do not read windows
@@ -71,21 +75,25 @@ class Session:
         )
         self.tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
         self.shape, self.settings = trunk.architecture, trunk.settings
+        self.summaries = Summaries(self.bundle, deterministic=deterministic)
         self._plans: dict[tuple[str, ...], Plan] = {}
+        self._flops: dict[tuple[str, int], int] = {}  # what a task adds to a pass of so many tokens
 
     def predict(
         self,
-        inputs: Sequence[Input | str],
+        inputs: Sequence[AnyInput | str],
         *,
         tasks: Iterable[str] | None = None,
         words: Sequence[np.ndarray | None] | None = None,
     ) -> list[Result]:
         """One result an input, in order. `tasks` asks for some; None for all that fit.
 
-        `words` gives an input's own words (words, 2), in characters, for tagging; without it words are found.
+        An input is a text, a pair of texts, a `Passage` (a question and its context, for span tasks alone) or a
+        `Question` with options. `words` gives an input's own words (words, 2), in characters, for tagging; without it
+        words are found.
         """
-        names = self.asked(tasks)
-        given: list[Input] = [(text,) if isinstance(text, str) else text for text in inputs]
+        names, writing = self.summaries.apart(self.asked(tasks))
+        given: list[AnyInput] = [(text,) if isinstance(text, str) else text for text in inputs]
         readings = readings_of(
             given, {name: self.records[name].task for name in names}, self.tokeniser, self.settings, words
         )
@@ -93,18 +101,28 @@ class Session:
         by_row: dict[int, list[Reading]] = {}
         for reading in readings:
             by_row.setdefault(reading.row, []).append(reading)
-        return [self._result(i, text, names, by_row.get(i, []), outputs) for i, text in enumerate(given)]
+        found = [self._result(i, text, names, by_row.get(i, []), outputs) for i, text in enumerate(given)]
+        return self.summaries.added(found, given, writing, required=tasks is not None)
 
     def outputs(
-        self, task: str, inputs: Sequence[Input], *, words: Sequence[np.ndarray | None] | None = None
+        self, task: str, inputs: Sequence[AnyInput], *, words: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         self.asked([task])
+        if task in self.summaries.tasks:
+            return self.summaries.outputs(task, inputs)
         readings = readings_of(
             list(inputs), {task: self.records[task].task}, self.tokeniser, self.settings, words
         )
         found = self.outputs_of(readings)
-        return [found[task, i] for i in range(len(inputs))]
+        for index, given in enumerate(inputs):
+            if (task, index) not in found:
+                raise BadValue(
+                    f"task '{task}' has no output for input {index}",
+                    got=why_not(self.records[task].task, given),
+                    do="leave that input out",
+                )
+        return [found[task, index] for index in range(len(inputs))]
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks."""
@@ -113,14 +131,20 @@ class Session:
             self._plans[key] = merge({name: self.records[name].path for name in key})
         return self._plans[key]
 
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """Every task that can be asked: those that read the trunk, then those that own their models."""
+        return {name: record.task for name, record in self.records.items()} | self.summaries.tasks
+
     def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
-        names = tuple(dict.fromkeys(tasks)) if tasks is not None else tuple(self.records)
-        unknown = [name for name in names if name not in self.records]
+        known = self.tasks
+        names = tuple(dict.fromkeys(tasks)) if tasks is not None else tuple(known)
+        unknown = [name for name in names if name not in known]
         if unknown:
             raise UnknownTask(
                 f"the bundle has no task {', '.join(map(repr, unknown))}",
-                allowed=sorted(self.records),
+                allowed=sorted(known),
                 do="ask for tasks that `polyhead inspect` lists",
             )
         return names
@@ -138,55 +162,59 @@ class Session:
     def outputs_of(
         self, readings: Sequence[Reading], *, together: bool = False
     ) -> dict[tuple[str, int], np.ndarray]:
-        """Outputs by task and input: features of every reading first, then each task's head, then windows merged.
+        """Outputs by task and input.
 
         Readings of different tasks are batched apart, or `together`: then all tasks of a batch run over all its rows.
         """
-        features: dict[tuple[str, int], np.ndarray] = {}
+        found: dict[tuple[str, int], np.ndarray] = {}
         for group in [list(readings)] if together else _by_tasks(readings):
             for batch, members in self._batched(group):
                 plan = self.plan(dict.fromkeys(task for reading in members for task in reading.tasks))
-                found = self.backend.features(plan, batch)
+                features = self.backend.features(plan, batch)
                 for row, reading in enumerate(members):
                     for task in reading.tasks:
-                        count = len(reading.words) if kind_of(self.records[task].task).per_word else None
-                        values = found[task][row]
-                        features[task, reading.id] = values if count is None else values[:count]
-        return self._headed(readings, features)
+                        found[task, reading.id] = self._headed(task, reading, features[task][row])
+        return self._of_inputs(readings, found)
 
     def _batched(self, readings: Sequence[Reading]) -> Iterator[tuple[TokenBatch, list[Reading]]]:
         return batched(
             readings, self.tokeniser.pad_id, self.settings.max_tokens, deterministic=self.deterministic
         )
 
-    def _headed(
-        self, readings: Sequence[Reading], features: Mapping[tuple[str, int], np.ndarray]
+    def _headed(self, task: str, reading: Reading, features: np.ndarray) -> np.ndarray:
+        """The task's output for one reading, of words NaN where it holds none; of half a separate pair the features."""
+        if reading.role in ("first", "second"):
+            return features
+        if not kind_of(self.records[task].task).per_word:
+            return np.asarray(self.backend.outputs(task, features[None])[0])
+        read = self.backend.outputs(task, features[None, : len(reading.read)])[0]
+        placed = np.full((len(reading.words), read.shape[-1]), np.nan, np.float32)
+        placed[reading.words >= 0] = read
+        return placed
+
+    def _of_inputs(
+        self, readings: Sequence[Reading], found: Mapping[tuple[str, int], np.ndarray]
     ) -> dict[tuple[str, int], np.ndarray]:
-        places: dict[tuple[str, int], list[Reading]] = {}
+        """Outputs by task and input: windows merged, the texts of a pair compared, options side by side."""
+        places: dict[tuple[str, int], dict[int, list[Reading]]] = {}
         for reading in readings:
-            for task in reading.tasks:
-                places.setdefault((task, reading.row), []).append(reading)
+            for name in reading.tasks:
+                places.setdefault((name, reading.row), {}).setdefault(reading.option, []).append(reading)
         outputs = {}
-        for (task, row), several in places.items():
-            first = [r for r in several if r.role != "second"]
-            second: list[Reading | None] = [r for r in several if r.role == "second"]
-            raw = [
-                self.backend.outputs(
-                    task,
-                    features[task, reading.id][None],
-                    features[task, other.id][None] if other is not None else None,
-                )[0]
-                for reading, other in zip(first, second or [None] * len(first), strict=True)
-            ]
-            if kind_of(self.records[task].task).per_word:
-                raw = [_unread(values, reading.words) for values, reading in zip(raw, first, strict=True)]
-            outputs[task, row] = _merged(self.records[task].task, first, raw)
+        for (name, row), options in places.items():
+            task, several = self.records[name].task, [options[place] for place in sorted(options)]
+            if several[0][0].role == "first":
+                first, second = (found[name, reading.id][None] for reading in several[0])
+                outputs[name, row] = self.backend.outputs(name, first, second)[0]
+                continue
+            whole = [_of_windows(task, some, [found[name, r.id] for r in some]) for some in several]
+            outputs[name, row] = np.concatenate(whole) if kind_of(task).per_option else whole[0]
         return outputs
 
     def _result(
         self,
         index: int,
-        text: Input,
+        given: AnyInput,
         names: Sequence[str],
         mine: Sequence[Reading],
         outputs: Mapping[tuple[str, int], np.ndarray],
@@ -194,31 +222,34 @@ class Session:
         answers: dict[str, dict[str, object]] = {}
         skipped: dict[str, str] = {}
         for name in names:
-            if (name, index) not in outputs:
-                skipped[name] = _why_not(self.records[name].task.pair, text)
-                continue
             task = self.records[name].task
+            if (name, index) not in outputs:
+                skipped[name] = why_not(task, given)
+                continue
             own = next(r for r in mine if name in r.tasks)
-            answers[name] = kind_of(task).decode(
-                task, outputs[name, index], text=repair(text[0]), words=own.all_words
-            )
-        return Result(answers=answers, receipt=self._receipt(mine, list(answers)), skipped=skipped)
+            answers[name] = _decoded(task, given, outputs[name, index], own.all_words)
+        receipt = self._receipt(given, mine, list(answers))
+        return Result(answers=answers, receipt=receipt, skipped=skipped)
 
-    def _receipt(self, readings: Sequence[Reading], answered: Sequence[str]) -> Receipt:
+    def _receipt(self, given: AnyInput, readings: Sequence[Reading], answered: Sequence[str]) -> Receipt:
         depths = [cost.layer_evaluations(self.plan(r.tasks)) for r in readings]
-        added = {}
-        for task in answered:
-            tokens = max(len(r.encoded.ids) for r in readings if task in r.tasks)
-            added[task] = self._added(task, tokens)
         return Receipt(
             passes=len(readings),
             layers=sum(depths),
             tokens=sum(len(r.encoded.ids) for r in readings),
             cut=sum(r.encoded.cut for r in readings) + self._unread(readings),
             windows=max((r.encoded.window + 1 for r in readings), default=1),
-            repaired=sum(r.encoded.repaired for r in readings),
-            added_flops=added,
+            repaired=sum(map(lone_surrogates, texts_of(given))) if readings else 0,
+            added_flops={task: self._added_by(task, readings) for task in answered},
         )
+
+    def _added_by(self, task: str, readings: Sequence[Reading]) -> int:
+        """What the task did with its passes alone: for each window and option; a pair read separately is one text."""
+        mine = [r for r in readings if task in r.tasks]
+        sizes = [len(r.encoded.ids) for r in mine]
+        if any(r.role == "second" for r in mine):
+            return self._added(task, max(sizes))
+        return sum(self._added(task, size) for size in sizes)
 
     def _unread(self, readings: Sequence[Reading]) -> int:
         """Tokens in later windows, which the tasks that cut do not read; 0 where every task reads windows."""
@@ -226,10 +257,20 @@ class Session:
         if not later or set(later[0].tasks) == set(readings[0].tasks):
             return 0
         stride = self.settings.max_tokens // 4
-        return sum(int((r.encoded.sequence >= 0).sum()) - stride for r in later)
+        return sum(_moved(r.encoded, readings[0].encoded) - stride for r in later)
 
     def _added(self, task: str, tokens: int) -> int:
-        return int(cost.added(self.plan([task]), task, self.shape, tokens, folded=True).flops)
+        if (task, tokens) not in self._flops:
+            found = cost.added(self.plan([task]), task, self.shape, tokens, folded=True)
+            self._flops[task, tokens] = int(found.flops)
+        return self._flops[task, tokens]
+
+
+def _moved(window: Encoded, first: Encoded) -> int:
+    """Tokens of the text that the windows move over; a pair's other text stands in each of them."""
+    here = [window.offsets[window.sequence == text].tolist() for text in range(window.texts)]
+    before = [first.offsets[first.sequence == text].tolist() for text in range(first.texts)]
+    return sum(len(now) for now, then in zip(here, before, strict=True) if now[:1] != then[:1])
 
 
 def _by_tasks(readings: Sequence[Reading]) -> Iterator[list[Reading]]:
@@ -239,53 +280,24 @@ def _by_tasks(readings: Sequence[Reading]) -> Iterator[list[Reading]]:
     yield from groups.values()
 
 
-def _merged(task: object, readings: Sequence[Reading], raw: Sequence[np.ndarray]) -> np.ndarray:
-    from polyhead.tasks.task import Task
-
-    assert isinstance(task, Task)
+def _of_windows(task: Task, readings: Sequence[Reading], raw: Sequence[np.ndarray]) -> np.ndarray:
+    """One output of one or several windows; for tagging, each word's own from the window that reads it best."""
     if len(raw) == 1:
         return raw[0]
-    if not kind_of(task).per_word:
+    if not kind_of(task).per_word or task.pair != "none":
         return kind_of(task).merge_windows(task, list(raw))
     best = readings[0].best_windows([r.encoded for r in readings])
     return np.stack([raw[max(window, 0)][i] for i, (window, _) in enumerate(best)]) if len(best) else raw[0]
 
 
-def _unread(values: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """The outputs with NaN for every word that no token stands for; kinds read that as not answered."""
-    return np.where(words[:, None] < 0, np.float32(np.nan), values)
-
-
-def _why_not(pair: str, text: Input) -> str:
-    if not all(part.strip() for part in text):
-        return "the text is empty"
-    if pair == "none":
-        return "this task reads one text, a pair was given"
-    return "this task reads a pair of texts, one text was given"
+def _decoded(task: Task, given: AnyInput, outputs: np.ndarray, words: np.ndarray) -> dict[str, object]:
+    """The answer, with offsets into the only or the last text, or beside the options."""
+    if isinstance(given, Question):
+        options = [repair(option) for option in given.options]
+        return kind_of(task).decode(task, outputs, options=options)
+    return kind_of(task).decode(task, outputs, text=repair(plain(given)[-1]), words=words)
 
 
 def _precision(trained_with: Mapping[str, object]) -> str | None:
     numerics = trained_with.get("numerics")
     return str(numerics["precision"]) if isinstance(numerics, dict) and "precision" in numerics else None
-
-
-def input_of(row: object, *, where: str) -> tuple[Input, np.ndarray | None]:
-    """An input from a JSON value: a string, or an object with `text` (and `text_b`), or with `tokens`."""
-    if isinstance(row, str):
-        return (row,), None
-    if isinstance(row, dict):
-        for first, second in (("text", "text_b"), ("text_a", "text_b")):
-            texts = [row[name] for name in (first, second) if row.get(name) is not None]
-            if row.get(first) is not None and all(isinstance(text, str) for text in texts):
-                return ((texts[0], texts[1]) if len(texts) == 2 else (texts[0],)), None
-        tokens = row.get("tokens")
-        if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-            ends = np.cumsum([len(token) + 1 for token in tokens]) - 1
-            starts = ends - [len(token) for token in tokens]
-            return (" ".join(tokens),), np.stack([starts, ends], axis=1).astype(np.int32).reshape(-1, 2)
-    raise BadValue(
-        f"{where}: this is not an input",
-        got="null" if row is None else row,
-        allowed='a string, {"text": ...}, {"text": ..., "text_b": ...} or {"tokens": [...]}',
-        do="give one of these, each text a string",
-    )

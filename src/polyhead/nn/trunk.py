@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
@@ -15,6 +16,9 @@ from polyhead.nn.deltas import LayerDelta
 from polyhead.nn.layer import Dense, Layer, fill_normal
 from polyhead.nn.states import States
 from polyhead.trunk_data import TrunkData, check_arrays
+
+Noise = Callable[[Tensor], Tensor]
+"""Word vectors (rows, tokens, embedding width) to those that are read in their place."""
 
 
 class Trunk(nn.Module):
@@ -29,6 +33,9 @@ class Trunk(nn.Module):
     ) -> None:
         super().__init__()
         self.architecture = architecture
+        self.checkpointing = (
+            False  # in training, layers keep their input alone and are computed again backwards
+        )
         self.embeddings = Embeddings(architecture, dropout=dropout)
         self.layers = nn.ModuleList(
             Layer(
@@ -72,16 +79,25 @@ class Trunk(nn.Module):
         segments: Tensor | None = None,
         positions: Tensor | None = None,
         prompts: Tensor | None = None,
+        noise: Noise | None = None,
     ) -> Tensor:
         """Layer 0's output (rows, prompt rows + tokens, width) for `ids` (rows, tokens); see `Embeddings`."""
-        out: Tensor = self.embeddings(ids, segments=segments, positions=positions, prompts=prompts)
+        out: Tensor = self.embeddings(
+            ids, segments=segments, positions=positions, prompts=prompts, noise=noise
+        )
         return out
 
     def start(
-        self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None, prompts: Tensor | None = None
+        self,
+        ids: Tensor,
+        mask: Tensor,
+        *,
+        segments: Tensor | None = None,
+        prompts: Tensor | None = None,
+        noise: Noise | None = None,
     ) -> States:
         """The embedding's output as states of depth 0; prompt rows come first and are never padding."""
-        hidden = self.embed(ids, segments=segments, prompts=prompts)
+        hidden = self.embed(ids, segments=segments, prompts=prompts, noise=noise)
         added = hidden.shape[1] - ids.shape[1]
         return States(hidden=(hidden,), mask=functional.pad(mask, (added, 0), value=True) if added else mask)
 
@@ -122,12 +138,32 @@ class Trunk(nn.Module):
         hidden = list(states.hidden)
         for index in range(start, stop):
             narrow = first and index == stop - 1
-            hidden.append(self.layers[index](hidden[-1], states.mask, slots.get(index), first=narrow))
+            layer, delta, again = self.layers[index], slots.get(index), self.checkpointing
+            hidden.append(run_layer(layer, hidden[-1], states.mask, delta, first=narrow, again=again))
         return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
 
     def forward(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
         """Every layer's output for `ids` and `mask` (rows, tokens), mask True where a token is."""
         return self.go_on(self.start(ids, mask, segments=segments), stop=len(self.layers))
+
+
+def run_layer(
+    layer: nn.Module,
+    hidden: Tensor,
+    mask: Tensor,
+    delta: LayerDelta | None = None,
+    *,
+    first: bool = False,
+    again: bool = False,
+) -> Tensor:
+    """The layer's output; `again`: in training mode it keeps its input alone and is computed again backwards.
+
+    The second computation has the dropout of the first, so gradients are the same to the bit.
+    """
+    if again and layer.training and torch.is_grad_enabled():
+        return checkpoint(layer, hidden, mask, delta, first=first, use_reentrant=False)  # type: ignore[no-any-return]
+    out: Tensor = layer(hidden, mask, delta, first=first)
+    return out
 
 
 class Embeddings(nn.Module):
@@ -150,13 +186,15 @@ class Embeddings(nn.Module):
         segments: Tensor | None = None,
         positions: Tensor | None = None,
         prompts: Tensor | None = None,
+        noise: Noise | None = None,
     ) -> Tensor:
         """(rows, prompt rows + tokens, width).
 
         `positions` (rows, tokens) count from 0, the family's own offset is added here; left out, they are
         0, 1, ... `prompts`, (prompt rows, embedding width) or one such matrix a row, stand before the text as
         word vectors (Lester et al. 2021): segment 0, no position term, through the layer
-        norm once. The text keeps its positions. Raises TrunkError when it is longer than the position table.
+        norm once. The text keeps its positions. `noise` changes the text's word vectors before anything is added
+        to them (Aghajanyan et al. 2020). Raises TrunkError when it is longer than the position table.
         """
         if ids.shape[1] > self.shape.max_tokens:
             raise TrunkError(
@@ -164,7 +202,7 @@ class Embeddings(nn.Module):
             )
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)
-        hidden = self.word(ids)
+        hidden = self.word(ids) if noise is None else noise(self.word(ids))
         if self.segment is not None:
             hidden = hidden + self._segments(segments)
         hidden = hidden + self.position(positions + self.shape.first_position)

@@ -14,6 +14,7 @@ from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, PlanError
 from polyhead.nn.layer import Layer, fill_normal
 from polyhead.nn.states import States
+from polyhead.nn.trunk import run_layer
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
 from polyhead.project import Branch
 from polyhead.sharing.pooled import PooledPart
@@ -99,6 +100,7 @@ class BranchPart(PooledPart):
         super().__init__(path, shape.width, dropout=dropout, generator=generator)
         self._start, self._last = private_layers(path).start, private_layers(path).stop
         self._pool, self.owner = path.stored().pool, path.head.part
+        self.checkpointing = False  # as that of a trunk
         self.layers = nn.ModuleDict(
             {
                 str(index): Layer(
@@ -134,8 +136,10 @@ class BranchPart(PooledPart):
         for index in range(states.depth, stop):
             layer = self.layers[str(index)]
             narrow = self._pool.positions == "first" and index == self._last - 1
-            value = hidden[-1].to(_dtype(layer)) if not torch.is_autocast_enabled("cpu") else hidden[-1]
-            hidden.append(layer(value, states.mask, first=narrow))
+            value = hidden[-1]
+            if not torch.is_autocast_enabled(value.device.type):
+                value = value.to(_dtype(layer))
+            hidden.append(run_layer(layer, value, states.mask, first=narrow, again=self.checkpointing))
         return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
 
     def served(self, dtype: torch.dtype) -> BranchPart:

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.errors import BadValue, ConfigError, EmptyData, MissingColumn
+from polyhead.errors import BadValue, EmptyData
+from polyhead.tasks.columns import Columns, Source, columns_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, spelled
+from polyhead.tasks.kinds.span import widened
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.task import Task
-from polyhead.text.tokenise import Input, lone_surrogates, repair
-from polyhead.text.words import words_of
-
-
-class Source(Value):
-    """A file and the columns that a task reads.
-
-    `path` ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is
-    `datasets:owner/name[/config][:split]`. A tagging task reads `tokens` and `tags` (lists), or `text` and
-    `spans` (a list of {start, end, label}).
-    """
-
-    path: str
-    text: str = "text"
-    text_b: str | None = None
-    label: str = "label"
-    tokens: str | None = None
-    tags: str | None = None
-    spans: str | None = None
-    separator: str | None = None  # between several labels (or tokens) in one string
-    where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
-    limit: int | None = None  # at most so many of them
+from polyhead.text.question import Given, Question, texts_of
+from polyhead.text.tokenise import lone_surrogates, repair
+from polyhead.text.words import places_of, words_of
 
 
 class ReadReport(Value):
@@ -53,7 +35,7 @@ class ReadReport(Value):
 class Examples(Value, eq=False):
     """Inputs with their targets, in the order of the file."""
 
-    inputs: list[Input]
+    inputs: list[Given]
     targets: list[np.ndarray]
     words: list[np.ndarray] | None  # of each row, character offsets int32 (words, 2); None unless per word
     rows: list[int]  # row numbers in the file
@@ -69,6 +51,12 @@ class Examples(Value, eq=False):
             report=self.report,
         )
 
+    def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        """Every metric of the task's kind for these outputs, one for each example."""
+        words = self.words or []
+        texts = [texts_of(given)[-1] for given in self.inputs] if words else []
+        return kind_of(task).evaluate(task, outputs, self.targets, texts=texts, words=words)
+
 
 def read(source: Source, task: Task) -> Examples:
     """Every usable row of the source.
@@ -77,7 +65,7 @@ def read(source: Source, task: Task) -> Examples:
     is wrong, EmptyData when no row is left, DataError for a file that cannot be read.
     """
     reader = _Reader(source, task)
-    rows = Rows(source.path, reader.columns)
+    rows = Rows(source.path, reader.columns.wanted)
     for row in rows:
         if source.limit is not None and reader.counts["rows"] >= source.limit:
             break
@@ -85,8 +73,15 @@ def read(source: Source, task: Task) -> Examples:
             reader.add(row, from_cells=rows.has_cells)
     if not rows.columns:
         raise no_rows(source.path)
-    _check_columns(source, reader.columns, list(rows.columns))
+    reader.columns.check(source.path, list(rows.columns))
     return reader.examples()
+
+
+class _Example(Value, eq=False):
+    """What one row is asked about: the input, and its words where the kind reads words."""
+
+    given: Given
+    words: np.ndarray | None = None
 
 
 class _Reader:
@@ -94,78 +89,136 @@ class _Reader:
 
     def __init__(self, source: Source, task: Task) -> None:
         self.source, self.task, self.kind = source, task, kind_of(task)
-        self.columns = _columns(source, task)
+        self.columns: Columns = columns_of(source, task)
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
-        self.inputs: list[Input] = []
+        self.found: list[_Example] = []
         self.targets: list[np.ndarray] = []
-        self.words: list[np.ndarray] = []
         self.rows: list[int] = []
 
     def examples(self) -> Examples:
         report = ReadReport(**self.counts)
-        if not self.inputs:
+        if not self.found:
             raise EmptyData(
                 f"task '{self.task.name}': no row of {self.source.path} can be used",
                 got=f"{report.rows} rows, {report.unlabelled} without a label, {report.empty} without a text",
                 do="give rows that have both" if report.rows else "check 'where' and 'limit'",
                 report=report,
             )
-        words = self.words if self.kind.per_word else None
-        return Examples(inputs=self.inputs, targets=self.targets, words=words, rows=self.rows, report=report)
+        words = [one.words for one in self.found if one.words is not None]
+        return Examples(
+            inputs=[one.given for one in self.found],
+            targets=self.targets,
+            words=words if self.kind.per_word else None,
+            rows=self.rows,
+            report=report,
+        )
 
     def add(self, row: Row, *, from_cells: bool) -> None:
         self.counts["rows"] += 1
-        given = self._tokens(row) if self.source.tokens else self._texts(row)
-        if given is None:
+        texts = self._tokens(row) if self.columns.tokens else self._texts(row)
+        options = self._options(row) if self.columns.choices else ()
+        if texts is None or options is None:
             self.counts["empty"] += 1
             return
         label = self._label(row, from_cells=from_cells)
         if label is None:
             self.counts["unlabelled"] += 1
             return
-        if self.kind.per_word:
-            words = _token_words(given) if self.source.tokens else words_of(given[0])
-            target = self._tags(label, words, " ".join(given), row.number)
-            self.words.append(words)
-            self.inputs.append((repair(" ".join(given)),))
-        else:
-            target = self.kind.encode(self.task, label, row=row.number, source=self.source.path)
-            first, *second = map(repair, given)
-            self.inputs.append((first, second[0]) if second else (first,))
-        self.targets.append(target)
+        context = self._text(row, self.columns.context) or ""
+        example = self._example(texts, options, context)
+        self.targets.append(self._target(label, example, row, from_cells=from_cells))
+        self.found.append(example)
         self.rows.append(row.number)
         self.counts["used"] += 1
-        self.counts["repaired"] += sum(map(lone_surrogates, given))
+        self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
+
+    def _example(self, texts: list[str], options: tuple[str, ...], context: str) -> _Example:
+        if self.columns.tokens:
+            return _Example(given=(repair(" ".join(texts)),), words=_token_words(texts))
+        first, *second = map(repair, texts)
+        if options:
+            given = Question(text=first, options=tuple(map(repair, options)), context=repair(context))
+            return _Example(given=given)
+        if self.task.kind == "span":
+            return _Example(given=(first, second[0]), words=places_of(second[0]))
+        words = words_of(first) if self.kind.per_word else None
+        return _Example(given=(first, second[0]) if second else (first,), words=words)
+
+    def _target(self, label: object, example: _Example, row: Row, *, from_cells: bool) -> np.ndarray:
+        given, words = example.given, example.words
+        if self.source.spans and words is not None:
+            label = self._tags_of_spans(label, words, texts_of(given)[0], row.number)
+        options = given.options if isinstance(given, Question) else ()
+        if options and from_cells:
+            label = self._of_cell(label, options, row.number)
+        target = self.kind.encode(
+            self.task,
+            label,
+            text=texts_of(given)[-1],
+            words=words,
+            options=options,
+            row=row.number,
+            source=self.source.path,
+        )
+        if self.task.kind == "span" and words is not None:
+            self.counts["widened"] += widened(target, words)
+        elif words is not None and len(target) != len(words):
+            raise self._bad(
+                "tags and tokens differ in number", f"{len(target)} tags", f"{len(words)}", row.number
+            )
+        return target
+
+    def _of_cell(self, label: object, options: tuple[str, ...], row: int) -> object:
+        """The label of a cell: digits may be an index or an option's text, but not of different options."""
+        named = [index for index, option in enumerate(options) if option.strip() == str(label)]
+        if not isinstance(label, int) or not named or named == [label]:
+            return label
+        if label >= len(options) and len(named) == 1:
+            return named[0]
+        raise self._bad(
+            "the label is an index and an option's text too", label, "labels that can be told apart", row
+        )
 
     def _texts(self, row: Row) -> list[str] | None:
         """The row's text or texts; None when one is missing or blank."""
-        columns = [self.source.text] + ([self.source.text_b] if self.source.text_b else [])
-        texts = [row.values.get(column) for column in columns]
-        for column, text in zip(columns, texts, strict=True):
-            if text is not None and not isinstance(text, str):
-                raise self._bad(f"column '{column}' must hold a string", text, "a string", row.number)
-        found = [text for text in texts if isinstance(text, str) and text.strip()]
+        texts = [self._text(row, column) for column in self.columns.texts]
+        found = [text for text in texts if text is not None and text.strip()]
         return found if len(found) == len(texts) else None
 
+    def _text(self, row: Row, column: str | None) -> str | None:
+        text = row.values.get(column) if column else None
+        if text is not None and not isinstance(text, str):
+            raise self._bad(f"column '{column}' must hold a string", text, "a string", row.number)
+        return text
+
     def _tokens(self, row: Row) -> list[str] | None:
-        assert self.source.tokens is not None
-        value = row.values.get(self.source.tokens)
-        tokens = self._list(value) if isinstance(value, str) else value
-        if tokens is None or tokens == [] or tokens == "":
-            return None
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise self._bad(
-                f"column '{self.source.tokens}' must hold tokens", value, "a list of strings", row.number
-            )
+        tokens = self._strings(row, self.columns.tokens or "", "tokens")
         return tokens if any(token.strip() for token in tokens) else None
+
+    def _options(self, row: Row) -> tuple[str, ...] | None:
+        """The options to choose from; None when there is none, or one is blank."""
+        options = [option.strip() for option in self._strings(row, self.columns.choices or "", "choices")]
+        if len(options) == 1:
+            raise self._bad("there is one choice only", options, "two or more", row.number)
+        return tuple(options) if options and all(options) else None
+
+    def _strings(self, row: Row, column: str, what: str) -> list[str]:
+        """The strings that a column holds; none where it is missing or empty."""
+        value = row.values.get(column)
+        found = self._list(value) if isinstance(value, str) else value
+        if found is None or found == [] or found == "":
+            return []
+        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+            raise self._bad(f"column '{column}' must hold {what}", value, "a list of strings", row.number)
+        return found
 
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
-        column = self.source.tags if self.source.tokens else self.source.spans or self.source.label
-        value = row.values.get(column or "")
+        value = row.values.get(self.columns.label)
         if value is None or value == "":
             return None
-        if not isinstance(value, str) or not (from_cells or self.source.separator):
+        separated = self.source.separator and not self.columns.choices
+        if not isinstance(value, str) or not (from_cells or separated):
             return value
         return self._list(value) if self.source.spans else self.kind.parse(value, self.source.separator)
 
@@ -177,14 +230,6 @@ class _Reader:
             except ValueError:
                 return cell
         return cell.split(self.source.separator) if self.source.separator else cell
-
-    def _tags(self, label: object, words: np.ndarray, text: str, row: int) -> np.ndarray:
-        if self.source.spans:
-            label = self._tags_of_spans(label, words, text, row)
-        target = self.kind.encode(self.task, label, row=row, source=self.source.path)
-        if len(target) != len(words):
-            raise self._bad("tags and tokens differ in number", f"{len(target)} tags", f"{len(words)}", row)
-        return target
 
     def _tags_of_spans(self, value: object, words: np.ndarray, text: str, row: int) -> list[str]:
         shape = "a list of {start, end, label}"
@@ -209,40 +254,6 @@ class _Reader:
 
     def _bad(self, what: str, got: object, allowed: object, row: int) -> BadValue:
         return bad_value(self.task, what, got=got, allowed=allowed, row=row, source=self.source.path)
-
-
-def _columns(source: Source, task: Task) -> list[str]:
-    """The columns that the task reads; raises ConfigError when they do not make an input and a label."""
-    wrong = None
-    if kind_of(task).per_word:
-        by_tokens = source.tokens and source.tags and not source.spans
-        if not by_tokens and not (source.spans and not source.tokens and not source.tags):
-            wrong = "a tagging task reads 'tokens' and 'tags', or 'text' and 'spans'"
-    elif source.tokens or source.tags or source.spans:
-        wrong = "'tokens', 'tags' and 'spans' are for tagging tasks"
-    if (task.pair != "none") != (source.text_b is not None):
-        wrong = "a task over pairs, and no other, needs 'text_b', the column of the second text"
-    if source.limit is not None and source.limit < 1:
-        wrong = "'limit' must be positive"
-    if wrong:
-        raise ConfigError(f"task '{task.name}': {wrong}", got=source, do="name the columns of the task")
-    texts = [source.tokens] if source.tokens else [source.text, source.text_b]
-    label = source.tags if source.tokens else source.spans or source.label
-    return [name for name in dict.fromkeys([*texts, label, *(source.where or {})]) if name]
-
-
-def _check_columns(source: Source, wanted: list[str], there: list[str]) -> None:
-    for column in wanted:
-        if column not in there:
-            near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
-            raise MissingColumn(
-                f"{Path(source.path).name} has no column '{column}'",
-                allowed=there,
-                do=f"did you mean '{near[0]}'?" if near else "name one of its columns",
-                source=source.path,
-                column=column,
-                nearest=near[0] if near else None,
-            )
 
 
 def _matches(row: Row, where: dict[str, str | int | bool]) -> bool:

@@ -7,13 +7,13 @@ import numpy as np
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
-from polyhead.text.tokenise import Input
+from polyhead.text.question import Given, texts_of
 
 
 def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
     """(kept, held out), each in the order of the file; about `fraction` of the rows are held out.
 
-    Rows whose texts are equal, but for case, spaces and the order of a pair, stay together. For
+    Rows whose texts are equal, but for case, spaces and the order of a pair or of options, stay together. For
     `single_label` each label gives its share, except that a label with one such group is kept. Raises
     EmptyData when a side is empty.
     """
@@ -53,5 +53,5 @@ def _taken(
     return taken, wanted - len(taken)
 
 
-def _key(given: Input) -> tuple[str, ...]:
-    return tuple(sorted(" ".join(text.casefold().split()) for text in given))
+def _key(given: Given) -> tuple[str, ...]:
+    return tuple(sorted(" ".join(text.casefold().split()) for text in texts_of(given)))

@@ -14,22 +14,27 @@ from polyhead import cost, plan
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
+from polyhead.engine.inputs import AnyInput, Passage, form_of, forms_of
 from polyhead.engine.session import Session
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, owners_of
 from polyhead.project import Branch, Strategy
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.base import LossName
 from polyhead.tasks.task import Task
 from polyhead.testing.check import Check
 from polyhead.testing.tiny import tiny_batch, tiny_part, tiny_tasks, tiny_trunk
-from polyhead.text.tokenise import Input
+from polyhead.text.question import Question
 from polyhead.trunk_data import TrunkData
 
-TEXTS: tuple[Input, ...] = (
+TEXTS: tuple[AnyInput, ...] = (
     ("where is my order 12?",),
     ("the lamp was late and broken, please refund my card today!",),
     ("thank you",),
     ("is the kettle good?", "the kettle is bad"),
     ("sad", "my phone bill is not good, ben and anna"),
+    Passage(question="who is happy?", context="anna was sad today. ben is happy and not late."),
+    Question(text="is the lamp good?", options=("not good", "good", "the kettle is late")),
+    Question(text="when was it late?", options=("today", "monday"), context="the order was late on monday."),
 )
 
 
@@ -86,13 +91,17 @@ def add_tiny(
     Bundle.open(root).add_task(record, arrays, scores={}, probes=[], card="", replace=replace)
 
 
-def outputs_by_task(session: Session, texts: tuple[Input, ...] = TEXTS) -> dict[str, list[np.ndarray]]:
+def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> dict[str, list[np.ndarray]]:
     """Every task's outputs for those of the texts that fit it."""
     found = {}
     for name, record in session.records.items():
-        pairs = record.task.pair != "none"
-        found[name] = session.outputs(name, [text for text in texts if (len(text) == 2) == pairs])
+        found[name] = session.outputs(name, inputs_for(record.task, texts))
     return found
+
+
+def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput]:
+    """Those of the texts that the task reads."""
+    return [text for text in texts if form_of(text) in forms_of(task)]
 
 
 def _part(path: Path, trunk: TrunkData, *, seed: int = 1) -> Any:
@@ -140,18 +149,31 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     stored = model.stored(plan.merge({task.name: path}), TextBatch(**fields))[task.name]
     second = [(stored.values.flip(0), stored.mask)] if path.head.separate else []
     outputs = part(stored.values, stored.mask, *second)
-    kind = kind_of(task)
-    targets = torch.zeros(outputs.shape[:-1], dtype=torch.int64)
-    if kind.loss in ("binary_cross_entropy", "squared_error"):
-        targets = torch.zeros(outputs.shape if kind.loss == "binary_cross_entropy" else len(outputs))
-    LOSSES[kind.loss](outputs, targets, None).backward()  # type: ignore[no-untyped-call]
+    loss = kind_of(task).loss
+    LOSSES[loss](outputs, _target(loss, outputs), None).backward()  # type: ignore[no-untyped-call]
     reached = {
         name for name, p in part.named_parameters() if p.grad is not None and bool(p.grad.abs().sum() > 0)
     }
-    # A key's bias cancels in the softmax: it is there and has no gradient but rounding.
-    free = {name for name in reached | set(dict(part.named_parameters())) if name.endswith("key.bias")}
+    # A bias that cancels in a softmax, of a key or over options or places, has no gradient but rounding.
+    cancels = ("key.bias", "head.output.bias") if loss in ("ranking", "span") else ("key.bias",)
+    free = {name for name in reached | set(dict(part.named_parameters())) if name.endswith(cancels)}
     assert reached - free == {name for name, _ in part.named_parameters()} - free, reached
     assert all(p.grad is None for p in model.trunk.parameters())
+
+
+def _target(loss: LossName, outputs: Any) -> Any:
+    """Some target for each loss: the first label, the first option of one question, the first place."""
+    import torch
+
+    if loss == "binary_cross_entropy":
+        return torch.zeros(outputs.shape)
+    if loss == "squared_error":
+        return torch.zeros(len(outputs))
+    if loss == "ranking":
+        return torch.tensor([(0, int(option == 0)) for option in range(len(outputs))])
+    if loss == "span":
+        return (torch.arange(outputs.shape[1]) == 0).long()[None, :, None].expand(outputs.shape)
+    return torch.zeros(outputs.shape[:-1], dtype=torch.int64)
 
 
 def _assert_saved(strategy: Strategy) -> None:
@@ -206,7 +228,7 @@ def _assert_independent(strategy: Strategy) -> None:
         turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
         for name, rows in whole.items():
             for one, other in zip(rows, turned[name], strict=True):
-                assert np.abs(one - other).max(initial=0.0) <= session.backend.tolerance, name
+                np.testing.assert_allclose(one, other, rtol=0, atol=session.backend.tolerance, err_msg=name)
 
 
 def _assert_same(

@@ -111,7 +111,7 @@ def _drawn(name: str, size: tuple[int, ...], rng: np.random.Generator) -> np.nda
 
 
 def tiny_tasks() -> tuple[Task, ...]:
-    """One task of each kind over one text, and pairs read jointly and separately."""
+    """One task of each kind that an encoder answers, and pairs read jointly and separately."""
     return (
         Task(name="mood", kind="single_label", labels=("bad", "good")),
         Task(name="topics", kind="multi_label", labels=("order", "bill", "person")),
@@ -119,6 +119,9 @@ def tiny_tasks() -> tuple[Task, ...]:
         Task(name="names", kind="tagging", labels=("O", "B-product", "I-product", "B-person", "I-person")),
         Task(name="same", kind="single_label", labels=("no", "yes"), pair="joined"),
         Task(name="alike", kind="regression", range=(0.0, 5.0), pair="separate"),
+        Task(name="reply", kind="multiple_choice"),
+        Task(name="where", kind="span"),
+        Task(name="who", kind="span", null_answers=True),
     )
 
 

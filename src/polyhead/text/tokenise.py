@@ -54,6 +54,7 @@ class Encoded(Value, eq=False):
     sequence: np.ndarray  # int8 (tokens,): 0 first text, 1 second text, -1 special token
     cut: int  # tokens that no window holds
     repaired: int  # lone surrogates replaced by U+FFFD
+    texts: int = 1  # texts of the input; each has tokens here, unless it is blank to the tokenizer
 
 
 def lone_surrogates(text: str) -> int:
@@ -228,6 +229,7 @@ def _assembled(
         sequence=np.concatenate(sequence),
         cut=cut,
         repaired=repaired,
+        texts=len(texts),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyhead.text.tokenise import Encoded
 
+NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -17,13 +18,24 @@ def words_of(text: str) -> np.ndarray:
     return np.array([found.span() for found in _WORD.finditer(text)], np.int32).reshape(-1, 2)
 
 
+def places_of(text: str) -> np.ndarray:
+    """Where an answer may begin or end, int32 (1 + words, 2): NOWHERE for "no answer", then `words_of(text)`."""
+    return np.concatenate([np.array([NOWHERE], np.int32), words_of(text)])
+
+
 def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
-    """For each word of the first text, int32 (words,): its first token that overlaps it, -1 if there is none.
+    """For each word of the only or second text, int32 (words,): its first token that overlaps it, -1 if none does.
 
     There is none when the word was cut away, is outside the window, or vanished in the tokenizer's
-    normalisation.
+    normalisation. NOWHERE is read at the first token of all, whatever that is ([CLS], <s>).
     """
-    real = np.flatnonzero((encoded.sequence == 0) & (encoded.offsets[:, 1] > encoded.offsets[:, 0]))
+    found = _overlapping(encoded, words)
+    return np.where((words == NOWHERE).all(axis=-1), 0, found).astype(np.int32) if len(words) else found
+
+
+def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
+    here = encoded.sequence == encoded.texts - 1
+    real = np.flatnonzero(here & (encoded.offsets[:, 1] > encoded.offsets[:, 0]))
     if not len(real) or not len(words):
         return np.full(len(words), -1, np.int32)
     starts, stops = encoded.offsets[real, 0], encoded.offsets[real, 1]
@@ -46,7 +58,7 @@ def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
     distance = np.full(len(words), -1.0)
     for index, window in enumerate(windows):
         tokens = first_subtokens(window, words)
-        text = np.flatnonzero(window.sequence == 0)
+        text = np.flatnonzero(window.sequence == window.texts - 1)
         if not len(text):
             continue
         left = np.where(index == 0, np.inf, tokens - text[0])

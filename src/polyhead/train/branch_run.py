@@ -116,8 +116,7 @@ class Branches:
 
     def evaluate(self, grown: Grown, split: Split) -> dict[str, float]:
         """All metrics of the task's kind on the whole split, as the branch will be served."""
-        outputs = self.outputs(grown, split)
-        return kind_of(self.prepared.task).evaluate(self.prepared.task, outputs, split.examples.targets)
+        return split.examples.scores(self.prepared.task, self.outputs(grown, split))
 
     def outputs(self, grown: Grown, split: Split) -> list[np.ndarray]:
         """The branch's outputs for every example of the split, as it will be served."""
@@ -161,11 +160,11 @@ class Branches:
         if seed is not None:
             training = msgspec.structs.replace(training, seed=seed)
         validation = self._examples("validation", path)
-        targets = self.prepared.validation.examples.targets
+        right = self.prepared.validation.examples
 
         def score() -> float:
             outputs = outputs_of(module.served(self._dtype), validation)
-            return kind.evaluate(task, outputs, targets)[kind.default_metric(task)]
+            return right.scores(task, outputs)[kind.default_metric(task)]
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
         balanced = (

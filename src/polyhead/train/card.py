@@ -11,7 +11,7 @@ from polyhead.train.task_run import Trained
 from polyhead.trunk_data import TrunkData
 
 
-def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
+def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, *, learned: bool = False) -> str:
     """Markdown for the task's README.md."""
     task, path = prepared.task, trained.path
     added = cost.added(merge({task.name: path}), task.name, trunk.architecture, tokens=32, folded=True)
@@ -33,7 +33,7 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData) -> str:
             "## Trained on",
             "",
             f"{sizes} examples; seed {prepared.training.seed}; best epoch {trained.fitted.best_epoch} by validation "
-            f"{metric}. The trunk `{trunk.name}` was frozen.",
+            f"{metric}. The trunk `{trunk.name}` {'learned with it' if learned else 'was frozen'}.",
             "",
             "## Scores on whole splits",
             "",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.tasks.kinds.base import LossName
-from polyhead.train.loss import LOSSES, UNLABELLED
+from polyhead.train.loss import LOSSES, UNLABELLED, by_example, competing, span_each
 
 Soft = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
@@ -20,7 +20,8 @@ def distilled(
     """`L(y, z_s) + tau^2 CE(softmax(z_t / tau), z_s / tau)`, without a weight between the two terms.
 
     A regression has `MSE(y, z_s) + MSE(z_t, z_s)`; several labels have one Bernoulli each; a tagging task has the
-    term for each labelled word. Class weights act on the first term alone. No gradient reaches the teacher.
+    term for each labelled word, a span task the mean of two terms for each row that counts. Class weights act on the
+    first term alone. No gradient reaches the teacher.
     """
     hard, soft = LOSSES[name], _SOFT[name]
 
@@ -44,6 +45,18 @@ def _values(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: floa
     return functional.mse_loss(outputs, teacher)
 
 
+def _options(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    found, taught = (by_example(one[:, 0] / temperature, targets) for one in (outputs, teacher))
+    return temperature**2 * functional.cross_entropy(found, torch.softmax(taught, dim=1))
+
+
+def _places(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    found, taught = (competing(one / temperature, targets) for one in (outputs, teacher))
+    shares = torch.softmax(taught, dim=1) * functional.log_softmax(found, dim=1)
+    _, counted = span_each(outputs, targets)
+    return temperature**2 * -(shares.sum(dim=(1, 2)) / 2 * counted).sum() / counted.sum().clamp(min=1)
+
+
 def _words(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:
     labelled = targets != UNLABELLED
     if not bool(labelled.any()):
@@ -56,4 +69,6 @@ _SOFT: dict[str, Soft] = {
     "binary_cross_entropy": _labels,
     "squared_error": _values,
     "word_cross_entropy": _words,
+    "ranking": _options,
+    "span": _places,
 }

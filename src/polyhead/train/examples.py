@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polyhead.store.features import Features
+from polyhead.text.question import Given, Question
 from polyhead.train.fit import Batch
 from polyhead.train.loss import UNLABELLED
 from polyhead.train.order import LengthSorted
@@ -24,26 +25,34 @@ class FeatureExamples(LengthSorted):
         *,
         second: Features | None = None,
         unread: Sequence[np.ndarray] | None = None,
+        options: np.ndarray | None = None,
     ) -> None:
-        """`unread` tells for each word of each example whether no token stands for it (cut away, say)."""
+        """`unread` tells for each word of each example whether no token stands for it (cut away, say).
+
+        `options` (examples,) are how many each has; `features` are then of all options, one example after the other.
+        """
         self._features, self._second = features, second
-        self._targets, self._unread = targets, unread
-        super().__init__(features.lengths if second is None else np.maximum(features.lengths, second.lengths))
+        self._targets, self._unread, self.options = targets, unread, options
+        lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
+        super().__init__(lengths if options is None else longest_option(lengths, options))
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
         if self._unread is not None:
             return self._unread[member]
         target = self._targets[member]
+        if _is_answers(target):
+            return np.zeros(self._features.lengths[member], bool)
         return np.zeros(len(target), bool) if _is_words(target) else None
 
     def batch(self, members: np.ndarray) -> Batch:
         """The features of these examples, decoded, and their targets."""
-        arguments: tuple[object, ...] = _tensors(self._features, members)
+        rows = members if self.options is None else option_rows(members, self.options)
+        arguments: tuple[object, ...] = _tensors(self._features, rows)
         if self._second is not None:
-            arguments = (*arguments, _tensors(self._second, members))
-        targets = [without_unread(self._targets[i], self.unread(i)) for i in members]
-        return Batch(arguments=arguments, targets=stacked(targets), members=members)
+            arguments = (*arguments, _tensors(self._second, rows))
+        targets = batch_targets(self._targets, members, self.unread, self.options)
+        return Batch(arguments=arguments, targets=targets, members=members)
 
 
 def _tensors(features: Features, members: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -59,16 +68,75 @@ def padded_words(words: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(out)
 
 
+def options_in(inputs: Sequence[Given]) -> np.ndarray | None:
+    """How many options each input has, int64 (inputs,); None for inputs that are no questions with options."""
+    counts = [len(given.options) for given in inputs if isinstance(given, Question)]
+    return np.array(counts, np.int64) if counts else None
+
+
+def option_rows(members: np.ndarray, options: np.ndarray) -> np.ndarray:
+    """The rows of these examples' options, in a list that holds every example's options one after the other."""
+    stops = np.cumsum(options)
+    return np.concatenate([np.arange(stops[i] - options[i], stops[i]) for i in members])
+
+
+def longest_option(lengths: np.ndarray, options: np.ndarray) -> np.ndarray:
+    """The largest length among each example's options: (examples,) of (options of all,)."""
+    return np.asarray(np.maximum.reduceat(lengths, np.cumsum(options) - options))
+
+
+def batch_targets(
+    targets: Sequence[np.ndarray],
+    members: np.ndarray,
+    unread: Callable[[int], np.ndarray | None],
+    options: np.ndarray | None,
+) -> Tensor:
+    """The targets of a batch as the loss of their kind reads them."""
+    if options is None:
+        return stacked([without_unread(targets[i], unread(i)) for i in members])
+    marks = [np.arange(options[i]) == targets[i] for i in members]
+    which = np.repeat(np.arange(len(members)), options[members])
+    return torch.from_numpy(np.stack([which, np.concatenate(marks)], axis=1).astype(np.int64))
+
+
+def soft_targets(outputs: Sequence[np.ndarray], options: np.ndarray | None) -> Tensor:
+    """A teacher's outputs of a batch: (rows, labels), (options of all, 1), or (rows, words, labels).
+
+    Words beyond a row's end are zeros, and so are words that were not read.
+    """
+    if options is not None:
+        return torch.from_numpy(np.concatenate(outputs)[:, None])
+    if outputs[0].ndim == 1:
+        return torch.from_numpy(np.stack(outputs))
+    longest = max(1, max(len(one) for one in outputs))
+    out = np.zeros((len(outputs), longest, outputs[0].shape[-1]), np.float32)
+    for row, one in enumerate(outputs):
+        out[row, : len(one)] = np.nan_to_num(one)
+    return torch.from_numpy(out)
+
+
 def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
-    """The target with UNLABELLED for words that no token stands for: nothing is to be learned from them."""
-    return target if unread is None else np.where(unread, UNLABELLED, target)
+    """The target with UNLABELLED for words that no token stands for: nothing is to be learned from them.
+
+    Of the right answers of a text the first is taken, as int64 (places, 2): 1 where it begins and where it ends, 0 at
+    other places; both ends are left out where one of them is unread.
+    """
+    if unread is None:
+        return target
+    if not _is_answers(target):
+        return np.where(unread, UNLABELLED, target)
+    marks = np.where(unread, UNLABELLED, 0).astype(np.int64)[:, None].repeat(2, axis=1)
+    first, last = target[0, :2]
+    if not unread[first] and not unread[last]:
+        marks[first, 0] = marks[last, 1] = 1
+    return marks
 
 
 def stacked(targets: Sequence[np.ndarray]) -> Tensor:
-    """One tensor of targets; rows of words are padded with UNLABELLED to the longest."""
-    if _is_words(targets[0]):
+    """One tensor of targets; rows of words or places are padded with UNLABELLED to the longest."""
+    if _is_words(targets[0]) or _is_answers(targets[0]):
         longest = max(1, max(len(words) for words in targets))
-        out = np.full((len(targets), longest), UNLABELLED, np.int64)
+        out = np.full((len(targets), longest, *targets[0].shape[1:]), UNLABELLED, np.int64)
         for row, words in enumerate(targets):
             out[row, : len(words)] = words
         return torch.from_numpy(out)
@@ -79,12 +147,25 @@ def _is_words(target: np.ndarray) -> bool:
     return target.ndim == 1 and target.dtype == np.int64
 
 
+def _is_answers(target: np.ndarray) -> bool:
+    return target.ndim == 2
+
+
 @torch.inference_mode()
-def outputs_of(module: torch.nn.Module, examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
-    """The module's outputs for every example, in the examples' order; words without padding, unread ones NaN."""
+def outputs_of(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
+    """The module's outputs for every example, in the examples' order.
+
+    Words are without padding, unread ones NaN; an example's options are (options,).
+    """
     found: list[np.ndarray | None] = [None] * examples.count
-    for piece in examples.in_order(batch):
+    options = examples.options
+    for piece in examples.in_order(batch if options is None else max(1, batch // int(options.max()))):
         outputs = module(*piece.arguments).float().numpy()
+        if options is not None:
+            several = np.split(outputs[:, 0], np.cumsum(options[piece.members])[:-1])
+            for member, own in zip(piece.members, several, strict=True):
+                found[member] = own
+            continue
         for row, member in enumerate(piece.members):
             unread = examples.unread(member)
             if unread is None:

@@ -16,9 +16,17 @@ from polyhead.nn.trunk import Trunk
 from polyhead.plan import Path
 from polyhead.sharing.pooled import PooledPart
 from polyhead.text.batch import batches
-from polyhead.text.tokenise import Input, Tokeniser
+from polyhead.text.question import Given, read_alone
+from polyhead.text.tokenise import Tokeniser
 from polyhead.text.words import first_subtokens
-from polyhead.train.examples import padded_words, stacked, without_unread
+from polyhead.train.examples import (
+    batch_targets,
+    longest_option,
+    option_rows,
+    options_in,
+    padded_words,
+    soft_targets,
+)
 from polyhead.train.fit import Batch
 from polyhead.train.order import LengthSorted
 from polyhead.trunk_data import TrunkData
@@ -58,21 +66,22 @@ class FineTuned(nn.Module):
 
 
 class TextExamples(LengthSorted):
-    """Labelled texts, tokenised once; batches like those of `FeatureExamples`."""
+    """Labelled texts, tokenised once; batches like those of `FeatureExamples`, with a row for each option."""
 
     def __init__(
         self,
         tokeniser: Tokeniser,
-        inputs: Sequence[Input],
+        inputs: Sequence[Given],
         targets: Sequence[np.ndarray],
         words: Sequence[np.ndarray] | None = None,
         soft: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """`soft` are a teacher's outputs (labels,), one array an example."""
-        self._soft = soft
-        self._encoded, self._targets = tokeniser.encode(inputs), targets
+        """`soft` are a teacher's outputs, (labels,) or (options,), one array an example."""
+        self._soft, self.options = soft, options_in(inputs)
+        self._encoded, self._targets = tokeniser.encode(read_alone(inputs)), targets
         self._pad_id = tokeniser.pad_id
-        super().__init__(np.array([len(e.ids) for e in self._encoded]))
+        lengths = np.array([len(e.ids) for e in self._encoded])
+        super().__init__(lengths if self.options is None else longest_option(lengths, self.options))
         self._words = (
             [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)]
             if words is not None
@@ -85,16 +94,22 @@ class TextExamples(LengthSorted):
 
     def batch(self, members: np.ndarray) -> Batch:
         """These texts as ids, padded to the longest of them."""
-        encoded = [self._encoded[i] for i in members]
+        rows = members if self.options is None else option_rows(members, self.options)
+        encoded = [self._encoded[i] for i in rows]
         piece = next(batches(encoded, token_budget=1, pad_id=self._pad_id, fixed_rows=len(encoded)))
-        members = members[piece.members]
+        order = np.arange(len(rows))
+        if self.options is None:
+            members = members[piece.members]
+        else:
+            order = np.argsort(piece.members)  # an example's options stay together
         words = None if self._words is None else padded_words([self._words[i] for i in members])
         texts = TextBatch(
-            ids=torch.from_numpy(piece.ids),
-            mask=torch.from_numpy(piece.mask),
-            segments=torch.from_numpy(piece.segments),
+            ids=torch.from_numpy(piece.ids[order]),
+            mask=torch.from_numpy(piece.mask[order]),
+            segments=torch.from_numpy(piece.segments[order]),
             words=words,
         )
-        targets = [without_unread(self._targets[i], self.unread(i)) for i in members]
-        soft = None if self._soft is None else torch.from_numpy(np.stack([self._soft[i] for i in members]))
-        return Batch(arguments=(texts,), targets=stacked(targets), members=members, soft=soft)
+        targets = batch_targets(self._targets, members, self.unread, self.options)
+        soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
+        tokens = int(piece.mask.sum())
+        return Batch(arguments=(texts,), targets=targets, members=members, soft=soft, tokens=tokens)

@@ -6,11 +6,13 @@ Everything random in epoch e comes from (seed, e), so a resumed run is the unint
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -19,11 +21,13 @@ from torch import Tensor, nn
 
 from polyhead.errors import TrainError
 from polyhead.project import Training
-from polyhead.train.events import Events
+from polyhead.train.devices import Alone, Done, check_same, from_first
+from polyhead.train.events import Events, Meter, Update
 
 SAVE_SECONDS = (
     5.0  # a kill loses at most this much, and an epoch, of a task's training; epochs of small tasks take less
 )
+STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +37,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     targets: Tensor
     members: np.ndarray
     soft: Tensor | None = None
+    tokens: int = 0  # that are read, without padding; 0 where nobody counts
 
 
 class Examples(Protocol):
@@ -60,30 +65,75 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Course:
-    """A training run of `module`, in place; it may stop after any epoch and go on as if it had never stopped.
+class Feed(Protocol):
+    """Where updates come from: each is one or several micro-batches, with the name of the task of each."""
 
-    `loss` gets outputs, targets, `weights` and, where batches carry it, what a teacher answers. `score` evaluates the
-    module as it stands (higher is better). With `checkpoint`, the state is saved there after an epoch, at most every
-    SAVE_SECONDS, and a run that was interrupted goes on after the last epoch saved.
+    steps: int  # updates an epoch
+
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+        """One epoch, from 0; all its randomness comes from the seed and the epoch. None: another process's batch."""
+
+    def seen(self, epochs: int) -> int:
+        """Examples that were read in so many epochs, which are all so far."""
+
+    def state(self) -> dict[str, list[int]]:
+        """What a resumed run must know of the epochs before."""
+
+    def restore(self, state: dict[str, list[int]]) -> None:
+        """Goes on after the epochs that gave this state."""
+
+
+class Passes:
+    """One task: an epoch is a pass over its examples, an update one batch."""
+
+    def __init__(self, examples: Examples, training: Training) -> None:
+        self._examples, self._training = examples, training
+        self.steps = examples.steps(training.batch)
+
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+        """Every example once, in a random order of the epoch's own."""
+        generator = np.random.default_rng(stream(self._training.seed, "order", epoch))
+        for batch in self._examples.shuffled(self._training.batch, generator):
+            yield (("", batch),)
+
+    def seen(self, epochs: int) -> int:
+        """All of them in each."""
+        return epochs * self._examples.count
+
+    def state(self) -> dict[str, list[int]]:
+        """Nothing: epochs do not depend on those before."""
+        return {}
+
+    def restore(self, state: dict[str, list[int]]) -> None:
+        """Nothing to go on from."""
+
+
+class Curriculum:
+    """A training run of `devices.module`, in place; it may stop after any epoch and go on as if it had never stopped.
+
+    An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the module as it
+    stands (higher is better). `rate` gives the multiple of the learning rate at which a parameter learns, by its name.
+    Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
+    saved there after an epoch, at most every SAVE_SECONDS, and a run that was interrupted goes on after the last epoch
+    saved. `meter` hears of every update and epoch.
     """
 
     def __init__(
         self,
-        module: nn.Module,
-        examples: Examples,
+        devices: Alone,
+        feed: Feed,
         *,
-        loss: Callable[..., Tensor],
         score: Callable[[], float],
         training: Training,
-        weights: Tensor | None = None,
+        rate: Callable[[str], float] = lambda name: 1.0,
         checkpoint: Path | None = None,
         events: Events | None = None,
+        meter: Meter | None = None,
         label: str = "training",
     ) -> None:
-        self._run = _Run(module, examples, training, checkpoint)
+        self._run = _Run(devices, feed, training, rate, checkpoint)
         self._run.resume()
-        self._loss, self._score, self._weights = loss, score, weights
+        self._score, self._meter = score, meter or Meter(Events(), {"": ""})
         self._events, self._label, self._seconds = events or Events(), label, 0.0
 
     @property
@@ -98,16 +148,21 @@ class Course:
 
     def advance(self, epochs: int) -> float:
         """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
-        run, began = self._run, time.monotonic()
-        progress = self._events.progress(self._label, unit="epochs")
+        run, meter, began, steps = self._run, self._meter, time.monotonic(), self._run.feed.steps
+        progress = self._progress = self._events.progress(self._label, unit="updates", done=run.done * steps)
         while not run.is_over and run.done < epochs:
             started = time.monotonic()
-            mean_loss = run.epoch(self._loss, self._weights)
+            meter.start()
+            mean_loss = run.epoch(partial(self._step, started))
+            meter.tell()
             run.module.eval()
-            run.note(mean_loss, self._score(), time.monotonic() - started)
+            with run.devices.published():
+                score = self._score()
+            run.note(mean_loss, score, time.monotonic() - started)
             last = run.history[-1]
+            meter.epoch(last, step=run.done * steps)
             said = f"loss {last['loss']:.4f}, validation {last['score']:.4f}"
-            progress.update(run.done, run.training.epochs, said)
+            progress.update(run.done * steps, run.training.epochs * steps, said)
             run.save()
         progress.finish()
         self._seconds += time.monotonic() - began
@@ -127,8 +182,47 @@ class Course:
             best_epoch=run.best_epoch,
             score=run.best_score,
             history=tuple(run.history),
-            examples_seen=len(run.history) * run.examples.count,
+            examples_seen=run.feed.seen(run.done),
             seconds=self._seconds,
+        )
+
+    def _step(self, started: float, update: Update, mean_loss: float) -> None:
+        """Long epochs show where they stand."""
+        self._meter.update(update)
+        if time.monotonic() - started > STEP_SECONDS:
+            tokens = self._meter.tokens_a_second
+            note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
+            self._progress.update(update.step, self._run.training.epochs * self._run.feed.steps, note)
+
+
+class Course(Curriculum):
+    """A training run of one task. `loss` gets outputs, targets, `weights` and, where batches carry it, soft targets."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        examples: Examples,
+        *,
+        loss: Callable[..., Tensor],
+        score: Callable[[], float],
+        training: Training,
+        weights: Tensor | None = None,
+        checkpoint: Path | None = None,
+        events: Events | None = None,
+        label: str = "training",
+    ) -> None:
+        def objective(task: str, batch: Batch) -> Tensor:
+            taught = () if batch.soft is None else (batch.soft,)
+            return loss(module(*batch.arguments), batch.targets, weights, *taught)
+
+        super().__init__(
+            Alone(module, objective),
+            Passes(examples, training),
+            score=score,
+            training=training,
+            checkpoint=checkpoint,
+            events=events,
+            label=label,
         )
 
 
@@ -136,12 +230,19 @@ class _Run:
     """State of one training run; everything that a resumed run needs is in `state`."""
 
     def __init__(
-        self, module: nn.Module, examples: Examples, training: Training, checkpoint: Path | None
+        self,
+        devices: Alone,
+        feed: Feed,
+        training: Training,
+        rate: Callable[[str], float],
+        checkpoint: Path | None,
     ) -> None:
-        self.module, self.examples, self.training, self.checkpoint = module, examples, training, checkpoint
+        module = devices.module
+        self.devices, self.module, self.feed = devices, module, feed
+        self.training, self.checkpoint = training, checkpoint
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            _groups(module, training.weight_decay), lr=training.learning_rate, fused=True
+            _groups(module, training.weight_decay, rate), lr=training.learning_rate, fused=True
         )
         self.history: list[dict[str, float]] = []
         self.best_state = _copy(module)
@@ -157,31 +258,28 @@ class _Run:
         stale = self.done - self.best_epoch >= self.training.patience
         return self.done >= self.training.epochs or (self.done > 0 and stale)
 
-    def epoch(self, loss: Callable[..., Tensor], weights: Tensor | None) -> float:
-        """One pass; gives the mean loss over its batches."""
-        training, number = self.training, self.done
-        torch.manual_seed(stream(training.seed, "dropout", number))
-        generator = np.random.default_rng(stream(training.seed, "order", number))
-        steps = self.examples.steps(training.batch)
-        total, self_steps = 0.0, number * steps
+    def epoch(self, told: Callable[[Update, float], None]) -> float:
+        """One epoch of updates; gives the mean loss over them. `told` hears each update and the mean loss so far."""
+        training, number, steps, place = self.training, self.done, self.feed.steps, self.devices.place
+        own = () if place.world == 1 else (place.rank,)
+        torch.manual_seed(stream(training.seed, "dropout", number, *own))
+        total = 0.0
         self.module.train()
-        for index, batch in enumerate(self.examples.shuffled(training.batch, generator)):
-            rate = _rate(self_steps + index, training.epochs * steps, training.warmup)
+        for index, update in enumerate(self.feed.updates(number)):
+            share = _rate(number * steps + index, training.epochs * steps, training.warmup)
             for group in self.optimizer.param_groups:
-                group["lr"] = training.learning_rate * rate
-            taught = () if batch.soft is None else (batch.soft,)
-            value = loss(self.module(*batch.arguments), batch.targets, weights, *taught)
-            if not torch.isfinite(value):
-                raise TrainError(
-                    f"the loss is not finite in epoch {number + 1}, step {index + 1}",
-                    got=float(value.detach()),
-                    do="lower learning_rate",
-                )
+                group["lr"] = training.learning_rate * share * group["scale"]
             self.optimizer.zero_grad(set_to_none=True)
-            value.backward()  # type: ignore[no-untyped-call]
+            done = self.devices.learn(update)
+            tasks = [task for task, _ in update]
+            _check_finite(tasks, done, epoch=number + 1, step=index + 1)
             nn.utils.clip_grad_norm_(self.parameters, training.clip)
             self.optimizer.step()
-            total += float(value.detach())
+            total += sum(done.losses)
+            losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
+            step, rate = number * steps + index + 1, training.learning_rate * share
+            fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
+            told(fact, total / (index + 1))
         return total / max(steps, 1)
 
     def note(self, mean_loss: float, score: float, seconds: float) -> None:
@@ -191,48 +289,76 @@ class _Run:
             self.best_score, self.best_epoch, self.best_state = score, self.done, _copy(self.module)
 
     def save(self) -> None:
-        """Writes the checkpoint under a temporary name, then renames it; not more often than SAVE_SECONDS."""
-        if self.checkpoint is None or time.monotonic() - self.saved < SAVE_SECONDS:
+        """Writes the checkpoint, not more often than SAVE_SECONDS; the first process does, with what all hold."""
+        if self.checkpoint is None:
+            return
+        devices = self.devices
+        if not from_first(devices.place, time.monotonic() - self.saved >= SAVE_SECONDS):
             return
         self.saved = time.monotonic()
         state = {
-            "module": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "module": devices.whole(self.module.state_dict()),
+            "optimizer": devices.whole_optimizer(self.optimizer),
+            "feed": self.feed.state(),
             "history": self.history,
-            "best": [self.best_state, self.best_score, self.best_epoch],
+            "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
         }
-        temporary = self.checkpoint.with_name(self.checkpoint.name + ".tmp")
-        try:
-            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as out:
-                torch.save(state, out)
-                out.flush()
-                os.fsync(out.fileno())
-            temporary.replace(self.checkpoint)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise TrainError(
-                f"cannot write the checkpoint {self.checkpoint}",
-                got=error.strerror,
-                do="free some disk space and run the same command again; finished tasks and epochs are kept",
-            ) from None
+        if devices.place.is_first:
+            _write(self.checkpoint, state)
 
     def resume(self) -> None:
-        """Goes on from the checkpoint, if there is a readable one."""
-        if self.checkpoint is None or not self.checkpoint.exists():
-            return
-        try:
-            state = torch.load(self.checkpoint, weights_only=True)
-        except Exception as error:  # torch raises many types for a file it cannot read
+        """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            state, devices = _read(self.checkpoint), self.devices
+            self.module.load_state_dict(devices.split(state["module"]))
+            self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
+            self.feed.restore(state["feed"])
+            self.history = state["history"]
+            best, self.best_score, self.best_epoch = state["best"]
+            self.best_state = devices.split(best)
+        check_same(self.devices.place, self.done)
+
+
+def _write(checkpoint: Path, state: dict[str, Any]) -> None:
+    """Under a temporary name, then renamed."""
+    temporary = checkpoint.with_name(checkpoint.name + ".tmp")
+    try:
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as out:
+            torch.save(state, out)
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(checkpoint)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise TrainError(
+            f"cannot write the checkpoint {checkpoint}",
+            got=error.strerror,
+            do="free some disk space and run the same command again; finished tasks and epochs are kept",
+        ) from None
+
+
+def _read(checkpoint: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many types for a file it cannot read
+        raise TrainError(
+            f"the checkpoint {checkpoint} cannot be read",
+            got=str(error).splitlines()[0],
+            do="delete it; the task then starts anew, and finished tasks are kept",
+        ) from None
+    return state
+
+
+def _check_finite(tasks: Sequence[str], done: Done, *, epoch: int, step: int) -> None:
+    for task, value in zip(tasks, done.losses, strict=True):
+        if not math.isfinite(value):
+            of = f" of task '{task}'" if task else ""
             raise TrainError(
-                f"the checkpoint {self.checkpoint} cannot be read",
-                got=str(error).splitlines()[0],
-                do="delete it; the task then starts anew, and finished tasks are kept",
-            ) from None
-        self.module.load_state_dict(state["module"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.history = state["history"]
-        self.best_state, self.best_score, self.best_epoch = state["best"]
+                f"the loss{of} is not finite in epoch {epoch}, step {step}",
+                got=value,
+                do="lower learning_rate",
+            )
 
 
 def stream(seed: int, *names: object) -> int:
@@ -247,12 +373,15 @@ def _rate(step: int, steps: int, warmup: float) -> float:
     return (step + 1) / rising if step < rising else max(0.0, (steps - step) / max(1, steps - rising))
 
 
-def _groups(module: nn.Module, decay: float) -> list[dict[str, object]]:
-    """Weight decay on matrices only: not on biases, norms, queries and mixes."""
-    named = [p for p in module.parameters() if p.requires_grad]
+def _groups(module: nn.Module, decay: float, rate: Callable[[str], float]) -> list[dict[str, object]]:
+    """Weight decay on matrices only: not on biases, norms, queries and mixes. A group for each rate of learning."""
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((rate(name), parameter.ndim >= 2), []).append(parameter)
     return [
-        {"params": [p for p in named if p.ndim >= 2], "weight_decay": decay},
-        {"params": [p for p in named if p.ndim < 2], "weight_decay": 0.0},
+        {"params": several, "weight_decay": decay if matrices else 0.0, "scale": scale}
+        for (scale, matrices), several in groups.items()
     ]
 
 

@@ -42,7 +42,7 @@ def outlook(
             )
         )
     lines += table(rows)
-    lines += _skipped(todo)
+    lines += skipped(todo)
     everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
     lines.append(
         f"one pass of the trunk: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
@@ -63,7 +63,8 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _skipped(todo: Sequence[Prepared]) -> list[str]:
+def skipped(todo: Sequence[Prepared]) -> list[str]:
+    """A line for each split of which rows were left out or changed."""
     lines = []
     for p in todo:
         for s in p.splits:

@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import EmptyData
 from polyhead.project import Project, Strategy, TaskEntry, Training, strategy_of, training_of
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import split
 from polyhead.tasks.task import Task
+from polyhead.text.question import Given, Question, read_alone, texts_of
 from polyhead.text.tokenise import Input
 from polyhead.train.fit import stream
 
@@ -30,8 +32,10 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256, in hex, of inputs and targets in order."""
         total = hashlib.sha256()
-        for text, target in zip(self.examples.inputs, self.examples.targets, strict=True):
-            total.update(msgspec.json.encode([t.encode("utf-8", "surrogatepass").hex() for t in text]))
+        for given, target in zip(self.examples.inputs, self.examples.targets, strict=True):
+            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(given)]
+            parts = [texts, len(given.options)] if isinstance(given, Question) else texts
+            total.update(msgspec.json.encode(parts))
             total.update(np.ascontiguousarray(target).tobytes())
         for words in self.examples.words or []:
             total.update(np.ascontiguousarray(words).tobytes())
@@ -58,7 +62,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         """What decides the trained part, besides the trunk; equal fingerprints need no second training."""
         return {
             "trainer": TRAINER,
-            "task": msgspec.to_builtins(self.task),
+            "task": _told(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
             "training": msgspec.to_builtins(self.training),
             "data": {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in self.splits},
@@ -96,8 +100,19 @@ def _prepared(project: Project, entry: TaskEntry, folder: Path) -> Prepared:
     )
 
 
-def single_inputs(inputs: Sequence[Input], task: Task) -> list[list[Input]]:
-    """What the trunk reads for these inputs: themselves, or for pairs read separately the first and second texts."""
+def _told(task: Task) -> dict[str, object]:
+    """The task's fields; those that early tasks did not have only where they say something."""
+    plain: dict[str, object] = msgspec.to_builtins(task)
+    fields = msgspec.structs.fields(Task)
+    return {f.name: plain[f.name] for f in fields if f.name in FIRST_KEYS or plain[f.name] != f.default}
+
+
+def single_inputs(inputs: Sequence[Given], task: Task) -> list[list[Input]]:
+    """What the trunk reads for these inputs: themselves, for pairs read separately the first and second texts.
+
+    For questions with options it is every option's pair, one question after the other.
+    """
+    alone = read_alone(inputs)
     if task.pair != "separate":
-        return [list(inputs)]
-    return [[(pair[0],) for pair in inputs], [(pair[-1],) for pair in inputs]]
+        return [alone]
+    return [[(pair[0],) for pair in alone], [(pair[-1],) for pair in alone]]

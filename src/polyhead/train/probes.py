@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead.text.tokenise import Input
+from polyhead.bundle.probe import Probe
+from polyhead.text.question import Given, texts_of
 from polyhead.train.prepare import Prepared
 
 PROBES = 64  # at least so many, where the validation split has them
@@ -41,19 +42,24 @@ def _with_every_label(targets: Sequence[np.ndarray]) -> set[int]:
 
 
 def _labels_in(target: np.ndarray) -> set[int]:
-    """Indices of the labels that a target gives: one, one a word, or where it is 1; none for a number."""
+    """Indices of the labels that a target gives: one, one a word, or where it is 1; none for a number.
+
+    Of the answers in a text it is whether there is one.
+    """
+    if target.ndim == 2:
+        return {int(target[0, 1] > 0)}
     if np.issubdtype(target.dtype, np.integer):
         return set(np.unique(target).tolist())
     return set(np.flatnonzero(target).tolist()) if target.ndim else set()
 
 
-def _longest(inputs: Sequence[Input]) -> int:
-    return max(range(len(inputs)), key=lambda index: sum(len(text) for text in inputs[index]))
+def _longest(inputs: Sequence[Given]) -> int:
+    return max(range(len(inputs)), key=lambda index: sum(len(text) for text in texts_of(inputs[index])))
 
 
-def _unlike_ascii(inputs: Sequence[Input]) -> list[int]:
+def _unlike_ascii(inputs: Sequence[Given]) -> list[int]:
     """The first row that is farthest from ASCII, if any is: combining or astral characters, then any other."""
-    strange = [max(_strangeness(text) for text in given) for given in inputs]
+    strange = [max(_strangeness(text) for text in texts_of(given)) for given in inputs]
     most = max(strange)
     return [strange.index(most)] if most else []
 
@@ -72,7 +78,5 @@ def _spread(rows: Sequence[int], count: int) -> list[int]:
 
 def _probe(prepared: Prepared, index: int) -> dict[str, object]:
     examples = prepared.validation.examples
-    probe: dict[str, object] = {"text": list(examples.inputs[index])}
-    if examples.words is not None:
-        probe["words"] = examples.words[index].tolist()
-    return probe
+    words = None if examples.words is None else examples.words[index]
+    return Probe.of(examples.inputs[index], words).line()

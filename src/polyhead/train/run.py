@@ -16,7 +16,6 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.isolation import certified
 from polyhead.errors import ConfigError, TrainError, WrongTrunk
-from polyhead.nn.load import load_trunk
 from polyhead.plan import Path
 from polyhead.project import Branch, Choice, Pooled, Project, strategy_of
 from polyhead.sharing.branch import private_layers
@@ -35,10 +34,12 @@ from polyhead.train.card import card_of
 from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events, duration
 from polyhead.train.extract import Extraction, Extractor
+from polyhead.train.lineage import load_any_trunk
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
 from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.probes import probes_of
+from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task, wanted
 from polyhead.trunk_data import TrunkData
@@ -67,6 +68,10 @@ def train_project(
     `folder` is where relative paths start. Features and checkpoints are kept in `cache` (default: beside the
     bundle), so an interrupted run goes on where it stopped and another task over the same texts encodes nothing.
     """
+    if has_summaries(project):
+        return train_with_summaries(
+            train_project, project, folder=folder, cache=cache, events=events, only=only
+        )
     began, events = time.monotonic(), events or Events()
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
@@ -75,8 +80,7 @@ def train_project(
         entries = tuple(entry for entry in project.tasks if entry.name in only)
         project = msgspec.structs.replace(project, tasks=entries)
     prepared = prepare(project, folder)
-    data = load_trunk(project.trunk.place(folder), max_tokens=project.trunk.max_tokens)
-    data = msgspec.structs.replace(data, name=project.trunk.name)
+    data = load_any_trunk(project, folder)
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
@@ -126,7 +130,7 @@ def _opened(root: FilePath, extractor: Extractor) -> Bundle:
     if not (root / "bundle.json").exists():
         return write_bundle(root, extractor.data)
     bundle = Bundle.open(root)
-    if bundle.digest != extractor.digest and not bundle.tasks and not any(root.glob("tasks/*")):
+    if bundle.digest != extractor.digest and not bundle.tasks and not _holds_any(root):
         shutil.rmtree(root)  # a run that was stopped before its first task left a trunk only
         return write_bundle(root, extractor.data)
     if bundle.digest != extractor.digest:
@@ -136,6 +140,11 @@ def _opened(root: FilePath, extractor: Extractor) -> Bundle:
             do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
         )
     return bundle
+
+
+def _holds_any(root: FilePath) -> bool:
+    """Whether tasks, or models of their own, were ever written there."""
+    return any(root.glob("tasks/*")) or any(root.glob("models/*"))
 
 
 def _described(data: TrunkData) -> str:

@@ -15,8 +15,16 @@ from polyhead.plan import Path
 from polyhead.sharing.branch import BranchPart, tap_of, tap_path
 from polyhead.store.features import Features
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.question import read_alone
 from polyhead.text.words import first_subtokens
-from polyhead.train.examples import padded_words, stacked, without_unread
+from polyhead.train.examples import (
+    batch_targets,
+    longest_option,
+    option_rows,
+    options_in,
+    padded_words,
+    soft_targets,
+)
 from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fit import Batch
 from polyhead.train.order import LengthSorted
@@ -47,10 +55,12 @@ class TapExamples(LengthSorted):
         words: Sequence[np.ndarray] | None = None,
         soft: Sequence[np.ndarray] | None = None,
         teacher: Callable[..., Tensor] | None = None,
+        options: np.ndarray | None = None,
     ) -> None:
         self._features, self._second, self._targets, self._words = features, second, targets, words
-        self._soft, self._teacher = soft, teacher
-        super().__init__(features.lengths if second is None else np.maximum(features.lengths, second.lengths))
+        self._soft, self._teacher, self.options = soft, teacher, options
+        lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
+        super().__init__(lengths if options is None else longest_option(lengths, options))
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
@@ -58,12 +68,13 @@ class TapExamples(LengthSorted):
 
     def batch(self, members: np.ndarray) -> Batch:
         """The kept states of these examples and their targets."""
+        rows = members if self.options is None else option_rows(members, self.options)
         words = None if self._words is None else padded_words([self._words[i] for i in members])
-        arguments: tuple[object, ...] = (_taken(self._features, members, words),)
+        arguments: tuple[object, ...] = (_taken(self._features, rows, words),)
         if self._second is not None:
-            arguments = (*arguments, _taken(self._second, members, None))
-        targets = stacked([without_unread(self._targets[i], self.unread(i)) for i in members])
-        soft = None if self._soft is None else _stacked_outputs([self._soft[i] for i in members])
+            arguments = (*arguments, _taken(self._second, rows, None))
+        targets = batch_targets(self._targets, members, self.unread, self.options)
+        soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
         if self._teacher is not None:
             soft = self._teacher(*arguments)
         return Batch(arguments=arguments, targets=targets, members=members, soft=soft)
@@ -128,7 +139,7 @@ def tap_examples(
     words = None
     if kind_of(prepared.task).per_word:
         assert split.examples.words is not None
-        encoded = extractor.tokeniser.encode(split.examples.inputs)
+        encoded = extractor.tokeniser.encode(read_alone(split.examples.inputs))
         words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
     return TapExamples(
         features[0],
@@ -137,6 +148,7 @@ def tap_examples(
         words=words,
         soft=soft,
         teacher=teacher,
+        options=options_in(split.examples.inputs),
     )
 
 
@@ -145,14 +157,3 @@ def _taken(features: Features, members: np.ndarray, words: Tensor | None) -> Tap
     return TapBatch(
         hidden=torch.from_numpy(taken.values)[:, :, 0], mask=torch.from_numpy(taken.mask), words=words
     )
-
-
-def _stacked_outputs(outputs: Sequence[np.ndarray]) -> Tensor:
-    """(rows, labels), or (rows, words, labels) padded with zeros; a word that was not read is zeros too."""
-    if outputs[0].ndim == 1:
-        return torch.from_numpy(np.stack(outputs))
-    longest = max(1, max(len(one) for one in outputs))
-    out = np.zeros((len(outputs), longest, outputs[0].shape[-1]), np.float32)
-    for row, one in enumerate(outputs):
-        out[row, : len(one)] = np.nan_to_num(one)
-    return torch.from_numpy(out)

@@ -13,8 +13,9 @@ from polyhead.plan import Codec, Path
 from polyhead.project import Pooled
 from polyhead.sharing.pooled import PooledPart, pooled_path
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.question import read_alone
 from polyhead.train.events import Events
-from polyhead.train.examples import FeatureExamples, outputs_of
+from polyhead.train.examples import FeatureExamples, options_in, outputs_of
 from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
@@ -101,10 +102,8 @@ def evaluate_part(
     module: PooledPart, prepared: Prepared, split: Split, path: Path, extractor: Extractor
 ) -> dict[str, float]:
     """All metrics of the task's kind on the whole split."""
-    examples = examples_of(prepared, split, path, extractor)
-    return kind_of(prepared.task).evaluate(
-        prepared.task, outputs_of(module, examples), split.examples.targets
-    )
+    outputs = outputs_of(module, examples_of(prepared, split, path, extractor))
+    return split.examples.scores(prepared.task, outputs)
 
 
 def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extractor) -> FeatureExamples:
@@ -119,7 +118,8 @@ def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extract
         features[0],
         split.examples.targets,
         second=features[1] if len(features) > 1 else None,
-        unread=extractor.unread(split.examples.inputs, words) if words is not None else None,
+        unread=extractor.unread(read_alone(split.examples.inputs), words) if words is not None else None,
+        options=options_in(split.examples.inputs),
     )
 
 
@@ -134,8 +134,7 @@ def _fit(
     metric = kind.default_metric(task)
 
     def score() -> float:
-        found = kind.evaluate(task, outputs_of(module, validation), prepared.validation.examples.targets)
-        return found[metric]
+        return prepared.validation.examples.scores(task, outputs_of(module, validation))[metric]
 
     balanced = kind.class_weights(task, prepared.train.examples.targets) if training.class_weights else None
     weights = None if balanced is None else torch.from_numpy(balanced)

@@ -10,13 +10,14 @@ import platform
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from polyhead import __version__
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import BackendName
 from polyhead.engine.isolation.certificate import AnswerChange, Answered
@@ -24,22 +25,10 @@ from polyhead.engine.isolation.together import Asked, outputs_of
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
 from polyhead.tasks.kinds import kind_of
-from polyhead.text.tokenise import Input
+from polyhead.text.question import texts_of
 
 SHOWN = 80  # characters of a probe's text that a certificate keeps
 SCORES = ("scores", "score")  # of an answer: they change with every bit
-
-
-class Probe(msgspec.Struct, frozen=True):
-    """A line of probes.jsonl; what else it may hold is not needed here."""
-
-    text: tuple[str, ...]
-    words: tuple[tuple[int, int], ...] | None = None
-
-    def fits(self, record: TaskRecord) -> bool:
-        """Whether the task can be asked this."""
-        texts = 1 if record.task.pair == "none" else 2
-        return len(self.text) == texts and all(part.strip() for part in self.text)
 
 
 class Answering:
@@ -69,7 +58,7 @@ class Answering:
         """The task's decoded answers without their scores; None where it cannot read the probe."""
         words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
         session = self._session(precision_of(self.bundle.tasks[name]))
-        found = session.predict([cast(Input, probe.text) for probe in probes], tasks=[name], words=words)
+        found = session.predict([probe.given for probe in probes], tasks=[name], words=words)
         return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
 
     def probes(self, name: str) -> list[Probe]:
@@ -80,7 +69,7 @@ class Answering:
                 probe = msgspec.convert(line, Probe)
             except msgspec.ValidationError:
                 continue  # written before probes had this form
-            if probe.fits(self.bundle.tasks[name]):
+            if probe.fits(self.bundle.tasks[name].task):
                 found.append(probe)
         return found
 
@@ -110,7 +99,7 @@ def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[
     probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
     pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
     return len(probes), tuple(
-        AnswerChange(text=shortened(probe.text), before=old, after=new)
+        AnswerChange(text=shortened(texts_of(probe.given)), before=old, after=new)
         for probe, old, new in pairs
         if old != new
     )
@@ -153,7 +142,7 @@ def shortened(texts: Sequence[str]) -> str:
 
 
 def _asked(record: TaskRecord, probe: Probe) -> Asked:
-    return Asked(cast(Input, probe.text), probe.words if kind_of(record.task).per_word else None)
+    return Asked(probe.given, probe.words if kind_of(record.task).per_word else None)
 
 
 def _processor() -> str:

@@ -15,13 +15,13 @@ from polyhead.engine.session import Session
 from polyhead.plan import TRUNK
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.tokenise import Input
+from polyhead.text.question import Given
 
 
 class Asked(msgspec.Struct, frozen=True):
     """An input as a task is asked it; `words` are given to tasks that answer each word, and to no other."""
 
-    text: Input
+    given: Given
     words: tuple[tuple[int, int], ...] | None = None
 
 
@@ -76,11 +76,12 @@ def _read_alike(session: Session, names: Mapping[str, object]) -> dict[tuple[obj
     """Tasks for which the same input becomes the same encodings."""
     alike: dict[tuple[object, ...], list[str]] = {}
     for name in names:
-        task = session.records[name].task
-        alike.setdefault((task.pair, task.long_texts, kind_of(task).per_word), []).append(name)
+        task, kind = session.records[name].task, kind_of(session.records[name].task)
+        way = (task.pair, task.long_texts, kind.per_word, kind.per_option)
+        alike.setdefault(way, []).append(name)
     return alike
 
 
 def _readings(session: Session, inputs: Sequence[Asked], tasks: Mapping[str, Task]) -> list[Reading]:
     words = [None if one.words is None else np.array(one.words, np.int32).reshape(-1, 2) for one in inputs]
-    return readings_of([one.text for one in inputs], tasks, session.tokeniser, session.settings, words)
+    return readings_of([one.given for one in inputs], tasks, session.tokeniser, session.settings, words)

@@ -12,6 +12,7 @@ import msgspec
 from polyhead.bundle.files import hash_inside
 from polyhead.bundle.format import CERTIFICATES, TASK, TASKS
 from polyhead.bundle.manifest import Live
+from polyhead.bundle.models import MODELS
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.isolation.answers import Answering, numerics
@@ -173,5 +174,5 @@ def _finding(root: FilePath, error: PolyheadError) -> Finding:
     return Finding(
         what=error.what,
         file=inside,
-        task=parts[1] if len(parts) > 1 and parts[0] == TASKS else None,
+        task=parts[1] if len(parts) > 1 and parts[0] in (TASKS, MODELS) else None,
     )

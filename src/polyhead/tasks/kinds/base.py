@@ -11,10 +11,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import PairMode, Task
 from polyhead.text.tokenise import lone_surrogates
 
-LossName = Literal["cross_entropy", "binary_cross_entropy", "squared_error", "word_cross_entropy"]
+LossName = Literal[
+    "cross_entropy",
+    "binary_cross_entropy",
+    "squared_error",
+    "word_cross_entropy",
+    "ranking",
+    "span",
+    "token_cross_entropy",
+]
 Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""
 
@@ -22,12 +30,16 @@ Answer = dict[str, Any]
 class Kind(ABC):
     """What an answer looks like: its targets, its head's width, its loss, metrics and decoding.
 
-    An output is the head's raw float32 answer for one row: (width,), or (words, width) when `per_word`.
+    An output is the head's raw float32 answer for one row: (width,), (words, width) when `per_word`, or (options,)
+    when `per_option`. Where a label means something only beside its input, methods take the text that words are of,
+    the words themselves (words, 2), and the options.
     """
 
     name: ClassVar[str]
     loss: ClassVar[LossName]
-    per_word: ClassVar[bool] = False
+    per_word: ClassVar[bool] = False  # the head reads each word (of a pair, those of the second text)
+    per_option: ClassVar[bool] = False  # the trunk reads a pair an option, the head gives each a number
+    pair: ClassVar[PairMode | None] = None  # the one way in which the kind reads a pair, if there is only one
 
     @abstractmethod
     def check(self, task: Task) -> None:
@@ -35,27 +47,52 @@ class Kind(ABC):
 
     @abstractmethod
     def width(self, task: Task) -> int:
-        """Outputs of the head, of each word when `per_word`."""
+        """Outputs of the head, of each word when `per_word`, of each option when `per_option`."""
 
     @abstractmethod
     def metrics(self, task: Task) -> tuple[str, ...]:
         """Names that `evaluate` gives, the default first; higher is better for all of them."""
 
     @abstractmethod
-    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
         """A label of the data as a target. Raises BadValue or UnknownLabel with task, source and row."""
 
     @abstractmethod
     def decode(
-        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
     ) -> Answer:
         """One row's output as plain values."""
 
     @abstractmethod
     def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
     ) -> dict[str, float]:
-        """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
+        """Every metric of the kind on a whole split. Raises EmptyData when there is no row.
+
+        `Examples.scores` calls it with everything that the kind may need.
+        """
 
     @abstractmethod
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -148,6 +185,7 @@ def check_labels(task: Task, *, least: int) -> None:
 def check_unused(task: Task, *fields: str) -> None:
     """Raises ConfigError when the task sets a field that its kind does not use."""
     defaults = {"labels": (), "threshold": 0.5, "range": None, "positive": None, "pair": "none"}
+    defaults |= {"null_answers": False, "long_texts": "cut"}
     for field in fields:
         if getattr(task, field) != defaults[field]:
             raise ConfigError(

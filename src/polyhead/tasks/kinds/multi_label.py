@@ -22,7 +22,7 @@ class MultiLabel(base.Kind):
     def check(self, task: Task) -> None:
         """At least one label; a threshold between 0 and 1."""
         base.check_labels(task, least=1)
-        base.check_unused(task, "range", "positive")
+        base.check_unused(task, "null_answers", "range", "positive")
         base.check_metric(task, self.metrics(task))
         if not 0 < task.threshold < 1:
             raise ConfigError(
@@ -49,7 +49,17 @@ class MultiLabel(base.Kind):
                 return cell
         return [part.strip() for part in cell.split(separator)] if separator else cell
 
-    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
         """Float32 (labels,) of 0 and 1."""
         if not isinstance(label, list):
             raise base.bad_value(
@@ -67,7 +77,13 @@ class MultiLabel(base.Kind):
         return target
 
     def decode(
-        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
     ) -> base.Answer:
         """`{"labels", "scores": {label: probability}}`, labels in the task's order."""
         scores = dict(zip(task.labels, sigmoid(outputs).tolist(), strict=True))
@@ -77,7 +93,13 @@ class MultiLabel(base.Kind):
         }
 
     def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
     ) -> dict[str, float]:
         """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
         base.check_split(task, outputs, targets)

@@ -21,7 +21,7 @@ class Regression(base.Kind):
 
     def check(self, task: Task) -> None:
         """A finite range, the lower end first."""
-        base.check_unused(task, "labels", "positive", "threshold")
+        base.check_unused(task, "null_answers", "labels", "positive", "threshold")
         base.check_metric(task, self.metrics(task))
         if task.range is None or not all(map(math.isfinite, task.range)) or not task.range[0] < task.range[1]:
             raise ConfigError(
@@ -46,7 +46,17 @@ class Regression(base.Kind):
         except ValueError:
             return cell
 
-    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
         """`(value - low) / (high - low)`, float32 ()."""
         low, high = _range(task)
         value = math.nan if isinstance(label, bool) or not isinstance(label, (int, float)) else _float(label)
@@ -63,13 +73,25 @@ class Regression(base.Kind):
         return np.asarray((value - low) / (high - low), np.float32)
 
     def decode(
-        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
     ) -> base.Answer:
         """`{"value"}`, in the task's range."""
         return {"value": float(_values(task, outputs).reshape(()))}
 
     def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
     ) -> dict[str, float]:
         """`pearson`, `spearman`."""
         base.check_split(task, outputs, targets)

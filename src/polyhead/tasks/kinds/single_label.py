@@ -21,7 +21,7 @@ class SingleLabel(base.Kind):
     def check(self, task: Task) -> None:
         """At least two labels; `positive` one of them."""
         base.check_labels(task, least=2)
-        base.check_unused(task, "range", "threshold")
+        base.check_unused(task, "null_answers", "range", "threshold")
         if task.positive is not None and task.positive not in task.labels:
             raise ConfigError(
                 f"task '{task.name}': 'positive' is none of its labels",
@@ -39,19 +39,41 @@ class SingleLabel(base.Kind):
         """`f1` is that of the positive label, where one is declared; it is then the default."""
         return (*(("f1",) if task.positive else ()), "accuracy", "macro_f1", "macro_recall", "matthews")
 
-    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
         """The label's index, int64 ()."""
         return np.asarray(base.label_index(task, label, row=row, source=source), np.int64)
 
     def decode(
-        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
     ) -> base.Answer:
         """`{"label", "scores": {label: probability}}`."""
         scores = dict(zip(task.labels, base.softmax(outputs).tolist(), strict=True))
         return {"label": task.labels[int(np.argmax(outputs))], "scores": scores}
 
     def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
     ) -> dict[str, float]:
         """`f1` (with `positive`), `accuracy`, `macro_f1`, `macro_recall`, `matthews`."""
         base.check_split(task, outputs, targets)

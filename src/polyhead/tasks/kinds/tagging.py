@@ -2,6 +2,10 @@
 
 A word that the trunk did not read (cut away, or without a token) has an output row of NaN: it counts as `O`
 for BIO labels, and as a wrong answer for plain ones.
+
+Each word gets its own best label (`decoder = "greedy"`), or all words the best labels that make sense in a row
+(`"constrained"`, see `transitions`). Taken alone, words may give an `I-x` after something else than `B-x` or `I-x`:
+it is then read as the beginning of a span, in answers and in `span_f1`, as conlleval and seqeval read it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ import numpy as np
 from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
-from polyhead.tasks.kinds import base
+from polyhead.tasks.kinds import base, transitions
 from polyhead.tasks.task import Task
 from polyhead.text.words import words_of
 
@@ -22,7 +26,7 @@ UNREAD = -1  # the label index of a word that was not read
 
 
 class Tagging(base.Kind):
-    """Softmax over the labels at the first sub-token of each word; the first of equals."""
+    """Softmax over the labels at the first sub-token of each word; the task's decoder chooses; the first of equals."""
 
     name = "tagging"
     loss = "word_cross_entropy"
@@ -31,9 +35,17 @@ class Tagging(base.Kind):
     def check(self, task: Task) -> None:
         """At least two labels over one text; BIO labels need `O`, and a `B-x` for every `I-x`."""
         base.check_labels(task, least=2)
-        base.check_unused(task, "range", "positive", "threshold", "pair")
+        base.check_unused(task, "null_answers", "range", "positive", "threshold", "pair")
         if is_bio(task):
             _check_bio(task)
+        elif task.decoder == "constrained":
+            raise ConfigError(
+                f"task '{task.name}': decoder 'constrained' says which BIO labels may follow which",
+                got=task.labels,
+                allowed="BIO labels: 'O', 'B-x', 'I-x'",
+                do="leave 'decoder' out",
+                task=task.name,
+            )
         base.check_metric(task, self.metrics(task))
 
     def width(self, task: Task) -> int:
@@ -53,7 +65,17 @@ class Tagging(base.Kind):
                 return cell
         return cell.split(separator) if separator else cell
 
-    def encode(self, task: Task, label: object, *, row: int | None = None, source: str = "") -> np.ndarray:
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
         """The labels' indices, int64 (words,)."""
         if not isinstance(label, list):
             raise base.bad_value(
@@ -67,7 +89,13 @@ class Tagging(base.Kind):
         return np.array([base.label_index(task, one, row=row, source=source) for one in label], np.int64)
 
     def decode(
-        self, task: Task, outputs: np.ndarray, *, text: str = "", words: np.ndarray | None = None
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
     ) -> base.Answer:
         """`{"spans": [{"start", "end", "label", "text", "score"}]}` for BIO labels, score the mean of its
         words'; `{"words": [{"start", "end", "label", "score"}]}` for plain ones, without the words that were
@@ -83,8 +111,8 @@ class Tagging(base.Kind):
                 got=f"{len(outputs)} outputs",
                 allowed=f"{len(places)} words",
             )
-        found = best(outputs)
-        scores = base.softmax(outputs).max(axis=-1, initial=0.0)
+        found = chosen(task, outputs)
+        scores = np.take_along_axis(base.softmax(outputs), found[:, None], axis=-1)[:, 0]
         if is_bio(task):
             return {"spans": _spans(task, found, scores, places, text)}
         return {
@@ -96,11 +124,17 @@ class Tagging(base.Kind):
         }
 
     def evaluate(
-        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
     ) -> dict[str, float]:
         """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`."""
         base.check_split(task, outputs, targets)
-        found = [best(np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
+        found = [chosen(task, np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
         for row, (one, target) in enumerate(zip(found, targets, strict=True)):
             if len(one) != len(target):
                 raise DataError(
@@ -147,6 +181,14 @@ class TaggedSpan(Value):
 def is_bio(task: Task) -> bool:
     """Whether the labels are BIO: any of them begins with `B-` or `I-`."""
     return any(label.startswith(("B-", "I-")) for label in task.labels)
+
+
+def chosen(task: Task, outputs: np.ndarray) -> np.ndarray:
+    """The label index of each word by the task's decoder, int64 (words,); UNREAD for rows of NaN."""
+    if task.decoder == "greedy":
+        return best(outputs)
+    unread = np.isnan(outputs).any(axis=-1)
+    return np.where(unread, UNREAD, transitions.best_path(outputs, task.labels))
 
 
 def best(outputs: np.ndarray) -> np.ndarray:

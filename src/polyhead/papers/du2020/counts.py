@@ -1,7 +1,4 @@
-"""Du et al. 2020: the storage table and figure 4, counted from plans and shapes alone.
-
-"General Purpose Text Embeddings from Pre-trained Language Models for Scalable Inference";
-"""
+"""The storage table and figure 4, counted from plans and shapes alone."""
 
 from __future__ import annotations
 
@@ -44,7 +41,14 @@ TOKENS, TOKENS_WITH_START = 50, 51  # the storage table counts 50, the FLOPs the
 TASKS = 14
 CODECS: tuple[CodecName, ...] = ("float16", "uint8", "sign")
 
-Scheme = Literal["full", "distilled", "frozen_first", "frozen_attention", "frozen_attention_folded"]
+Scheme = Literal[
+    "full",
+    "distilled",
+    "frozen_first",
+    "frozen_attention",
+    "frozen_attention_folded",
+    "frozen_learned",  # attention over a learned mix of layers; not in the figure
+]
 SCHEMES: tuple[Scheme, ...] = (
     "full",
     "distilled",
@@ -174,8 +178,11 @@ def _path(scheme: Scheme, task: str, shape: Architecture) -> Path:
     own, part = scheme in ("full", "distilled"), f"task:{task}"
     # A fine-tuned encoder is a trunk of its own: nothing of it is shared.
     embed = Embed(trunk=f"fine-tuned on {task}" if own else "frozen")
-    attention = scheme in ("frozen_attention", "frozen_attention_folded")
-    pool = _mean(Codec(name="float32"), positions="attention", part=part) if attention else Pool()
+    pool = Pool()
+    if scheme in ("frozen_attention", "frozen_attention_folded"):
+        pool = _mean(Codec(name="float32"), positions="attention", part=part)
+    elif scheme == "frozen_learned":
+        pool = Pool(layers="learned", positions="attention", heads=16, part=part)
     head = Head(kind="single_label", width=2, part=part, hidden=shape.width)
     return Path(nodes=(embed, Layers(start=0, stop=shape.layers), pool, head))
 

@@ -1,0 +1,137 @@
+"""What may be asked: a text, a pair, a question about a context, a question with options; and each from JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.errors import BadValue
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question
+from polyhead.text.tokenise import Input
+
+FORMS = (
+    'a string, {"text": ...}, {"text": ..., "text_b": ...}, {"tokens": [...]}, '
+    '{"question": ..., "context": ...} or {"question": ..., "options": [...]}, which may have a "context" too'
+)
+
+
+class Passage(Value):
+    """A question and the context that may hold its answer: for span tasks alone, where a pair is for all over pairs."""
+
+    question: str
+    context: str
+
+
+AnyInput = Input | Question | Passage
+"""What a session is asked: a text, a pair of texts, a question with options, or one about a context."""
+
+
+Form = Literal["text", "pair", "passage", "question"]
+_GIVEN: Mapping[Form, str] = {
+    "text": "one text was given",
+    "pair": "a pair was given",
+    "passage": "a question about a context was given",
+    "question": "a question with options was given",
+}
+
+
+def form_of(given: AnyInput) -> Form:
+    """The form of an input."""
+    if isinstance(given, Question):
+        return "question"
+    if isinstance(given, Passage):
+        return "passage"
+    return "text" if len(given) == 1 else "pair"
+
+
+def forms_of(task: Task) -> tuple[Form, ...]:
+    """The forms of input that the task reads."""
+    kind = kind_of(task)
+    if kind.per_option:
+        return ("question",)
+    if task.pair == "none":
+        return ("text",)
+    return ("pair", "passage") if kind.per_word else ("pair",)
+
+
+def why_not(task: Task, given: AnyInput) -> str:
+    """Why a task has no answer to an input."""
+    if is_blank(given):
+        return "the text is empty"
+    wanted = {
+        ("text",): "one text",
+        ("pair",): "a pair of texts",
+        ("pair", "passage"): "a question and its context",
+        ("question",): "a question with options",
+    }
+    return f"this task reads {wanted[forms_of(task)]}, {_GIVEN[form_of(given)]}"
+
+
+def is_blank(given: AnyInput) -> bool:
+    """Whether a text that has to be there holds nothing: then no task reads the input."""
+    texts = (given.text, *given.options) if isinstance(given, Question) else plain(given)
+    return not all(text.strip() for text in texts)
+
+
+def texts_of(given: AnyInput) -> tuple[str, ...]:
+    """Every text of an input."""
+    return given.texts if isinstance(given, Question) else plain(given)
+
+
+def plain(given: Input | Passage) -> Input:
+    """The text or the pair of texts, in the order in which they are read."""
+    return (given.question, given.context) if isinstance(given, Passage) else given
+
+
+def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
+    """An input from a JSON value, and its words where it is given as tokens; raises BadValue for any other form."""
+    if isinstance(row, str):
+        return (row,), None
+    if isinstance(row, dict):
+        if (text := _text(row)) is not None:
+            return text, None
+        if isinstance(row.get("question"), str):
+            return _question(row, where), None
+        if (tokens := _tokens(row)) is not None:
+            return tokens
+    raise _bad(f"{where}: this is not an input", "null" if row is None else row, FORMS)
+
+
+def _text(row: Mapping[str, Any]) -> Input | None:
+    for first, second in (("text", "text_b"), ("text_a", "text_b")):
+        texts = [row[name] for name in (first, second) if row.get(name) is not None]
+        if row.get(first) is not None and all(isinstance(text, str) for text in texts):
+            return (texts[0], texts[1]) if len(texts) == 2 else (texts[0],)
+    return None
+
+
+def _question(row: Mapping[str, Any], where: str) -> Question | Passage:
+    question, context = row["question"], row.get("context")
+    options = row["options"] if row.get("options") is not None else row.get("choices")
+    if context is not None and not isinstance(context, str):
+        raise _bad(f"{where}: the context of a question is a text", context, "a string")
+    if options is None:
+        if context is None:
+            raise _bad(f"{where}: a question has a context to be answered from, or options", row, FORMS)
+        return Passage(question=question, context=context)
+    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(one, str) for one in options):
+        raise _bad(f"{where}: these are no options to choose from", options, "a list of two strings or more")
+    return Question(text=question, options=tuple(options), context=context or "")
+
+
+def _tokens(row: Mapping[str, Any]) -> tuple[Input, np.ndarray] | None:
+    tokens = row.get("tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        return None
+    ends = np.cumsum([len(token) + 1 for token in tokens]) - 1
+    starts = ends - [len(token) for token in tokens]
+    return (" ".join(tokens),), np.stack([starts, ends], axis=1).astype(np.int32).reshape(-1, 2)
+
+
+def _bad(what: str, got: object, allowed: str) -> BadValue:
+    return BadValue(what, got=got, allowed=allowed, do="give one of these, each text a string")

@@ -1,0 +1,114 @@
+"""The real data sets that studies use, by the name of their folder; kept beside the project, never part of it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.errors import DataError
+from polyhead.project import TaskEntry
+
+if TYPE_CHECKING:
+    from polyhead.project import Strategy, Training
+    from polyhead.tasks.read import Examples
+    from polyhead.train.prepare import Prepared, Split
+
+PAIR = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
+FORMS: dict[str, dict[str, Any]] = {
+    "single_text": {"kind": "single_label"},
+    "pair": {"kind": "single_label", **PAIR},
+    "regression": {"kind": "regression", **PAIR},
+    "tagging": {"kind": "tagging", "tokens": "tokens", "tags": "tags"},
+    "multiple_choice": {"kind": "multiple_choice", "text": "question"},
+    "span": {"kind": "span", "text": "question", "text_b": "context"},
+}
+
+
+class Set(Value):
+    """A data set as a task: its folder, the split that is reported, and the metric, where not the kind's first."""
+
+    folder: str
+    name: str = ""  # of the task; left out, the folder's
+    test: str = "test"
+    metric: str | None = None
+    range: tuple[float, float] | None = None
+    group: str = ""  # of related tasks
+
+    @property
+    def task(self) -> str:
+        """The task's name."""
+        return self.name or self.folder
+
+
+def entry_of(data: FilePath, one: Set) -> TaskEntry:
+    """The set as a declared task; raises DataError where its folder is missing."""
+    folder = data / one.folder
+    try:
+        facts = msgspec.json.decode((folder / "meta.json").read_bytes())
+    except OSError as error:
+        raise DataError(
+            f"no data set '{one.folder}' in {data}",
+            got=error.strerror,
+            do="give the folder that holds the data sets",
+        ) from None
+    return TaskEntry(
+        name=one.task,
+        train=str(folder / "train.jsonl.gz"),
+        test=str(folder / f"{one.test}.jsonl.gz"),
+        labels=tuple(facts.get("labels") or ()),
+        metric=one.metric,
+        range=one.range,
+        **FORMS[facts["kind"]],
+    )
+
+
+def prepared_of(
+    data: FilePath, one: Set, *, train: int, validation: int, strategy: Strategy, training: Training
+) -> Prepared:
+    """Training and validation rows drawn from the train file by a fixed shuffle; the reported split is whole."""
+    from polyhead.train.prepare import Prepared, Split
+
+    entry = entry_of(data, one)
+    drawn, test = _read(entry, train, validation)
+    return Prepared(
+        task=entry.task(),
+        strategy=strategy,
+        training=training,
+        team=None,
+        train=drawn[0],
+        validation=drawn[1],
+        test=Split(name="test", examples=test),
+    )
+
+
+@cache
+def train_rows(data: FilePath, one: Set) -> int:
+    """Rows of the set's train file."""
+    facts = msgspec.json.decode((data / one.folder / "meta.json").read_bytes())
+    return int(facts["sizes"]["train"])
+
+
+@cache
+def _read(entry: TaskEntry, train: int, validation: int) -> tuple[tuple[Split, Split], Examples]:
+    from polyhead.tasks.read import read
+    from polyhead.train.fit import stream
+
+    task = entry.task()
+    examples = read(entry.source(entry.train, FilePath()), task)
+    assert entry.test is not None
+    test = read(entry.source(entry.test, FilePath()), task)
+    order = np.random.default_rng(stream(0, "subset", entry.name)).permutation(len(examples.targets))
+    held, used = order[:validation], order[validation:][:train]
+    return (drawn("train", examples, used), drawn("validation", examples, held)), test
+
+
+def drawn(name: str, examples: Examples, members: np.ndarray) -> Split:
+    """Some rows of a file, in its order, as a split."""
+    from polyhead.train.prepare import Split
+
+    return Split(name=name, examples=examples.take(sorted(members.tolist())))

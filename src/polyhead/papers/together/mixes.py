@@ -1,0 +1,87 @@
+"""The ways of making a trunk that the studies compare, each a recipe over some of the sets."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.papers.together.sets import MIX, NESTED
+from polyhead.project import Pooled, Training
+from polyhead.recipe import Joint, Sampling, Weighting
+
+MAX_TOKENS = 128
+ROWS, VALIDATION = (
+    1500,
+    300,
+)  # of each set: training rows at most, and rows of train set aside for every choice
+SMALL_SETS, SMALL_ROWS = 12, 750  # of the comparisons of schemes, losses and samplers
+
+POOLED = Pooled(layers="last", positions="mean", codec="float32")  # of the tasks that a trunk learns from
+JOINT = Joint(validation_rows=50, layer_dropout=0.0)
+LEARNING = Training(epochs=2, patience=2, batch=16, learning_rate=1e-4, warmup=0.06)
+
+
+class Mix(Value):
+    """One way of making a trunk."""
+
+    name: str
+    sets: tuple[str, ...]  # folders
+    recipe: Joint = JOINT
+    training: Training = LEARNING
+    rows: int = ROWS  # of each set at most
+    natural: bool = False  # `rows` are the mean of the sets, each in proportion to its natural size
+
+    def digest(self) -> str:
+        """A short digest of what decides the trunk, besides the seed."""
+        content = msgspec.json.encode([self, MAX_TOKENS, VALIDATION, POOLED], order="sorted")
+        return hashlib.sha256(content).hexdigest()[:8]
+
+    def rows_of(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Training rows of each set, by the sizes of their train files."""
+        if not self.natural:
+            return dict.fromkeys(self.sets, self.rows)
+        total = sum(sizes[folder] for folder in self.sets)
+        return {folder: round(self.rows * len(self.sets) * sizes[folder] / total) for folder in self.sets}
+
+
+def folders(count: int) -> tuple[str, ...]:
+    """The first sets of the nested order."""
+    return tuple(one.folder for one in MIX[:count])
+
+
+def _changed(**fields: object) -> Joint:
+    return msgspec.structs.replace(JOINT, **fields)
+
+
+NESTED_MIXES = tuple(Mix(name=f"sets-{count}", sets=folders(count)) for count in NESTED)
+
+_SMALL = {
+    "heterogeneous": JOINT,
+    "batch": _changed(scheme="batch"),
+    "dataset": _changed(scheme="dataset"),
+    "unscaled": _changed(weighting=Weighting(scaled=False)),
+}
+SMALL_MIXES = tuple(
+    Mix(name=name, sets=folders(SMALL_SETS), recipe=recipe, rows=SMALL_ROWS)
+    for name, recipe in _SMALL.items()
+)
+
+_NATURAL = {
+    "proportional": JOINT,
+    "square-root": _changed(sampling=Sampling(exponent=0.5)),
+    "annealed": _changed(sampling=Sampling(kind="annealed")),
+}
+NATURAL_MIXES = tuple(
+    Mix(
+        name=name,
+        sets=folders(SMALL_SETS),
+        recipe=recipe,
+        rows=SMALL_ROWS,
+        natural=True,
+        training=msgspec.structs.replace(LEARNING, epochs=5, patience=5),
+    )
+    for name, recipe in _NATURAL.items()
+)

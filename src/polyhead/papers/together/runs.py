@@ -1,0 +1,227 @@
+"""The runs behind the studies of joint training: learned trunks, and heads on them for tasks that they never saw.
+
+Each run is one row of a study, so that it goes on where it stopped. A learned trunk is a file beside the rows; it is
+rebuilt by the same command where it is gone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polyhead.papers.data import Set, prepared_of, train_rows
+from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, Mix
+from polyhead.papers.together.sets import HELD_OUT, MIX
+from polyhead.project import Pooled, Training
+from polyhead.recipe import Joint
+
+if TYPE_CHECKING:
+    from polyhead.papers.branches.runs import Rows
+    from polyhead.train.extract import Extractor
+    from polyhead.train.prepare import Prepared
+    from polyhead.trunk_data import TrunkData
+
+HEADS = Training()  # of tasks over a frozen trunk
+FULL = Training(epochs=3, patience=3, batch=16, learning_rate=1e-4, warmup=0.1)  # all layers, one task
+
+
+class Runs:
+    """What all runs share: the data, the plain trunk, the rows."""
+
+    def __init__(
+        self, data: FilePath, folder: FilePath, study: Rows, *, say: Callable[[str], None] = lambda line: None
+    ) -> None:
+        self.data, self.folder, self.study, self.say = data, folder, study, say
+        self._plain: TrunkData | None = None
+
+    @property
+    def plain(self) -> TrunkData:
+        """The pre-trained trunk."""
+        from polyhead.nn.load import load_trunk
+
+        if self._plain is None:
+            self._plain = load_trunk("minilm", max_tokens=MAX_TOKENS)
+        return self._plain
+
+    def held_out(self, one: Set, seed: int, *, training: Training = HEADS, rows: int = ROWS) -> Prepared:
+        """A held-out task; `rows` fewer than all are the first of the same shuffle."""
+        training = msgspec.structs.replace(training, seed=seed)
+        return prepared_of(
+            self.data, one, train=rows, validation=VALIDATION, strategy=Pooled(), training=training
+        )
+
+    def trunk(self, mix: Mix, seed: int) -> FilePath:
+        """The bundle that holds the mix's learned trunk, made now if it is not there; its row says what it took."""
+        folder = self.folder / "trunks" / f"{mix.name}-{mix.digest()}-{seed}"
+        key: dict[str, object] = {"stage": "trunk", "mix": mix.name, "digest": mix.digest(), "seed": seed}
+        if not (folder / "bundle.json").exists():
+            self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
+        row = self.study.row(partial(self._learn, mix, seed, folder), **key)
+        self.say(f"trunk   {mix.name:18s} seed {seed}  {row['seconds']} s  mean validation {row['score']}")
+        return folder
+
+    def frozen(
+        self,
+        seed: int,
+        *,
+        mix: Mix | None,
+        tasks: Iterable[Set] = HELD_OUT,
+        sizes: Iterable[int] = (ROWS,),
+    ) -> None:
+        """Pooled attention heads of the held-out tasks over the plain trunk, or over the mix's."""
+        name = mix.name if mix else "plain"
+        digest = mix.digest() if mix else ""
+        todo = [
+            (
+                one,
+                rows,
+                {
+                    "stage": "heads",
+                    "mix": name,
+                    "digest": digest,
+                    "task": one.task,
+                    "rows": rows,
+                    "seed": seed,
+                },
+            )
+            for one in tasks
+            for rows in sizes
+        ]
+        lacking = [t for t in todo if not any(t[2].items() <= row.items() for row in self.study.rows)]
+        if not lacking:
+            return
+        from polyhead.bundle.read import Bundle
+        from polyhead.train.extract import Extractor
+
+        data = Bundle.open(self.trunk(mix, seed)).trunk() if mix else self.plain
+        folder = self.folder / "features" / (f"{name}-{digest}-{seed}" if mix else "plain")
+        extractor = Extractor(data, folder=folder, precision="bfloat16")
+        for one, rows, key in lacking:
+            row = self.study.row(partial(self._head, one, seed, rows, extractor), **key)
+            self.say(f"heads   {name:18s} seed {seed}  {one.task:16s} {rows:5d} rows  {row['test']:.4f}")
+        if mix:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def full(self, seed: int, tasks: Iterable[Set] = HELD_OUT) -> None:
+        """Full fine-tuning of the plain trunk for each task alone."""
+        for one in tasks:
+            key: dict[str, object] = {
+                "stage": "full",
+                "mix": "plain",
+                "task": one.task,
+                "rows": ROWS,
+                "seed": seed,
+            }
+            row = self.study.row(partial(self._full, one, seed), **key)
+            self.say(
+                f"full    {'plain':18s} seed {seed}  {one.task:16s} {row['seconds']} s  {row['test']:.4f}"
+            )
+
+    def mixed(self, mix: Mix, seed: int) -> list[Prepared]:
+        """The tasks that a trunk learns from."""
+        known = {one.folder: one for one in MIX}
+        training = msgspec.structs.replace(mix.training, seed=seed)
+        rows = mix.rows_of({folder: train_rows(self.data, known[folder]) for folder in mix.sets})
+        return [
+            prepared_of(
+                self.data,
+                known[folder],
+                train=rows[folder],
+                validation=VALIDATION,
+                strategy=POOLED,
+                training=training,
+            )
+            for folder in mix.sets
+        ]
+
+    def _learn(self, mix: Mix, seed: int, folder: FilePath) -> dict[str, object]:
+        from polyhead.bundle.write import write_bundle
+        from polyhead.train.events import Events
+        from polyhead.train.joint import JointCourse
+        from polyhead.train.joint_paths import joint_paths
+        from polyhead.train.leaks import without_leaks
+
+        held = [self.held_out(one, seed) for one in HELD_OUT]
+        prepared, leaks = without_leaks(self.mixed(mix, seed), others=held)
+        training = prepared[0].training
+        course = JointCourse(
+            prepared,
+            joint_paths(prepared, self.plain, mix.recipe),
+            self.plain,
+            mix.recipe,
+            training=training,
+            precision="bfloat16",
+            checkpoint=folder.with_name(folder.name + ".pt"),
+            events=Events(say=self.say, file=folder.with_name(folder.name + ".jsonl")),
+        )
+        clock = time.monotonic()
+        learned = course.learn(f"{mix.name} seed {seed}")
+        seconds = round(time.monotonic() - clock, 1)
+        shutil.rmtree(folder, ignore_errors=True)
+        write_bundle(folder, learned.data)
+        folder.with_name(folder.name + ".pt").unlink(missing_ok=True)
+        return {
+            "sets": len(prepared),
+            "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
+            "dropped": sum(one.rows for one in leaks.dropped),
+            "steps": course.mixture.steps * len(learned.fitted.history),
+            "best_epoch": learned.fitted.best_epoch,
+            "score": round(learned.fitted.score, 4),
+            "validation": learned.validation,
+            "seconds": seconds,
+        }
+
+    def _head(self, one: Set, seed: int, rows: int, extractor: Extractor) -> dict[str, object]:
+        from polyhead.plan import Codec
+        from polyhead.train.events import Events
+        from polyhead.train.task_run import paths_of, train_task, wanted
+
+        prepared = self.held_out(one, seed, rows=rows)
+        paths = paths_of(prepared, extractor, Codec(name="float16"))
+        extractor.fill([w for path in paths for w in wanted(prepared, path)])
+        trained = train_task(prepared, paths, extractor, checkpoints=None, events=Events())
+        return _scores(prepared, trained.scores, trained.fitted.best_epoch)
+
+    def _full(self, one: Set, seed: int) -> dict[str, object]:
+        from polyhead.train.examples import outputs_of
+        from polyhead.train.joint import JointCourse, text_examples
+        from polyhead.train.joint_paths import joint_paths
+
+        prepared = self.held_out(one, seed, training=FULL)
+        prepared = msgspec.structs.replace(prepared, strategy=POOLED)
+        recipe = Joint(families=(), micro_batches=1)
+        clock = time.monotonic()
+        course = JointCourse(
+            [prepared],
+            joint_paths([prepared], self.plain, recipe),
+            self.plain,
+            recipe,
+            training=prepared.training,
+            precision="bfloat16",
+        )
+        learned = course.learn()
+        task, scores = prepared.task, {}
+        for split in prepared.splits[1:]:
+            texts = text_examples(split.examples, task, course.tokeniser)
+            outputs = outputs_of(course.module.bound(task.name), texts)
+            scores[split.name] = split.examples.scores(task, outputs)
+        found = _scores(prepared, scores, learned.fitted.best_epoch)
+        return {**found, "seconds": round(time.monotonic() - clock, 1)}
+
+
+def _scores(prepared: Prepared, scores: dict[str, dict[str, float]], best_epoch: int) -> dict[str, object]:
+    from polyhead.tasks.kinds import kind_of
+
+    metric = kind_of(prepared.task).default_metric(prepared.task)
+    return {
+        "metric": metric,
+        **{name: found[metric] for name, found in scores.items()},
+        **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
+        "best_epoch": best_epoch,
+    }

@@ -1,0 +1,163 @@
+"""Recipes: which arrays learn, from which tasks, how often and how much. Light: checked values, no tensors.
+
+`frozen` trains parts over a frozen trunk, so that tasks come and go. `joint` trains trunk and parts together, which
+makes another trunk; its tasks are then a bundle of their own, or are dropped and the trunk serves as a better frozen
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from polyhead.config import Value
+from polyhead.errors import ConfigError
+
+SamplingKind = Literal["size", "annealed", "round_robin", "all", "shuffled", "schedule"]
+Scheme = Literal["heterogeneous", "batch", "dataset"]
+Parallel = Literal["ddp", "fsdp"]
+
+
+class Sampling(Value):
+    """From which task each micro-batch comes: `p_i ∝ min(N_i, cap)^exponent` of the tasks' numbers of examples.
+
+    `size`: exponent 1 is proportional, 0.5 the square root, 0 uniform. `annealed`: the exponent falls in equal steps an
+    epoch from `exponent` to `end` (Stickland and Murray 2019). `round_robin`: the tasks in turn. `all`: every update
+    holds one micro-batch of each task (Du et al. 2020). `shuffled`: each pass takes every task's batches once, in
+    random order (Liu et al. 2019). `schedule`: the shares are given for each epoch.
+    """
+
+    kind: SamplingKind = "size"
+    exponent: float = 1.0
+    end: float = 0.2  # of `annealed`: the exponent of the last epoch
+    cap: int | None = None  # examples of a task that count; None: all
+    schedule: tuple[dict[str, float], ...] = ()  # of `schedule`: tasks' shares, by epoch; the last stay
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(one) and one >= 0 for one in (self.exponent, self.end)):
+            raise ConfigError(
+                "an exponent of sampling is wrong", got=[self.exponent, self.end], allowed="0 or more"
+            )
+        unused = {"exponent": 1.0} if self.kind not in ("size", "annealed") else {}
+        unused |= {"end": 0.2} if self.kind != "annealed" else {}
+        for name, default in unused.items():
+            if getattr(self, name) != default:
+                raise ConfigError(
+                    f"sampling.kind '{self.kind}' has no use for '{name}'",
+                    got=getattr(self, name),
+                    do=f"remove '{name}' or choose another kind",
+                )
+        if self.cap is not None and self.cap < 1:
+            raise ConfigError("sampling.cap is too small", got=self.cap, allowed="1 or more")
+        if (self.kind == "schedule") != bool(self.schedule):
+            raise ConfigError("sampling.kind 'schedule' and sampling.schedule belong together", got=self.kind)
+        for shares in self.schedule:
+            bad = [share for share in shares.values() if not (math.isfinite(share) and share >= 0)]
+            if bad or not any(shares.values()):
+                raise ConfigError(
+                    "an epoch of sampling.schedule has wrong shares",
+                    got=shares,
+                    allowed="0 or more, not all 0",
+                )
+
+
+class Weighting(Value):
+    """What a micro-batch's loss is multiplied by.
+
+    `size`: `N_i^exponent / sum_j N_j^exponent` (Du et al. 2020, the printed exponent read as their text means it;
+    `literal` takes it as printed, 1 / exponent). These sum to 1 over the tasks. `fixed`: as given, 1 for others.
+    `uncertainty`: a learned variance a task (Kendall et al. 2018).
+    `scaled` divides each example's loss by ln n(x), n the outcomes that compete for x (Aghajanyan et al. 2021).
+    """
+
+    kind: Literal["none", "size", "fixed", "uncertainty"] = "none"
+    exponent: float = 0.1
+    literal: bool = False
+    fixed: dict[str, float] = {}
+    scaled: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.exponent >= 0 and math.isfinite(self.exponent)) or (self.literal and not self.exponent):
+            raise ConfigError(
+                "weighting.exponent is wrong", got=self.exponent, allowed="0 or more, above 0 if literal"
+            )
+        if (self.kind == "fixed") != bool(self.fixed):
+            raise ConfigError("weighting.kind 'fixed' and weighting.fixed belong together", got=self.kind)
+        bad = {name: one for name, one in self.fixed.items() if not (math.isfinite(one) and one >= 0)}
+        if bad:
+            raise ConfigError("weighting.fixed has wrong weights", got=bad, allowed="0 or more")
+
+
+class Smoothing(Value):
+    """R3F and R4F (Aghajanyan et al. 2020): symmetric KL between the answers to a text and to its noisy word vectors.
+
+    `L + weight * [KL(f(x) || f(x + z)) + KL(f(x + z) || f(x))]`, z uniform in [-size, size] or normal with that
+    deviation, added to the word vectors before positions and layer norm. Regressions have no such term. The paper's
+    choices that its code makes silently are options here.
+    """
+
+    weight: float = 1.0  # lambda
+    size: float = 1e-5  # epsilon
+    noise: Literal["uniform", "normal"] = "uniform"
+    spectral: bool = False  # R4F: the output layer's matrix divided by its largest singular value
+    detached: bool = True  # the noisy pass starts from word vectors that get no gradient from it
+    dropout: bool = True  # both passes run with dropout, each with its own mask
+    both: bool = True  # the gradient flows through both answers, not through the noisy one alone
+    scaled: bool = True  # the term too is divided by ln n(x), where losses are
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "size"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigError(f"smoothing.{name} is wrong", got=value, allowed="0 or more")
+
+
+class Frozen(Value, tag="frozen", tag_field="kind"):
+    """Parts only: the trunk stays as it is, and so do the answers of all other tasks."""
+
+
+class Joint(Value, tag="joint", tag_field="kind"):
+    """Trunk and parts learn together; an update averages the gradients of `micro_batches` single-task batches.
+
+    `heterogeneous`: each micro-batch's task is drawn by itself (Aghajanyan et al. 2021). `batch`: one draw for all of
+    an update. `dataset`: all updates of one task, then all of the next. Numbers of training are `[training]`'s:
+    `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
+    scores. With `tokens` a micro-batch of long texts holds fewer examples, so that there are more of them, and smaller
+    ones, in a pass; a single text that is longer stands alone. What is expected before training still counts by `batch`.
+    """
+
+    heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
+    families: tuple[Literal["multiple_choice", "span"], ...] = ("multiple_choice", "span")  # one head for all
+    sampling: Sampling = Sampling()
+    weighting: Weighting = Weighting()
+    scheme: Scheme = "heterogeneous"
+    micro_batches: int = 8  # of all devices together
+    tokens: int | None = None  # of a micro-batch at most, padding included; see below
+    steps: int | None = None  # updates an epoch; None: as many as read every task's examples once
+    layer_dropout: float = 0.1  # inside the trunk, while it learns
+    head_rate: float = 1.0  # learning rate of parts over that of the trunk
+    smoothing: Smoothing | None = None
+    validation_rows: int | None = None  # of each task, read after every epoch; None: all
+    checkpointing: bool = (
+        False  # layers are computed again in the backward pass: less memory, a third more time
+    )
+    parallel: Parallel = "ddp"  # on several devices: everything on each of them, or (fsdp) a slice of it
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batches", "tokens", "steps", "validation_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"recipe.{name} is too small", got=value, allowed="1 or more")
+        if not 0 <= self.layer_dropout < 1:
+            raise ConfigError(
+                "recipe.layer_dropout is a share", got=self.layer_dropout, allowed="0 to below 1"
+            )
+        if not (self.head_rate > 0 and math.isfinite(self.head_rate)):
+            raise ConfigError("recipe.head_rate must be positive", got=self.head_rate)
+        if self.sampling.kind == "all" and self.scheme != "heterogeneous":
+            raise ConfigError(
+                "sampling 'all' reads every task in each update", got=self.scheme, allowed="heterogeneous"
+            )
+
+
+Recipe = Frozen | Joint

@@ -1,0 +1,114 @@
+"""Which columns of which file a task reads, by the names that were given or those that its kind goes by."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyhead.config import Value
+from polyhead.errors import ConfigError, MissingColumn
+from polyhead.tasks.task import Task
+
+
+class Source(Value):
+    """A file and the columns that a task reads.
+
+    `path` ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is
+    `datasets:owner/name[/config][:split]`. A tagging task reads `tokens` and `tags` (lists), or `text` and
+    `spans` (a list of {start, end, label}). A multiple-choice task reads a question from `text`, its `choices` (a
+    list) and, where there is one, the context that it is about from `text_b`. A span task reads a question, the
+    context and its `answers` (a list of {text, start}).
+    """
+
+    path: str
+    text: str | None = None  # None: "text"; "question" for multiple_choice and span
+    text_b: str | None = None  # None: "context" for span, and for multiple_choice where the file has it
+    label: str = "label"
+    tokens: str | None = None
+    tags: str | None = None
+    spans: str | None = None
+    choices: str | None = None  # None: "choices"
+    answers: str | None = None  # None: "answers"
+    separator: str | None = None  # between several labels (or tokens, or choices) in one string
+    where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
+    limit: int | None = None  # at most so many of them
+
+
+class Columns(Value):
+    """The names of the columns to read."""
+
+    texts: tuple[str, ...]  # one, or two; none where tokens are read
+    label: str
+    tokens: str | None = None
+    choices: str | None = None
+    context: str | None = None  # of a question with choices, read where a row has it
+    optional: bool = False  # whether the file may be without the context
+    others: tuple[str, ...] = ()  # that choose rows
+
+    @property
+    def wanted(self) -> list[str]:
+        """Every column to read."""
+        names = [self.tokens, *self.texts, self.choices, self.context, self.label, *self.others]
+        return [name for name in dict.fromkeys(names) if name]
+
+    def check(self, source: str, there: Sequence[str]) -> None:
+        """Raises MissingColumn for a column that no row of the file has."""
+        for column in self.wanted:
+            if column in there or (self.optional and column == self.context):
+                continue
+            near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
+            raise MissingColumn(
+                f"{Path(source).name} has no column '{column}'",
+                allowed=list(there),
+                do=f"did you mean '{near[0]}'?" if near else "name one of its columns",
+                source=source,
+                column=column,
+                nearest=near[0] if near else None,
+            )
+
+
+def columns_of(source: Source, task: Task) -> Columns:
+    """The columns that the task reads; raises ConfigError when they do not make an input and a label."""
+    wrong = _wrong(source, task)
+    if wrong:
+        raise ConfigError(f"task '{task.name}': {wrong}", got=source, do="name the columns of the task")
+    others = tuple(source.where or {})
+    if task.kind == "multiple_choice":
+        return Columns(
+            texts=(source.text or "question",),
+            label=source.label,
+            choices=source.choices or "choices",
+            context=source.text_b or "context",
+            optional=source.text_b is None,
+            others=others,
+        )
+    if task.kind == "span":
+        texts = (source.text or "question", source.text_b or "context")
+        return Columns(texts=texts, label=source.answers or "answers", others=others)
+    if source.tokens:
+        return Columns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
+    second = (source.text_b,) if source.text_b else ()
+    return Columns(texts=(source.text or "text", *second), label=source.spans or source.label, others=others)
+
+
+def _wrong(source: Source, task: Task) -> str | None:
+    """What is wrong with the columns that were named."""
+    questions = task.kind in ("multiple_choice", "span")
+    if source.limit is not None and source.limit < 1:
+        return "'limit' must be positive"
+    if not questions and (task.pair != "none") != (source.text_b is not None):
+        return "a task over pairs, and no other, needs 'text_b', the column of the second text"
+    if task.kind == "tagging":
+        by_tokens = source.tokens and source.tags and not source.spans
+        if not by_tokens and not (source.spans and not source.tokens and not source.tags):
+            return "a tagging task reads 'tokens' and 'tags', or 'text' and 'spans'"
+    elif source.tokens or source.tags or source.spans:
+        return "'tokens', 'tags' and 'spans' are for tagging tasks"
+    if source.choices and task.kind != "multiple_choice":
+        return "'choices' is for multiple-choice tasks"
+    if source.answers and task.kind != "span":
+        return "'answers' is for span tasks"
+    if task.kind == "span" and source.label != "label":
+        return "a span task reads 'answers', and no 'label'"
+    return None

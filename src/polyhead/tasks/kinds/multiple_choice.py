@@ -1,0 +1,109 @@
+"""Kind `multiple_choice`: one of the options that come with each question, as many as it has.
+
+The trunk reads a pair of texts for each option (`text.question`), the head gives each one number, and the options of
+one question compete in a softmax: sentence ranking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.errors import DataError
+from polyhead.tasks.kinds import base
+from polyhead.tasks.task import Task
+from polyhead.text.tokenise import repair
+
+
+class MultipleChoice(base.Kind):
+    """The answer is the option with the largest number, the first of equals."""
+
+    name = "multiple_choice"
+    loss = "ranking"
+    per_option = True
+
+    def check(self, task: Task) -> None:
+        """No labels of its own; options are read cut, each beside its question."""
+        base.check_unused(
+            task, "labels", "range", "positive", "threshold", "pair", "null_answers", "long_texts"
+        )
+        base.check_metric(task, self.metrics(task))
+
+    def width(self, task: Task) -> int:
+        """One output, of each option."""
+        return 1
+
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """Share of the questions that get the right option."""
+        return ("accuracy",)
+
+    def parse(self, cell: str, separator: str | None) -> object:
+        """The index that a cell spells, or the text of an option."""
+        return int(cell) if cell.strip().isdecimal() and len(cell) < 10 else cell
+
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
+        """The index of the right one of `options`, int64 (); `label` is that index, from 0, or the option's text."""
+        if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options):
+            return np.asarray(label, np.int64)
+        if isinstance(label, str) and list(options).count(repair(label.strip())) == 1:
+            return np.asarray(list(options).index(repair(label.strip())), np.int64)
+        raise base.bad_value(
+            task,
+            "the label is none of the question's options",
+            got=label,
+            allowed=f"an index from 0 to {len(options) - 1}, or the text of one option"
+            if options
+            else "an option of the question",
+            row=row,
+            source=source,
+        )
+
+    def decode(
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+    ) -> base.Answer:
+        """`{"index", "option", "scores", "ranked"}`: probabilities in the order of the options; indices, best first."""
+        outputs = np.asarray(outputs).reshape(-1)
+        if len(options) != len(outputs) or not len(outputs):
+            raise DataError(
+                f"task '{task.name}': one output an option is needed",
+                got=f"{len(outputs)} outputs",
+                allowed=f"{len(options)} options",
+            )
+        ranked = np.argsort(-outputs, kind="stable").tolist()
+        scores = base.softmax(outputs).tolist()
+        return {"index": ranked[0], "option": options[ranked[0]], "scores": scores, "ranked": ranked}
+
+    def evaluate(
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
+    ) -> dict[str, float]:
+        """`accuracy`."""
+        base.check_split(task, outputs, targets)
+        found = np.array([int(np.argmax(row)) for row in outputs], np.int64)
+        return {"accuracy": metrics.accuracy(np.stack(targets), found)}
+
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
+        """None: an option's place says nothing."""

@@ -1,0 +1,251 @@
+"""Kind `span`: the words of a text (the context) that answer a question about it, or that there is no answer.
+
+The question and the context are read as one pair. An example's `words` are places: (-1, -1) first, which stands for
+"no answer" and is read at the first token, then the context's words as character offsets (`text.words.places_of`).
+The head gives each place two numbers, for the answer's first word and for its last; rows of NaN are places that no
+token of an encoding stands for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyhead import metrics
+from polyhead.config import Value
+from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.kinds import base
+from polyhead.tasks.task import Task
+from polyhead.text.tokenise import repair
+from polyhead.text.words import places_of
+
+LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
+ANSWERS = 'a list of {"text": ..., "start": its first character in the context}'
+
+
+class Found(Value):
+    """The best span of some outputs: places of its first and last word, and the sum of their two numbers."""
+
+    first: int
+    last: int
+    score: float
+
+
+class Span(base.Kind):
+    """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_windows`."""
+
+    name = "span"
+    loss = "span"
+    per_word = True
+    pair = "joined"
+
+    def check(self, task: Task) -> None:
+        """No labels of its own; always over a joined pair of question and context."""
+        base.check_unused(task, "labels", "range", "positive", "threshold")
+        base.check_metric(task, self.metrics(task))
+        if task.pair != "joined":
+            raise ConfigError(
+                f"task '{task.name}': kind 'span' reads question and context together",
+                got=f"pair = '{task.pair}'",
+                allowed="pair = 'joined'",
+                do="leave 'pair' out",
+                task=task.name,
+            )
+
+    def width(self, task: Task) -> int:
+        """Two outputs of each place: how well the answer begins there, and ends there."""
+        return 2
+
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """F1 over the words of an answer, and whole answers, each against the right answer that is nearest."""
+        return ("f1", "exact_match")
+
+    def parse(self, cell: str, separator: str | None) -> object:
+        """A JSON list of answers."""
+        try:
+            return json.loads(cell)
+        except ValueError:
+            return cell
+
+    def encode(
+        self,
+        task: Task,
+        label: object,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+        row: int | None = None,
+        source: str = "",
+    ) -> np.ndarray:
+        """Every right answer, int64 (answers, 4): places of its first and last word, and its characters [start, end).
+
+        `label` is a list of {"text", "start"}; `text` is the context and `words` are its places. An answer that begins
+        or ends inside a word takes the whole word. No answer is one row of zeros.
+        """
+
+        def wrong(what: str, got: object, allowed: object, do: str = "fix the row") -> Exception:
+            return base.bad_value(task, what, got=got, allowed=allowed, row=row, source=source, do=do)
+
+        answers = _answers(label)
+        if answers is None:
+            raise wrong("the answers cannot be read", label, ANSWERS)
+        if not answers and not task.null_answers:
+            raise wrong(
+                "there is no answer",
+                "an empty list",
+                ANSWERS,
+                "set null_answers = true if a text may hold no answer, or leave the row out",
+            )
+        places = places_of(text) if words is None else words
+        found = []
+        for answer, start in answers:
+            end = start + len(answer)
+            if start < 0 or text[start:end] != answer:
+                there = repr(text[max(start, 0) : end])
+                raise wrong(f"the answer does not stand at {start}", repr(answer), f"there stands {there}")
+            inside = np.flatnonzero((places[:, 0] < end) & (places[:, 1] > start))
+            if not len(inside):
+                raise wrong("an answer holds no word", repr(answer), "a word of the context, or more")
+            found.append((int(inside[0]), int(inside[-1]), start, end))
+        return np.array(found or [(0, 0, 0, 0)], np.int64)
+
+    def decode(
+        self,
+        task: Task,
+        outputs: np.ndarray,
+        *,
+        text: str = "",
+        words: np.ndarray | None = None,
+        options: Sequence[str] = (),
+    ) -> base.Answer:
+        """`{"text", "start", "end", "score"}`, characters of the context; None but for the score without an answer.
+
+        The score is the product of the two probabilities, each a softmax over the places that were read.
+        """
+        outputs = np.asarray(outputs, np.float64).reshape(-1, 2)
+        places = places_of(text) if words is None else np.asarray(words)
+        _check_places(task, outputs, places)
+        found = answered(task, outputs)
+        read = np.where(np.isnan(outputs), -np.inf, outputs)
+        read = read - read.max(axis=0, initial=-1e300)
+        shares = np.exp(read) / np.maximum(np.exp(read).sum(axis=0), 1e-300)
+        if found is None:
+            return {"text": None, "start": None, "end": None, "score": float(shares[0].prod())}
+        start, end = _characters(found, places)
+        score = float(shares[found.first, 0] * shares[found.last, 1])
+        return {"text": text[start:end], "start": start, "end": end, "score": score}
+
+    def evaluate(
+        self,
+        task: Task,
+        outputs: Sequence[np.ndarray],
+        targets: Sequence[np.ndarray],
+        *,
+        texts: Sequence[str] = (),
+        words: Sequence[np.ndarray] = (),
+    ) -> dict[str, float]:
+        """`f1` and `exact_match` of the answers' texts; `texts` are the contexts, `words` their places."""
+        base.check_split(task, outputs, targets)
+        if not len(outputs) == len(texts) == len(words):
+            raise DataError(
+                f"task '{task.name}': answers are compared as texts, so contexts and places are needed",
+                got=f"{len(texts)} contexts, {len(words)} lists of places for {len(outputs)} outputs",
+                do="score with Examples.scores",
+            )
+        wanted, given = [], []
+        for output, target, text, places in zip(outputs, targets, texts, words, strict=True):
+            _check_places(task, output, places)
+            found = answered(task, output)
+            start, end = (0, 0) if found is None else _characters(found, places)
+            given.append(text[start:end])
+            wanted.append([text[start:end] for start, end in target[:, 2:].tolist()])
+        return {
+            "f1": metrics.answer_f1(wanted, given),
+            "exact_match": metrics.exact_match(wanted, given),
+        }
+
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
+        """None: there are no classes."""
+
+    def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The window whose best span is best, (places, 2), and in row 0 the least likely "no answer" of all windows.
+
+        Every window gives all places, NaN where it did not read. As the scripts of SQuAD 2.0 have it: a text has no
+        answer only if no window has one.
+        """
+        windows = [np.asarray(one, np.float32).reshape(-1, 2) for one in outputs]
+        bests = [best_span(one) for one in windows]
+        scores = [-np.inf if best is None else best.score for best in bests]
+        merged = windows[int(np.argmax(scores))].copy()
+        nulls = [float(one[0].sum()) for one in windows]
+        merged[0] = windows[int(np.argmin(nulls))][0]
+        return merged
+
+
+def best_span(outputs: np.ndarray) -> Found | None:
+    """The words first <= last, at most LONGEST of them, with the largest sum `start[first] + end[last]`.
+
+    Of equals the one that begins first, then the shortest. None where no word was read.
+    """
+    words = np.asarray(outputs, np.float64).reshape(-1, 2)[1:]
+    if not len(words):
+        return None
+    words = np.where(np.isnan(words).any(axis=1, keepdims=True), -np.inf, words)
+    ends = np.concatenate([words[:, 1], np.full(LONGEST - 1, -np.inf)])
+    scores = words[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, LONGEST)  # (words, lengths)
+    first, more = np.unravel_index(int(np.argmax(scores)), scores.shape)
+    best = float(scores[first, more])
+    if best == -np.inf:
+        return None
+    return Found(first=int(first) + 1, last=int(first + more) + 1, score=best)
+
+
+def answered(task: Task, outputs: np.ndarray) -> Found | None:
+    """The best span; None for no answer: no word was read, or "no answer" scores more and the task allows it."""
+    best = best_span(outputs)
+    if best is None or (task.null_answers and float(np.asarray(outputs[0], np.float64).sum()) > best.score):
+        return None
+    return best
+
+
+def widened(target: np.ndarray, places: np.ndarray) -> int:
+    """How many right answers begin or end inside a word, and so took the whole word."""
+    answers = target[target[:, 1] > 0]
+    return int(
+        np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3]))
+    )
+
+
+def _answers(label: object) -> list[tuple[str, int]] | None:
+    """Texts and starts; None where the label does not say them. A dict of two lists is the form of hub data sets."""
+    if isinstance(label, dict):
+        texts, starts = label.get("text"), label.get("start", label.get("answer_start"))
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            return None
+        label = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
+    if not isinstance(label, list):
+        return None
+    found = []
+    for one in label:
+        fields = one if isinstance(one, dict) else {}
+        text, start = fields.get("text"), fields.get("start", fields.get("answer_start"))
+        if not isinstance(text, str) or not text or type(start) is not int:
+            return None
+        found.append((repair(text), start))
+    return found
+
+
+def _characters(found: Found, places: np.ndarray) -> tuple[int, int]:
+    return int(places[found.first, 0]), int(places[found.last, 1])
+
+
+def _check_places(task: Task, outputs: np.ndarray, places: np.ndarray) -> None:
+    if len(outputs) != len(places):
+        raise DataError(
+            f"task '{task.name}': one output a place is needed",
+            got=f"{len(outputs)} outputs",
+            allowed=f"{len(places)} places: 'no answer' and the words of the context",
+        )

@@ -1,0 +1,52 @@
+"""A question with options to choose from: the trunk reads one pair of texts for each option."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polyhead.config import Value
+from polyhead.errors import BadValue
+from polyhead.text.tokenise import Input
+
+
+class Question(Value):
+    """A question, its options in order, and the text that it is about, where there is one."""
+
+    text: str
+    options: tuple[str, ...]  # two or more; different questions may have different numbers of them
+    context: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.options) < 2:
+            raise BadValue(
+                "a question needs options to choose from",
+                got=list(self.options),
+                allowed="two or more",
+                do="give every option that may be right",
+            )
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """What is read for each option: (context, question and option), or (question, option) without a context."""
+        if self.context.strip():
+            return tuple((self.context, f"{self.text} {option}") for option in self.options)
+        return tuple((self.text, option) for option in self.options)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Every text of it: the question, the options and the context."""
+        return (self.text, *self.options, *((self.context,) if self.context else ()))
+
+
+Given = Input | Question
+"""What an example's input may be: a text, a pair of texts, or a question with options."""
+
+
+def texts_of(given: Given) -> tuple[str, ...]:
+    """Every text of an input."""
+    return given.texts if isinstance(given, Question) else given
+
+
+def read_alone(inputs: Sequence[Given]) -> list[Input]:
+    """What the trunk reads, one pass each: texts and pairs as they are, every option's pair of a question."""
+    return [one for given in inputs for one in (given.pairs if isinstance(given, Question) else (given,))]

@@ -1,0 +1,276 @@
+"""`polyhead train` with the joint recipe: a learned trunk and its tasks become a bundle of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead import __version__
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.config import Value
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, TrainError
+from polyhead.project import Project, Training
+from polyhead.recipe import Joint
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task, owner_of
+from polyhead.train.card import card_of
+from polyhead.train.devices import Place, from_first, joined
+from polyhead.train.events import Events, duration
+from polyhead.train.joint import JointCourse, Learned
+from polyhead.train.joint_paths import joint_paths, with_owner
+from polyhead.train.leaks import without_leaks
+from polyhead.train.lineage import Lineage, lineage_of, load_any_trunk, write_lineage
+from polyhead.train.numerics import numerics, precision_of
+from polyhead.train.outlook import outlook
+from polyhead.train.prepare import Prepared, prepare
+from polyhead.train.probes import probes_of
+from polyhead.train.task_run import Trained
+from polyhead.trunk_data import TrunkData
+
+
+class JointOutcome(Value):
+    """What a run of `train` with the joint recipe did."""
+
+    bundle: str
+    trunk: str  # digest of the learned trunk
+    learned_from: str
+    kept: bool  # the bundle was there already, trained the same way
+    scores: dict[str, dict[str, dict[str, float]]]  # task -> split -> metric -> value
+    seconds: float
+
+
+def train_together(
+    project: Project,
+    *,
+    folder: FilePath,
+    cache: FilePath | None = None,
+    events: Events | None = None,
+    place: Place | None = None,
+) -> JointOutcome:
+    """Trains trunk and tasks together and writes them as a bundle; with heads 'strip' the trunk alone.
+
+    A run that was stopped goes on after its last epoch. A bundle of other tasks or another trunk is never touched. Of
+    several processes each calls this with its place; the first one writes and tells, and all give its outcome.
+    """
+    place = place or Place()
+    with joined(place):
+        told = (events or Events()) if place.is_first else Events()
+        return _train(project, folder, cache, told, place)
+
+
+def _train(
+    project: Project, folder: FilePath, cache: FilePath | None, events: Events, place: Place
+) -> JointOutcome:
+    began, recipe = time.monotonic(), project.recipe
+    assert isinstance(recipe, Joint)
+    root = (folder / project.bundle).resolve()
+    cache = cache or root.with_name(root.name + "-cache")
+    prepared, leaks = without_leaks(prepare(project, folder))
+    for line in leaks.lines():
+        events.line(line)
+    training = joint_training(prepared)
+    data = load_any_trunk(project, folder)
+    paths = joint_paths(prepared, data, recipe)
+    fingerprint = fingerprint_of(prepared, recipe, data)
+    known = from_first(place, _known(root, fingerprint))
+    if known is not None:
+        events.line(f"bundle {project.bundle}: trained already, unchanged")
+        return msgspec.structs.replace(known, seconds=time.monotonic() - began)
+    precision = precision_of(training)
+    course = JointCourse(
+        prepared,
+        paths,
+        data,
+        recipe,
+        training=training,
+        precision=precision,
+        checkpoint=cache / "joint" / f"{fingerprint}.pt",
+        events=events,
+        place=place,
+    )
+    known_paths = {name: [path] for name, path in paths.items()}
+    for line in (*outlook(prepared, known_paths, data.architecture, kept=()), *course.mixture.lines()):
+        events.line(line)
+    if place.world > 1:
+        events.line(f"{place.world} processes ({recipe.parallel}), the first on {place.device}")
+    learned = course.learn()
+    lineage = _lineage(prepared, learned, data, recipe, training, fingerprint)
+    scores = dict[str, dict[str, dict[str, float]]]()
+    if place.is_first:
+        scores = _write(root, prepared, learned, lineage, keep=recipe.heads == "keep", precision=precision)
+        shutil.rmtree(cache / "joint", ignore_errors=True)
+        for p in prepared:
+            events.line(score_line(p.task, scores[p.task.name]))
+    seconds = time.monotonic() - began
+    events.line(
+        f"bundle {project.bundle}: a trunk learned from {len(prepared)} tasks, "
+        f"{learned.data.digest[:16]}, in {duration(seconds)}"
+    )
+    outcome = JointOutcome(
+        bundle=str(root),
+        trunk=learned.data.digest,
+        learned_from=data.digest,
+        kept=False,
+        scores=scores,
+        seconds=seconds,
+    )
+    return from_first(place, outcome)
+
+
+def joint_training(prepared: Sequence[Prepared]) -> Training:
+    """The one set of training numbers; raises TrainError where tasks have different ones."""
+    found = {msgspec.json.encode(p.training): p.training for p in prepared}
+    if len(found) > 1:
+        raise TrainError(
+            "tasks that are trained together have one set of training numbers",
+            got=f"{len(found)} sets",
+            do="leave [tasks.training] out, and set the project's [training]",
+        )
+    return next(iter(found.values()))
+
+
+def _lineage(
+    prepared: Sequence[Prepared],
+    learned: Learned,
+    data: TrunkData,
+    recipe: Joint,
+    training: Training,
+    fingerprint: str,
+) -> Lineage:
+    return Lineage(
+        trunk=learned.data.digest,
+        learned_from={"name": data.name, "digest": data.digest},
+        recipe=msgspec.to_builtins(recipe),
+        training=msgspec.to_builtins(training),
+        tasks={p.task.name: {"kind": p.task.kind, **_data(p)} for p in prepared},
+        epochs=len(learned.fitted.history),
+        best_epoch=learned.fitted.best_epoch,
+        validation=learned.validation,
+        fingerprint=fingerprint,
+        polyhead=__version__,
+    )
+
+
+def _data(p: Prepared) -> dict[str, object]:
+    return {"rows": len(p.train.examples.targets), "sha256": p.train.digest}
+
+
+def score_line(task: Task, splits: Mapping[str, Mapping[str, float]]) -> str:
+    """`mood: validation accuracy 0.8100, test accuracy 0.8000`."""
+    metric = kind_of(task).default_metric(task)
+    return f"{task.name}: " + ", ".join(
+        f"{name} {metric} {found[metric]:.4f}" for name, found in splits.items()
+    )
+
+
+def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
+    """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
+    recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
+    content = [data.digest, msgspec.to_builtins(recipe), [p.fingerprint() for p in prepared]]
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
+
+
+def _known(root: FilePath, fingerprint: str) -> JointOutcome | None:
+    """What an earlier run left, if it trained the same; raises BundleError where something else is there."""
+    if not (root / BUNDLE).exists():
+        return None
+    lineage = lineage_of(root)
+    if lineage is None or lineage.fingerprint != fingerprint:
+        raise BundleError(
+            f"the bundle {root.name} holds another trunk, or was trained otherwise",
+            got="a learned trunk of other data or numbers"
+            if lineage
+            else "a bundle whose trunk is not learned",
+            do="name another bundle in the project file; a joint recipe makes a trunk, and a trunk its own bundle",
+        )
+    bundle = Bundle.open(root)
+    return JointOutcome(
+        bundle=str(root),
+        trunk=bundle.digest,
+        learned_from=lineage.learned_from["digest"],
+        kept=True,
+        scores={name: bundle.scores(name)["splits"] for name in bundle.tasks},
+        seconds=0.0,
+    )
+
+
+def _write(
+    root: FilePath,
+    prepared: Sequence[Prepared],
+    learned: Learned,
+    lineage: Lineage,
+    *,
+    keep: bool,
+    precision: str,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
+    building = root.with_name(f".{root.name}.learning")
+    shutil.rmtree(building, ignore_errors=True)
+    drafts = {p.task.name: _draft(p, learned, lineage, precision) for p in prepared}
+    write_bundle(building / "scored", learned.data)
+    add_tasks(building / "scored", list(drafts.values()))
+    scores = _scores(building / "scored", prepared)
+    if keep:
+        for p in prepared:
+            name = p.task.name
+            trained = Trained(
+                path=drafts[name].record.path,
+                arrays=learned.arrays[name],
+                scores=scores[name],
+                fitted=learned.fitted,
+                tried={},
+            )
+            drafts[name] = msgspec.structs.replace(
+                drafts[name],
+                scores={"splits": scores[name], "tried": {}, "history": []},
+                card=card_of(p, trained, learned.data, learned=True),
+            )
+    write_bundle(building / "kept", learned.data)
+    if keep:
+        add_tasks(building / "kept", list(drafts.values()))
+    write_lineage(building / "kept", lineage)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    if root.is_dir():  # empty: anything else was refused before training
+        root.rmdir()
+    (building / "kept").rename(root)
+    shutil.rmtree(building, ignore_errors=True)
+    return scores
+
+
+def _draft(p: Prepared, learned: Learned, lineage: Lineage, precision: str) -> Draft:
+    """The task as it stands alone: what a family shared while it learned is its own from now on."""
+    name = p.task.name
+    record = TaskRecord(
+        task=p.task,
+        path=with_owner(learned.paths[name], owner_of(p.task)),
+        trunk=lineage.trunk,
+        trained_with={
+            "polyhead": __version__,
+            "recipe": "joint",
+            "lineage": lineage.fingerprint,
+            **p.fingerprint(),
+            "numerics": numerics(precision),
+        },
+    )
+    return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
+
+
+def _scores(root: FilePath, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
+    """Every task's metrics on whole splits, as the bundle answers."""
+    session, found = Session(root), dict[str, dict[str, dict[str, float]]]()
+    for p in prepared:
+        kind, found[p.task.name] = kind_of(p.task), {}
+        for split in p.splits[1:]:
+            words = split.examples.words if kind.per_word else None
+            outputs = session.outputs(p.task.name, split.examples.inputs, words=words)
+            found[p.task.name][split.name] = split.examples.scores(p.task, outputs)
+    return found

@@ -1,0 +1,216 @@
+"""`polyhead train` for summarization tasks: each becomes a model of its own in the project's bundle.
+
+They stand beside the trunk, so they are trained apart from all tasks that read it, and change no answer of theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polyhead import __version__
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.models import ModelDraft, Models, add_model
+from polyhead.bundle.write import write_bundle
+from polyhead.nn.seq2seq import load_seq2seq
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.seq2seq_data import Seq2SeqData, Summarizer
+from polyhead.tasks.kinds import kind_of
+from polyhead.train.events import Events, duration
+from polyhead.train.extract import Extraction
+from polyhead.train.lineage import load_any_trunk
+from polyhead.train.numerics import numerics, precision_of
+from polyhead.train.outlook import skipped
+from polyhead.train.prepare import Prepared, prepare
+from polyhead.train.probes import probes_of
+from polyhead.train.summarize import Summarized, train_summarizer
+
+if TYPE_CHECKING:
+    from polyhead.train.run import Outcome
+
+TRAINER = 1  # counted up when the same declaration and data would train another model
+
+
+def has_summaries(project: Project) -> bool:
+    """Whether a task of the project owns its model."""
+    return any(entry.kind == "summarization" for entry in project.tasks)
+
+
+def train_with_summaries(
+    train: Callable[..., Outcome],
+    project: Project,
+    *,
+    folder: FilePath,
+    cache: FilePath | None,
+    events: Events | None,
+    only: tuple[str, ...],
+) -> Outcome:
+    """What `train` does for the tasks that read the trunk, then a model for each summarization task."""
+    began, told = time.monotonic(), events or Events()
+    root = (folder / project.bundle).resolve()
+    asked = [entry for entry in project.tasks if not only or entry.name in only]
+    mine = tuple(entry for entry in asked if entry.kind == "summarization")
+    others = tuple(entry for entry in project.tasks if entry.kind != "summarization")
+    names = tuple(entry.name for entry in asked if entry not in mine)
+    if names:
+        rest = msgspec.structs.replace(project, tasks=others)
+        outcome = train(rest, folder=folder, cache=cache, events=told, only=names if only else ())
+    else:
+        outcome = _without_tasks(root, project, folder)
+    for entry in mine:
+        several = msgspec.structs.replace(project, tasks=(entry,))
+        trained = _train(root, prepare(several, folder)[0], entry, folder, cache, told)
+        name = {entry.name: trained} if trained is not None else {}
+        outcome = msgspec.structs.replace(
+            outcome,
+            trained={**outcome.trained, **name},
+            kept=outcome.kept if trained is not None else (*outcome.kept, entry.name),
+        )
+    return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
+
+
+def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcome:
+    """A bundle to stand in: the one there, whatever its trunk, or a new one of the project's trunk."""
+    from polyhead.train.run import Outcome  # here, since that module calls this one
+
+    if not (root / BUNDLE).exists():
+        write_bundle(root, load_any_trunk(project, folder))
+    nothing = Extraction(passes=0, reused=0, tokens=0, cut=0, seconds=0.0)
+    return Outcome(bundle=str(root), trained={}, kept=(), extraction=nothing, seconds=0.0)
+
+
+def _train(
+    root: FilePath,
+    prepared: Prepared,
+    entry: TaskEntry,
+    folder: FilePath,
+    cache: FilePath | None,
+    events: Events,
+) -> dict[str, dict[str, float]] | None:
+    """Its scores, or None where the bundle has it already, trained the same way."""
+    task, choice = prepared.task, _choice(entry)
+    place = TrunkChoice(name=choice.name).place(folder)  # a folder beside the project file, or a hub id
+    data = load_seq2seq(
+        place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams
+    )
+    data = msgspec.structs.replace(data, name=choice.name)
+    fingerprint = _fingerprint(prepared, choice, data)
+    there = Models(root)
+    if (
+        task.name in there.lines
+        and there.record(task.name).trained_with.get("fingerprint") == fingerprint["fingerprint"]
+    ):
+        events.line(f"{task.name}: trained already, unchanged")
+        return None
+    for line in _outlook(prepared, data):
+        events.line(line)
+    kept = (cache or root.with_name(root.name + "-cache")) / "checkpoints" / str(fingerprint["fingerprint"])
+    found = train_summarizer(
+        prepared,
+        data,
+        smoothing=choice.smoothing,
+        checkpoint=kept / f"{task.name}-summarizer.pt",
+        events=events,
+    )
+    draft = ModelDraft(
+        task=task,
+        data=found.data,
+        trained_with={"polyhead": __version__, "numerics": numerics("float32"), **fingerprint},
+        scores={"splits": found.scores, "history": _untimed(found)},
+        probes=probes_of(prepared),
+        card=card_of(prepared, found),
+    )
+    add_model(root, draft, replace=task.name in there.lines)
+    shutil.rmtree(kept, ignore_errors=True)
+    events.line(_score_line(prepared, found))
+    events.event("task", task=task.name, scores=found.scores, history=found.fitted.history)
+    return found.scores
+
+
+def _choice(entry: TaskEntry) -> Summarizer:
+    assert entry.model is not None  # TaskEntry.__post_init__ checks it
+    return Summarizer(name=entry.model) if isinstance(entry.model, str) else entry.model
+
+
+def _fingerprint(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> dict[str, object]:
+    """What decides the trained model, and its digest under `fingerprint`."""
+    facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
+    facts |= {
+        "trainer": TRAINER,
+        "model": {"name": choice.name, "digest": data.digest},
+        "smoothing": choice.smoothing,
+        "precision": precision_of(prepared.training),
+    }
+    named = msgspec.to_builtins({**facts, "model": data.digest})
+    tag = hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
+    return {"fingerprint": tag, **facts}
+
+
+def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
+    sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
+    steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
+    return [
+        f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
+        f"{sizes} documents, {steps:,} steps an epoch, up to {prepared.training.epochs} epochs",
+        *skipped([prepared]),
+    ]
+
+
+def _score_line(prepared: Prepared, found: Summarized) -> str:
+    task, fitted = prepared.task, found.fitted
+    metric = kind_of(task).default_metric(task)
+    shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in found.scores.items())
+    cut = f", {sum(found.cut.values()):,} documents cut" if any(found.cut.values()) else ""
+    cut += f", {found.cut_summaries:,} summaries cut" if found.cut_summaries else ""
+    epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
+    return f"{task.name}: {shown}{cut}, {epochs}, {duration(fitted.seconds)}"
+
+
+def _untimed(found: Summarized) -> list[dict[str, float]]:
+    """The epochs without their seconds: what a bundle holds is the same for the same seed."""
+    return [{name: v for name, v in row.items() if name != "seconds"} for row in found.fitted.history]
+
+
+def card_of(prepared: Prepared, found: Summarized) -> str:
+    """Markdown for the task's README.md."""
+    task, settings = prepared.task, found.data.settings
+    metric = kind_of(task).default_metric(task)
+    rows = [
+        f"| {split} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |"
+        for split, scores in found.scores.items()
+    ]
+    names = list(next(iter(found.scores.values())))
+    sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
+    how = "greedily" if settings.beams == 1 else f"with {settings.beams} beams"
+    return "\n".join(
+        [
+            f"# {task.name}",
+            "",
+            "A `summarization` task. It owns its model and shares nothing with the trunk.",
+            f"Team: {prepared.team or 'not stated'}.",
+            "",
+            "## Trained on",
+            "",
+            f"{sizes} documents; seed {prepared.training.seed}; best epoch {found.fitted.best_epoch} by validation "
+            f"{metric}. It started from `{found.data.name}`.",
+            "",
+            "## Scores on whole splits",
+            "",
+            "| split | " + " | ".join(names) + " |",
+            "|---" * (len(names) + 1) + "|",
+            *rows,
+            "",
+            "## Limits",
+            "",
+            f"{found.data.parameters:,} parameters of its own. Documents over {settings.max_tokens} tokens are cut "
+            f"({sum(found.cut.values()):,} of those above); at most {settings.summary_tokens} tokens are written, "
+            f"{how}. What is written was not checked for truth.",
+            "",
+        ]
+    )

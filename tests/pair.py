@@ -1,0 +1,154 @@
+"""Two processes on one machine that train together, and what they run: a joint training of the tiny tasks."""
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from pathlib import Path
+
+import msgspec
+
+import tiny
+
+LIMIT = 120  # seconds that one run may take before it counts as hanging
+
+
+class Pair:
+    """Runs a function in two processes at once, inside their group; `with` ends them."""
+
+    def __init__(self):
+        context = multiprocessing.get_context("spawn")
+        self._pipes, self._processes = [], []
+        for rank in range(2):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, theirs), daemon=True)
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def run(self, function, *arguments):
+        """Each process's `function(place, *arguments)`, by rank."""
+        folder = tempfile.mkdtemp()
+        for pipe in self._pipes:
+            pipe.send((function, arguments, f"file://{folder}/meeting"))
+        found = []
+        for rank, pipe in enumerate(self._pipes):
+            assert pipe.poll(LIMIT), f"process {rank} hangs"
+            value, error = pipe.recv()
+            assert error is None, f"process {rank}: {error}"
+            found.append(value)
+        return found
+
+
+def _serve(rank, pipe):
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+
+    from polyhead.train.devices import Place, joined
+
+    torch.set_num_threads(1)
+    while True:
+        function, arguments, meeting = pipe.recv()
+        try:
+            place = Place(rank=rank, world=2, meeting=meeting)
+            with joined(place):
+                pipe.send((function(place, *arguments), None))
+        except Exception:
+            pipe.send((None, traceback.format_exc()))
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One joint training of tiny tasks."""
+
+    home: str
+    names: tuple[str, ...]
+    recipe: object
+    training: object
+    strategies: dict = {}  # of tasks that do not have the usual one
+    checkpoint: str | None = None
+    stop: int | None = None  # after so many epochs are saved, as if it were killed
+    events: str | None = None
+    precision: str = "float32"
+
+
+class Stopped(Exception):
+    """In place of a kill."""
+
+
+def course_of(job, place):
+    from polyhead.nn.load import load_trunk
+    from polyhead.train.events import Events
+    from polyhead.train.joint import JointCourse
+    from polyhead.train.joint_paths import joint_paths
+    from polyhead.train.prepare import prepare
+
+    home = Path(job.home)
+    project = msgspec.structs.replace(
+        tiny.project(home, *job.names, training=job.training), recipe=job.recipe
+    )
+    prepared = [
+        msgspec.structs.replace(p, strategy=job.strategies.get(p.task.name, p.strategy))
+        for p in prepare(project, home)
+    ]
+    data = load_trunk(str(home / "trunk"))
+    return JointCourse(
+        prepared,
+        joint_paths(prepared, data, job.recipe),
+        data,
+        job.recipe,
+        training=job.training,
+        precision=job.precision,
+        checkpoint=Path(job.checkpoint) if job.checkpoint else None,
+        events=Events(file=Path(job.events)) if job.events and place.is_first else Events(),
+        place=place,
+    )
+
+
+def learn(place, job):
+    """What a training leaves: arrays by name, the history, the scores; None where it was stopped."""
+    from polyhead.train import fit
+
+    course, save, saved = course_of(job, place), fit._Run.save, []
+
+    def noted(run):
+        save(run)
+        saved.append(run.done)
+        if run.done == job.stop:
+            raise Stopped
+
+    fit.SAVE_SECONDS, fit._Run.save = 0.0, noted
+    try:
+        learned = course.learn()
+    except Stopped:
+        return None
+    finally:
+        fit.SAVE_SECONDS, fit._Run.save = 5.0, save
+    arrays = {f"trunk.{name}": value for name, value in learned.data.arrays.items()}
+    for task, several in learned.arrays.items():
+        arrays |= {f"{task}.{name}": value for name, value in several.items()}
+    return {
+        "arrays": {name: value.copy() for name, value in arrays.items()},
+        "history": learned.fitted.history,
+        "seen": learned.fitted.examples_seen,
+        "validation": learned.validation,
+        "epochs": len(saved),
+    }
+
+
+def refused(place, job):
+    """The error that training ends with."""
+    from polyhead.errors import PolyheadError
+
+    try:
+        course_of(job, place).learn()
+    except PolyheadError as error:
+        return type(error).__name__, str(error)
+    return None

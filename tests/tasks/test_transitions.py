@@ -1,0 +1,137 @@
+"""The decoder that keeps to BIO, against every sequence of labels that there is."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from polyhead.errors import ConfigError
+from polyhead.project import TaskEntry
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.tagging import UNREAD, best
+from polyhead.tasks.kinds.transitions import allowed, best_path
+from polyhead.tasks.task import Task
+
+LABELS = ("O", "B-drug", "I-drug", "B-date", "I-date")
+LAST_O = ("I-x", "B-y", "B-x", "O")  # any order is a task's right; y has no I-
+
+
+def valid(tags):
+    before = "O"
+    for tag in tags:
+        if tag.startswith("I-") and before not in (f"B-{tag[2:]}", tag):
+            return False
+        before = tag
+    return True
+
+
+def log_softmax(outputs):
+    return outputs - np.log(np.exp(outputs).sum(axis=-1, keepdims=True))
+
+
+def by_hand(outputs, labels):
+    """The best of all sequences, and its sum of log-probabilities; a row of NaN costs nothing, whatever it gets."""
+    scores = np.nan_to_num(log_softmax(outputs.astype(np.float64)))
+    found = (
+        (sum(scores[word, label] for word, label in enumerate(path)), path)
+        for path in itertools.product(range(len(labels)), repeat=len(outputs))
+        if valid([labels[label] for label in path])
+    )
+    return max(found)
+
+
+@pytest.mark.parametrize("labels", [LABELS, LAST_O])
+@pytest.mark.parametrize("unread", [0.0, 0.3])
+def test_the_path_is_the_best_of_all_that_are_allowed(labels, unread):
+    chance, corrected = np.random.default_rng(3), 0
+    for _ in range(40):
+        outputs = chance.normal(scale=2, size=(chance.integers(1, 6), len(labels))).astype(np.float32)
+        outputs[chance.random(len(outputs)) < unread] = np.nan
+        found = best_path(outputs, labels)
+        score, path = by_hand(outputs, labels)
+        assert found.dtype == np.int64 and valid([labels[i] for i in found])
+        scores = np.nan_to_num(log_softmax(outputs.astype(np.float64)))
+        assert scores[np.arange(len(found)), found].sum() == pytest.approx(score, abs=1e-9)
+        read = ~np.isnan(outputs).any(axis=-1)
+        assert found[read].tolist() == np.array(path)[read].tolist()
+        corrected += (found != best(outputs))[read].any()
+    assert corrected > 5
+
+
+def test_no_path_is_ever_wrong_and_right_ones_are_left_alone():
+    chance, left, labels = np.random.default_rng(5), 0, LABELS
+    for _ in range(300):
+        outputs = chance.normal(scale=3, size=(chance.integers(0, 12), len(labels)))
+        outputs = np.round(outputs, 0)  # with ties
+        found, greedy = best_path(outputs, labels), best(outputs)
+        assert valid([labels[i] for i in found])
+        if valid([labels[i] for i in greedy]):
+            assert found.tolist() == greedy.tolist()
+            left += 1
+    assert 30 < left < 270
+
+
+def test_what_may_follow_what():
+    first, follows = allowed(LABELS)
+    assert first.tolist() == [True, True, False, True, False]
+    for i, before in enumerate(LABELS):
+        assert follows[i].tolist() == [
+            valid([*(["B-" + before[2:]] if before[0] == "I" else []), before, one]) for one in LABELS
+        ]
+
+
+def outputs_of(*rows):
+    return np.array(rows, np.float32)
+
+
+# "take red pills": alone, the words say O, I-drug, I-drug; B-drug is nearly as good for the second
+OUTPUTS = outputs_of([5, 0, 0, 0, 0], [0, 2, 3, 0, 0], [0, 0, 5, 0, 0])
+
+
+def task(decoder):
+    return Task(name="t", kind="tagging", labels=LABELS, decoder=decoder)
+
+
+def test_answers_and_scores_use_the_decoder():
+    target = np.array([0, 1, 2])
+    kind = kind_of(task("greedy"))
+    assert kind.evaluate(task("greedy"), [OUTPUTS], [target])["accuracy"] == pytest.approx(2 / 3)
+    assert kind.evaluate(task("constrained"), [OUTPUTS], [target]) == {"span_f1": 1.0, "accuracy": 1.0}
+    (greedy,) = kind.decode(task("greedy"), OUTPUTS, text="take red pills")["spans"]
+    (found,) = kind.decode(task("constrained"), OUTPUTS, text="take red pills")["spans"]
+    assert (found["label"], found["text"]) == (greedy["label"], greedy["text"]) == ("drug", "red pills")
+    second, third = (np.exp(log_softmax(OUTPUTS[i].astype(np.float64))) for i in (1, 2))
+    assert found["score"] == pytest.approx((second[1] + third[2]) / 2)
+    assert greedy["score"] == pytest.approx((second[2] + third[2]) / 2)
+
+
+def test_a_span_of_another_label_is_not_gone_on_with():
+    """Alone: B-drug, I-date. `span_f1` would read the second as a span of its own."""
+    outputs = outputs_of([0, 5, 0, 0, 0], [0, 0, 2, 0, 3])
+    kind = kind_of(task("greedy"))
+    spans = [
+        kind.decode(task(name), outputs, text="red pills")["spans"] for name in ("greedy", "constrained")
+    ]
+    assert [[span["label"] for span in found] for found in spans] == [["drug", "date"], ["drug"]]
+
+
+def test_words_that_were_not_read_let_a_span_through():
+    outputs = outputs_of([0, 5, 0, 0, 0], [np.nan] * 5, [0, 0, 5, 0, 0])
+    assert best_path(outputs, LABELS)[[0, 2]].tolist() == [1, 2]
+    kind = kind_of(task("constrained"))
+    assert kind.evaluate(task("constrained"), [outputs], [np.array([1, 0, 2])])["accuracy"] == 1.0
+    assert kind.evaluate(task("constrained"), [outputs * np.nan], [np.array([0, 0, 0])])["accuracy"] == 1.0
+    assert UNREAD not in best_path(outputs, LABELS)
+
+
+def test_plain_labels_and_other_kinds_have_no_such_decoder():
+    with pytest.raises(ConfigError, match="BIO labels"):
+        Task(name="t", kind="tagging", labels=("NOUN", "VERB"), decoder="constrained")
+    with pytest.raises(ConfigError, match="decoder"):
+        Task(name="t", kind="single_label", labels=("no", "yes"), decoder="constrained")
+
+
+def test_a_project_says_which_decoder():
+    entry = TaskEntry(name="t", kind="tagging", train="a.jsonl", labels=LABELS, decoder="constrained")
+    assert entry.task().decoder == "constrained"
+    assert TaskEntry(name="t", kind="tagging", train="a.jsonl", labels=LABELS).task().decoder == "greedy"

@@ -1,0 +1,226 @@
+"""Two processes learn what one does, whoever draws which head, and a run may go on in more or fewer of them."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from pair import Job, Pair, course_of, learn, refused
+from polyhead.errors import ConfigError
+from polyhead.project import Branch
+from polyhead.recipe import Joint, Sampling, Smoothing, Weighting
+from polyhead.train.devices import Place, place_in
+
+NAMES = ("mood", "urgency", "names", "same")
+TRAINING = msgspec.structs.replace(
+    tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4
+)
+RECIPE = Joint(micro_batches=4, steps=3, layer_dropout=0.0)
+KINDS = ("ddp", "fsdp")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    tiny.project(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with Pair() as both:
+        yield both
+
+
+def job(home, *names, recipe=RECIPE, training=TRAINING, **changes):
+    return Job(home=str(home), names=names or NAMES, recipe=recipe, training=training, **changes)
+
+
+def recipe(**changes):
+    return msgspec.structs.replace(RECIPE, **changes)
+
+
+def on_both(pair, one):
+    """What two processes learn; they hold the same to the bit."""
+    first, second = pair.run(learn, one)
+    assert first["seen"] == second["seen"]
+    assert {n: a.tobytes() for n, a in first["arrays"].items()} == {
+        n: a.tobytes() for n, a in second["arrays"].items()
+    }
+    assert [untimed(row) for row in first["history"]] == [untimed(row) for row in second["history"]]
+    return first
+
+
+def untimed(row):
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def assert_close(one, other):
+    """Equal up to the order of sums.
+
+    Biases of keys are left out: a softmax does not see them, so their gradient is rounding, which AdamW magnifies.
+    """
+    assert one["arrays"].keys() == other["arrays"].keys()
+    for name, array in one["arrays"].items():
+        if not name.endswith("key.bias"):
+            np.testing.assert_allclose(other["arrays"][name], array, rtol=0, atol=1e-5, err_msg=name)
+    assert [row["loss"] for row in other["history"]] == pytest.approx([row["loss"] for row in one["history"]])
+    assert [row["score"] for row in other["history"]] == pytest.approx(
+        [row["score"] for row in one["history"]]
+    )
+    assert other["validation"].keys() == one["validation"].keys() and other["seen"] == one["seen"]
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_two_processes_learn_what_one_does(pair, home, parallel):
+    """With all that an update may have: learned weights, a budget of tokens, layers computed again, bf16."""
+    made = recipe(parallel=parallel, weighting=Weighting(kind="uncertainty"), tokens=40, checkpointing=True)
+    both = job(home, recipe=made, precision="bfloat16")
+    alone = learn(Place(), both)
+    assert alone["history"][0]["loss"] != alone["history"][1]["loss"]
+    assert_close(alone, on_both(pair, both))
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_heads_and_layers_that_one_process_alone_draws(pair, home, parallel):
+    """Tasks in turn: each update the first process draws the first and the third, one of them over fewer layers."""
+    turns = recipe(parallel=parallel, sampling=Sampling(kind="round_robin"))
+    branches = {
+        "mood": Branch(layers=1, tap=1, positions="first", hidden=8),
+        "urgency": Branch(layers=1, tap=0, positions="mean", hidden=8),
+    }
+    both = job(home, recipe=turns, strategies=branches)
+    assert_close(learn(Place(), both), on_both(pair, both))
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_a_task_that_no_process_draws_keeps_its_bits(pair, home, parallel):
+    only = Sampling(kind="schedule", schedule=({"mood": 0.5, "same": 0.5},))
+    both = job(home, recipe=recipe(parallel=parallel, sampling=only))
+    before = course_of(both, Place()).module.model.parts
+    after = on_both(pair, both)["arrays"]
+    kept = {task for task in NAMES if all(_same(after, task, before[task]))}
+    assert kept == {"urgency", "names"}
+
+
+def _same(arrays, task, part):
+    return [arrays[f"{task}.{n}"].tobytes() == v.numpy().tobytes() for n, v in part.state_dict().items()]
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_smoothing_and_divided_heads_over_two_processes(pair, home, parallel):
+    """Each process draws its own noise, so its size is one that float32 does not feel."""
+    smooth = Smoothing(spectral=True, size=1e-12, both=False, detached=False)
+    both = job(home, "mood", "names", "same", recipe=recipe(parallel=parallel, smoothing=smooth))
+    assert_close(learn(Place(), both), on_both(pair, both))
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parallel):
+    dropped = msgspec.structs.replace(TRAINING, dropout=0.3)
+    both = job(home, recipe=recipe(parallel=parallel, layer_dropout=0.1), training=dropped)
+    found = on_both(pair, both)
+    assert all(np.isfinite(array).all() for array in found["arrays"].values())
+    seeds = pair.run(drawn_first, both)
+    assert seeds[0] != seeds[1]
+
+
+def drawn_first(place, one):
+    import torch
+
+    from polyhead.train.fit import stream
+
+    torch.manual_seed(stream(one.training.seed, "dropout", 0, place.rank))
+    return float(torch.rand(()))
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("ddp", None), (None, "fsdp"), ("fsdp", "ddp")], ids=["2-to-1", "1-to-2", "2-to-2"]
+)
+def test_a_stopped_run_goes_on_in_more_or_fewer_processes(pair, home, tmp_path, first, then):
+    """From the checkpoint that the first process wrote: weights, moments, the mixture's place, the best epoch."""
+    longer = msgspec.structs.replace(TRAINING, epochs=3)
+    straight = learn(Place(), job(home, training=longer))
+    told = {"training": longer, "checkpoint": str(tmp_path / "one.pt")}
+    _run(pair, job(home, recipe=recipe(parallel=first or "ddp"), stop=2, **told), alone=first is None)
+    assert (tmp_path / "one.pt").exists()
+    again = _run(pair, job(home, recipe=recipe(parallel=then or "ddp"), **told), alone=then is None)
+    assert again["epochs"] == 1
+    assert_close(straight, again)
+
+
+def _run(pair, one, *, alone):
+    return learn(Place(), one) if alone else pair.run(learn, one)[0]
+
+
+def test_the_first_process_alone_tells_and_counts_everything(pair, home, tmp_path):
+    events = tmp_path / "events.jsonl"
+    learn(Place(), job(home, events=str(tmp_path / "alone.jsonl")))
+    pair.run(learn, job(home, events=str(events)))
+    told, alone = (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (events, tmp_path / "alone.jsonl")
+    )
+    assert [one["event"] for one in told] == ["training", "epoch"] * 2
+    for one, other in zip(told, alone, strict=True):
+        for name in ("micro_batches", "effective_steps", "learning_rate", "step"):
+            assert one.get(name) == other.get(name)
+        assert one["loss"] == pytest.approx(other["loss"])
+
+
+def test_what_processes_cannot_share_is_refused_by_all(pair, home):
+    uneven = pair.run(refused, job(home, recipe=recipe(micro_batches=3)))
+    every = pair.run(
+        refused, job(home, "mood", "urgency", "same", recipe=recipe(sampling=Sampling(kind="all")))
+    )
+    smooth = pair.run(refused, job(home, recipe=recipe(parallel="fsdp", smoothing=Smoothing())))
+    for found, said in ((uneven, "3 micro-batches"), (every, "number of tasks"), (smooth, "urgency")):
+        assert found[0] == found[1] and found[0][0] == "ConfigError" and said in found[0][1]
+
+
+def test_a_loss_that_is_not_finite_ends_all_processes_with_its_task(pair, home):
+    huge = msgspec.structs.replace(TRAINING, learning_rate=1e30, warmup=0.0, clip=1e30)
+    found = pair.run(refused, job(home, training=huge))
+    assert found[0] == found[1] and found[0][0] == "TrainError" and "of task '" in found[0][1]
+
+
+def test_sharded_arrays_are_slices(pair, home):
+    """Between updates a process holds about half of every array, its moments too."""
+    found = pair.run(held, job(home, recipe=recipe(parallel="fsdp")))
+    whole = found[0]["whole"]
+    for part in ("weights", "moments"):
+        one, other = (rank[part] for rank in found)
+        assert one + other == (whole if part == "weights" else 2 * whole)
+        assert 0.4 < one / (one + other) < 0.6
+
+
+def held(place, one):
+    from polyhead.train.devices import devices_of
+    from polyhead.train.fit import Curriculum
+    from polyhead.train.joint import Learning, Mixed
+
+    made = course_of(one, place)
+    learning = Learning(made.module, made.objective, made.tasks, made.recipe)
+    devices = devices_of(place, learning, parallel="fsdp")
+    feed = Mixed(made.examples, made.mixture, made.training, place=place)
+    curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=made.training)
+    curriculum.train()
+    moments = [
+        s for state in curriculum._run.optimizer.state.values() for n, s in state.items() if n != "step"
+    ]
+    return {
+        "whole": sum(p.numel() for p in learning.parameters()),
+        "weights": sum(p.to_local().numel() for p in devices.module.parameters()),
+        "moments": sum(m.to_local().numel() for m in moments),
+    }
+
+
+def test_torchruns_environment_says_which_process_this_is():
+    assert place_in({}, "cpu") == Place()
+    assert place_in({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}, "cpu") == Place(rank=5, world=8)
+    with pytest.raises(ConfigError, match="torchrun"):
+        place_in({"RANK": "first"}, "cpu")
+    with pytest.raises(ConfigError, match="rank 2 of 2"):
+        place_in({"RANK": "2", "WORLD_SIZE": "2"}, "cpu")

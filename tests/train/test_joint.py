@@ -1,0 +1,207 @@
+"""The joint recipe: what an update is, who learns from it, and that a stopped run goes on as if it never was."""
+
+import copy
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from polyhead.bundle.read import Bundle
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, TrainError
+from polyhead.nn.load import load_trunk
+from polyhead.project import TrunkChoice
+from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.train import fit as fitting
+from polyhead.train.events import Events
+from polyhead.train.joint import JointCourse, Mixed, text_examples
+from polyhead.train.joint_paths import joint_paths
+from polyhead.train.joint_run import train_together
+from polyhead.train.lineage import lineage_of
+from polyhead.train.prepare import prepare
+from polyhead.train.run import train_project
+from polyhead.trunk_data import arrays_digest
+
+NAMES = ("mood", "urgency", "names", "same")
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0)
+RECIPE = Joint(micro_batches=3, layer_dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    tiny.project(folder)
+    return folder
+
+
+def project(home, *names, recipe=RECIPE, training=TRAINING, **named):
+    made = tiny.project(home, *(names or NAMES), training=training)
+    return msgspec.structs.replace(made, recipe=recipe, **named)
+
+
+def course(home, *names, recipe=RECIPE, training=TRAINING, **named):
+    prepared = prepare(project(home, *names, training=training), home)
+    data = load_trunk(str(home / "trunk"))
+    paths = joint_paths(prepared, data, recipe)
+    return JointCourse(prepared, paths, data, recipe, training=training, precision="float32", **named)
+
+
+def arrays(learned):
+    return arrays_digest(learned.data.arrays), {n: arrays_digest(a) for n, a in learned.arrays.items()}
+
+
+def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkeypatch):
+    """The naive way: one backward pass a micro-batch, each on a copy of its own, then their mean."""
+    made, seen = course(home), []
+    before = copy.deepcopy(made.module).train()
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: None)
+    step = torch.optim.AdamW.step
+
+    def noted(self, *arguments, **named):
+        if not seen:
+            seen.append({n: p.grad.clone() for n, p in made.module.named_parameters() if p.grad is not None})
+        return step(self, *arguments, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    made.learn()
+    first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
+    assert len(first) == 3
+    total = {}
+    for task, batch in first:
+        alone = copy.deepcopy(before)
+        made.objective(task, alone(task, *batch.arguments), batch).backward()
+        for name, parameter in alone.named_parameters():
+            if parameter.grad is not None:
+                total[name] = total.get(name, 0) + parameter.grad / 3
+    assert set(total) == set(seen[0])
+    for name, gradient in total.items():
+        assert torch.allclose(gradient, seen[0][name], atol=1e-6), name
+
+
+def test_a_task_that_is_never_drawn_learns_nothing(home):
+    """No decay and no momentum either: its arrays keep their bits, while the trunk moves."""
+    only = Sampling(kind="schedule", schedule=({"mood": 1.0},))
+    made = course(home, recipe=msgspec.structs.replace(RECIPE, sampling=only))
+    before = {name: arrays_digest(_state(part)) for name, part in made.module.model.parts.items()}
+    trunk = arrays_digest(made.data.arrays)
+    learned = made.learn()
+    after = {name: arrays_digest(a) for name, a in learned.arrays.items()}
+    assert {name for name in NAMES if before[name] != after[name]} == {"mood"}
+    assert learned.data.digest != made.data.digest and arrays_digest(made.data.arrays) == trunk
+
+
+def _state(part):
+    return {name: value.detach().numpy() for name, value in part.state_dict().items()}
+
+
+@pytest.mark.parametrize("kind", ["size", "all", "shuffled", "round_robin"])
+def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkeypatch, kind):
+    """Sampler and passes through the data too: an epoch reads no whole number of passes here."""
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    training = msgspec.structs.replace(TRAINING, epochs=3, dropout=0.2)
+    recipe = Joint(sampling=Sampling(kind=kind), micro_batches=2, steps=3, layer_dropout=0.1)
+    straight = course(home, recipe=recipe, training=training).learn()
+
+    class Stopped(Exception):
+        pass
+
+    stopped = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.pt")
+    scores, counted = stopped.scores, []
+
+    def score():
+        counted.append(1)
+        if len(counted) == 3:
+            raise Stopped
+        return scores()
+
+    stopped.scores = score
+    with pytest.raises(Stopped):
+        stopped.learn()
+    again = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.pt").learn()
+    assert len(counted) == 3 and arrays(again) == arrays(straight)
+    assert again.fitted.history[2]["loss"] == straight.fitted.history[2]["loss"]
+
+
+def test_every_example_of_a_task_comes_once_a_pass(home):
+    made = course(home, "mood", recipe=Joint(micro_batches=1, steps=2))
+    feed = Mixed(made.examples, made.mixture, TRAINING)
+    members = [batch.members for epoch in (0, 1) for update in feed.updates(epoch) for _, batch in update]
+    assert sorted(np.concatenate(members).tolist()) == list(range(32))
+
+
+def test_learned_weights_of_losses_are_trained_and_stay_out_of_the_bundle(home):
+    recipe = msgspec.structs.replace(RECIPE, weighting=Weighting(kind="uncertainty"))
+    made = course(home, recipe=recipe)
+    learned = made.learn()
+    assert any(float(value.detach()) != 0.0 for value in made.objective.parameters())
+    assert all("log" not in name for a in learned.arrays.values() for name in a)
+
+
+def test_a_bundle_of_its_own_answers_as_it_was_scored(home, tmp_path):
+    lines = []
+    made = project(home, bundle=str(tmp_path / "learned"))
+    outcome = train_together(made, folder=home, events=Events(say=lines.append))
+    bundle = Bundle.open(tmp_path / "learned")
+    assert set(bundle.tasks) == set(NAMES) and bundle.digest == outcome.trunk != outcome.learned_from
+    assert {record.trunk for record in bundle.tasks.values()} == {bundle.digest}
+    prepared = {p.task.name: p for p in prepare(made, home)}
+    session = Session(bundle)
+    mood = prepared["mood"]
+    found = [r.answers["mood"]["label"] for r in session.predict(mood.test.examples.inputs, tasks=["mood"])]
+    right = [mood.task.labels[int(t)] for t in mood.test.examples.targets]
+    share = np.mean([a == b for a, b in zip(found, right, strict=True)])
+    assert share == pytest.approx(bundle.scores("mood")["splits"]["test"]["accuracy"])
+    result = session.predict(["the lamp is bad please"])[0]
+    assert result.receipt.passes == 1 and set(result.answers) == {"mood", "urgency", "names"}
+    assert any("micro-batches" in line for line in lines)
+
+
+def test_the_same_again_is_kept_and_other_data_is_refused(home, tmp_path):
+    made = project(home, "mood", "same", bundle=str(tmp_path / "learned"))
+    first = train_together(made, folder=home)
+    again = train_together(made, folder=home)
+    assert again.kept and not first.kept
+    assert (again.trunk, again.scores) == (first.trunk, first.scores)
+    with pytest.raises(BundleError, match="name another bundle"):
+        train_together(project(home, "mood", "urgency", bundle=made.bundle), folder=home)
+    assert set(Bundle.open(made.bundle).tasks) == {"mood", "same"}
+
+
+def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
+    """Heads are stripped, the trunk keeps its lineage, and tasks come over it as over any other."""
+    recipe = msgspec.structs.replace(RECIPE, heads="strip")
+    outcome = train_together(
+        project(home, "mood", "same", recipe=recipe, bundle=str(tmp_path / "learned")), folder=home
+    )
+    assert not Bundle.open(tmp_path / "learned").tasks
+    lineage = lineage_of(tmp_path / "learned")
+    assert lineage is not None and lineage.trunk == outcome.trunk and set(lineage.tasks) == {"mood", "same"}
+    assert lineage.learned_from["digest"] == load_trunk(str(home / "trunk")).digest
+    frozen = msgspec.structs.replace(
+        tiny.project(home, "urgency"),
+        trunk=TrunkChoice(name=str(tmp_path / "learned")),
+        bundle=str(tmp_path / "frozen"),
+    )
+    train_project(frozen, folder=home)
+    assert Bundle.open(tmp_path / "frozen").digest == outcome.trunk
+
+
+def test_what_cannot_learn_together_is_refused_with_its_name(home):
+    with pytest.raises(TrainError, match="alike"):
+        course(home, "mood", "alike")
+    prepared = prepare(project(home, "mood"), home)[0]
+    data = load_trunk(str(home / "trunk"))
+    auto = msgspec.structs.replace(prepared, strategy=msgspec.structs.replace(tiny.STRATEGY, positions="auto"))
+    with pytest.raises(TrainError, match="'mood'"):
+        joint_paths([auto], data, RECIPE)
+
+
+def test_validation_rows_are_spread_over_the_split(home):
+    made = course(home, "mood", recipe=msgspec.structs.replace(RECIPE, validation_rows=4))
+    split = made.prepared["mood"].validation
+    rows, examples = made._validation["mood"]
+    assert examples.count == len(rows.targets) == 4
+    whole = text_examples(split.examples, made.prepared["mood"].task, made.tokeniser)
+    assert whole.count == 12 and len(made.scores()["mood"]) >= 1
