@@ -11,6 +11,8 @@ NAMES = (
     "first_light_quality",
     "first_light_speed",
     "first_light_eight_tasks",
+    "branches_quality",
+    "branches_add_task",
     "readme",
     "first_light_newcomer",
     "readme",

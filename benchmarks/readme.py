@@ -20,7 +20,7 @@ import click
 import msgspec
 from settings import RESULTS, ROOT
 
-from polyhead import project, seq2seq_data
+from polyhead import project, recipe, seq2seq_data
 from polyhead.cli.main import VERBS, commands
 from polyhead.report.results import Results, read_results
 
@@ -34,6 +34,11 @@ STRUCTS = (
     project.Choice,
     project.Training,
     seq2seq_data.Summarizer,
+    recipe.Frozen,
+    recipe.Joint,
+    recipe.Sampling,
+    recipe.Weighting,
+    recipe.Smoothing,
 )
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"
@@ -167,6 +172,8 @@ def _type(hint: object) -> str:
     names = {"DataFile": "a file table", "Pooled": "a strategy table", "Training": "a training table"}
     names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task", "Branch": "a strategy table"}
     names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
+    names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
+    names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
     return names[typing.cast(type, hint).__name__]
 
 

@@ -85,6 +85,7 @@ def test_questions_are_scored_as_training_measured_them_proven_and_answered(work
     given["options"] = ["lamp", "box"]
     (reply,) = run("predict", work / "bundle", stdin=json.dumps(given)).rows[0]["answers"].values()
     assert reply["option"] in given["options"]
+    assert "one such text for each of them" in run("inspect", work / "bundle").out
 
 
 def test_backends_agree(home):

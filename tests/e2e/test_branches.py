@@ -12,7 +12,7 @@ import tiny
 from cli.commands import run, shell
 from polyhead import Session, cost
 from polyhead.bundle.read import Bundle
-from polyhead.engine.session import input_of
+from polyhead.engine.inputs import input_of
 from polyhead.plan import TRUNK, Layers
 from polyhead.sharing.branch import private_layers, tap_of
 from polyhead.testing import tiny_trunk

@@ -1,16 +1,21 @@
 """Two processes learn what one does, whoever draws which head, and a run may go on in more or fewer of them."""
 
 import json
+import subprocess
+import sys
 
 import msgspec
 import numpy as np
 import pytest
 
 import tiny
-from pair import Job, Pair, course_of, learn, refused
+from cli.commands import environment, run
+from pair import LIMIT, Job, Pair, course_of, learn, refused
+from polyhead.bundle.read import Bundle
+from polyhead.config import to_toml
 from polyhead.errors import ConfigError
 from polyhead.project import Branch
-from polyhead.recipe import Joint, Sampling, Smoothing, Weighting
+from polyhead.recipe import Frozen, Joint, Sampling, Smoothing, Weighting
 from polyhead.train.devices import Place, place_in
 
 NAMES = ("mood", "urgency", "names", "same")
@@ -75,12 +80,53 @@ def assert_close(one, other):
 
 @pytest.mark.parametrize("parallel", KINDS)
 def test_two_processes_learn_what_one_does(pair, home, parallel):
-    """With all that an update may have: learned weights, a budget of tokens, layers computed again, bf16."""
+    """With all that an update may have: learned weights, a budget of tokens, layers computed again."""
     made = recipe(parallel=parallel, weighting=Weighting(kind="uncertainty"), tokens=40, checkpointing=True)
-    both = job(home, recipe=made, precision="bfloat16")
-    alone = learn(Place(), both)
+    alone = learn(Place(), job(home, recipe=made))
     assert alone["history"][0]["loss"] != alone["history"][1]["loss"]
-    assert_close(alone, on_both(pair, both))
+    assert_close(alone, on_both(pair, job(home, recipe=made)))
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_gradients_are_the_mean_over_the_micro_batches_of_all_processes(pair, home, parallel):
+    """And missing where no process has one: nothing decays. The key bias of a pooler gets zeros at most."""
+    one = job(home, recipe=recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2))
+    alone, both = graded(Place(), one), pair.run(graded, one)
+    for found in both:
+        missing = {name for name in alone if name not in found}
+        added = {name for name in found if name not in alone}
+        assert not missing and all(name.endswith("pool.key.bias") for name in added)
+        assert not any(found[name].any() for name in added)
+        for name, gradient in alone.items():
+            np.testing.assert_allclose(found[name], gradient, rtol=1e-5, atol=1e-5, err_msg=name)
+    assert any("part_1" in name for name in alone) and not any("part_2" in name for name in alone)
+
+
+def graded(place, one):
+    """The gradients of the first update, by parameter."""
+    learning, devices, feed = parts_of(one, place)
+    devices.module.train()
+    devices.learn(next(iter(feed.updates(0))))
+    found = {n: p.grad for n, p in devices.module.named_parameters() if p.grad is not None}
+    return {name: gradient.numpy() for name, gradient in devices.whole(found).items()}
+
+
+def parts_of(one, place):
+    from polyhead.train.devices import devices_of
+    from polyhead.train.joint import Learning, Mixed
+
+    made = course_of(one, place)
+    learning = Learning(made.module, made.objective, made.tasks, made.recipe)
+    devices = devices_of(place, learning, parallel=one.recipe.parallel)
+    return learning, devices, Mixed(made.examples, made.mixture, made.training, place=place)
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_one_update_in_bf16_is_that_of_one_process(pair, home, parallel):
+    """One alone: after it, bf16 rounds differences of the last float32 bit to other numbers."""
+    once = msgspec.structs.replace(TRAINING, epochs=1)
+    both = job(home, recipe=recipe(parallel=parallel, steps=1), training=once, precision="bfloat16")
+    assert_close(learn(Place(), both), on_both(pair, both))
 
 
 @pytest.mark.parametrize("parallel", KINDS)
@@ -197,15 +243,10 @@ def test_sharded_arrays_are_slices(pair, home):
 
 
 def held(place, one):
-    from polyhead.train.devices import devices_of
     from polyhead.train.fit import Curriculum
-    from polyhead.train.joint import Learning, Mixed
 
-    made = course_of(one, place)
-    learning = Learning(made.module, made.objective, made.tasks, made.recipe)
-    devices = devices_of(place, learning, parallel="fsdp")
-    feed = Mixed(made.examples, made.mixture, made.training, place=place)
-    curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=made.training)
+    learning, devices, feed = parts_of(one, place)
+    curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=one.training)
     curriculum.train()
     moments = [
         s for state in curriculum._run.optimizer.state.values() for n, s in state.items() if n != "step"
@@ -224,3 +265,60 @@ def test_torchruns_environment_says_which_process_this_is():
         place_in({"RANK": "first"}, "cpu")
     with pytest.raises(ConfigError, match="rank 2 of 2"):
         place_in({"RANK": "2", "WORLD_SIZE": "2"}, "cpu")
+
+
+@pytest.mark.slow
+def test_torchrun_trains_one_bundle_and_says_everything_once(home, tmp_path):
+    """The command as a shell starts it, in two processes; one process finds that nothing is left to do."""
+    path = joint_project(home, tmp_path, RECIPE)
+    words = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "polyhead",
+        "train",
+    ]
+    words += [str(path), "--json", str(tmp_path / "told.json"), "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env={**environment(), "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("a trunk learned from") == 1
+    assert "2 processes (ddp), the first on cpu" in done.stdout
+    assert set(json.loads((tmp_path / "told.json").read_text())["scores"]) == set(NAMES)
+    assert "trained already, unchanged" in run("train", path).out
+    arrays = learn(Place(), job(home))["arrays"]
+    for name, array in Bundle.open(tmp_path / "learned").trunk().arrays.items():
+        if not name.endswith("key.bias"):
+            np.testing.assert_allclose(array, arrays[f"trunk.{name}"], rtol=0, atol=1e-5, err_msg=name)
+
+
+def joint_project(home, folder, recipe):
+    project = tiny.project(home, *NAMES, training=TRAINING)
+    entries = tuple(
+        msgspec.structs.replace(
+            entry, **{s: str(home / getattr(entry, s)) for s in ("train", "validation", "test")}
+        )
+        for entry in project.tasks
+    )
+    path = folder / "polyhead.toml"
+    bundle = str(folder / "learned")
+    path.write_text(to_toml(msgspec.structs.replace(project, tasks=entries, recipe=recipe, bundle=bundle)))
+    return path
+
+
+@pytest.mark.parametrize("words", [(), ("--device", "cpu"), ("--tensorboard", "board")], ids=str)
+def test_frozen_trunks_are_trained_on_by_one_process_alone(home, tmp_path, monkeypatch, words):
+    path = joint_project(home, tmp_path, Frozen())
+    if not words:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+    run("train", path, *words).refuses("joint recipe")
+    assert not (tmp_path / "learned").exists()

@@ -374,10 +374,15 @@ def test_every_loss_falls_along_its_gradient():
         "binary_cross_entropy": torch.eye(3),
         "squared_error": torch.tensor([0.1, 0.5, 0.9]),
         "word_cross_entropy": torch.tensor([[0, 1], [2, UNLABELLED], [1, 0]]),
+        "token_cross_entropy": torch.tensor([[0, 1], [2, UNLABELLED], [1, 0]]),
+        "ranking": torch.tensor([[0, 1], [0, 0], [1, 0], [1, 0], [1, 1]]),
+        "span": torch.tensor([[[1, 0], [0, 1], [0, 0]], [[0, 0], [1, 1], [UNLABELLED, UNLABELLED]]]),
     }
     assert set(targets) == set(LOSSES)
+    shapes = dict.fromkeys(("word_cross_entropy", "token_cross_entropy"), (3, 2, 3))
+    shapes |= {"squared_error": (3, 1), "ranking": (5, 1), "span": (2, 3, 2)}
     for name, y in targets.items():
-        shape = {"squared_error": (3, 1), "word_cross_entropy": (3, 2, 3)}.get(name, (3, 3))
+        shape = shapes.get(name, (3, 3))
         x = torch.from_numpy(outputs(*shape)).requires_grad_()
         before = LOSSES[name](x, y, None)
         before.backward()

@@ -72,6 +72,7 @@ def _facts(bundle: Bundle) -> list[str]:
 
 def _shown(bundle: Bundle, tokens: int) -> list[str]:
     from polyhead.report.tree import tree
+    from polyhead.tasks.kinds import kind_of
 
     plan, total, added = _costs(bundle, tokens)
     lines = ["", "Plan: what stands on a line of its own is computed once for the tasks below it", ""]
@@ -79,7 +80,10 @@ def _shown(bundle: Bundle, tokens: int) -> list[str]:
     lines += ["", "Tasks", ""]
     lines += [f"  {line}" for line in table(_scores(bundle, added), left=3)]
     lines += ["", f"Work for one text of {counted(tokens, 'token')}", ""]
-    return lines + [f"  {line}".rstrip() for line in _work(total, added, tokens)]
+    lines += [f"  {line}".rstrip() for line in _work(total, added, tokens)]
+    if any(kind_of(record.task).per_option for record in bundle.tasks.values()):
+        lines.append("  a question with options is one such text for each of them")
+    return lines
 
 
 def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from polyhead.cli.options import names_in, tasks_option
 from polyhead.cli.output import Printer, check_writable, json_option
+
+if TYPE_CHECKING:
+    from polyhead.train.events import Events
 
 
 @click.command("train")
@@ -58,11 +62,11 @@ def command(
     """
     import msgspec
 
-    from polyhead.errors import ConfigError, UnknownTask
+    from polyhead.errors import UnknownTask
     from polyhead.project import read_project, with_seed
     from polyhead.recipe import Joint
-    from polyhead.train import events as telling
     from polyhead.train.devices import place_in
+    from polyhead.train.events import Events
     from polyhead.train.joint_run import train_together
     from polyhead.train.run import train_project
 
@@ -80,7 +84,22 @@ def command(
         raise UnknownTask(f"{project} declares no such task", got=unknown, allowed=names)
     is_joint = isinstance(plan.recipe, Joint)
     place = place_in(os.environ, (device or "auto") if is_joint else "cpu")
-    if not is_joint and (place.world > 1 or device or tensorboard):
+    _check(is_joint, several=place.world > 1 or bool(device or tensorboard), only=only)
+    told = _told(printer, events, tensorboard) if place.is_first else Events()
+    folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
+    if is_joint:
+        outcome: object = train_together(plan, folder=folder, cache=kept, events=told, place=place)
+    else:
+        outcome = train_project(plan, folder=folder, cache=kept, events=told, only=only)
+    if place.is_first:
+        printer.json(outcome)
+
+
+def _check(is_joint: bool, *, several: bool, only: tuple[str, ...]) -> None:
+    """Raises ConfigError for what the project's recipe has no use for."""
+    from polyhead.errors import ConfigError
+
+    if not is_joint and several:
         raise ConfigError(
             "several processes, --device and --tensorboard are for the joint recipe",
             do="start `polyhead train` by itself, without them, or set recipe.kind = 'joint'",
@@ -91,15 +110,11 @@ def command(
             got=f"--tasks {','.join(only)}",
             do="leave --tasks out, or give those tasks a project file of their own",
         )
-    told = telling.Events()
-    if place.is_first:
-        heard = [telling.tensorboard(Path(tensorboard))] if tensorboard else []
-        file = Path(events) if events else None
-        told = telling.Events(say=printer.line, show=printer.show, file=file, listeners=heard)
-    folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
-    if is_joint:
-        outcome: object = train_together(plan, folder=folder, cache=kept, events=told, place=place)
-    else:
-        outcome = train_project(plan, folder=folder, cache=kept, events=told, only=only)
-    if place.is_first:
-        printer.json(outcome)
+
+
+def _told(printer: Printer, events: str | None, tensorboard: str | None) -> Events:
+    from polyhead.train import events as telling
+
+    heard = [telling.tensorboard(Path(tensorboard))] if tensorboard else []
+    file = Path(events) if events else None
+    return telling.Events(say=printer.line, show=printer.show, file=file, listeners=heard)

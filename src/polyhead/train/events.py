@@ -95,12 +95,15 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 class Meter:
     """Sums updates up for events `training`, one every so many seconds, and for events `epoch`.
 
-    `heads` name the head that each task learns, which tasks of one family share. A head in r of an update's K
-    micro-batches gets r / K of its own mean gradient; these shares, summed over updates, are its effective steps.
+    `heads` name the head that each task learns, which tasks of one family share; others have one of their name. A head
+    in r of an update's K micro-batches gets r / K of its own mean gradient; these shares, summed over updates, are its
+    effective steps.
     """
 
-    def __init__(self, events: Events, heads: Mapping[str, str], *, seconds: float = UPDATE_SECONDS) -> None:
-        self._events, self._heads, self._seconds = events, dict(heads), seconds
+    def __init__(
+        self, events: Events, heads: Mapping[str, str] | None = None, *, seconds: float = UPDATE_SECONDS
+    ) -> None:
+        self._events, self._heads, self._seconds = events, dict(heads or {}), seconds
         self.micro_batches = dict.fromkeys(self._heads, 0)  # read of each task so far
         self.effective_steps = dict.fromkeys(self._heads.values(), 0.0)
         self._scores: Mapping[str, Mapping[str, float]] = {}
@@ -115,8 +118,9 @@ class Meter:
     def read(self, tasks: Sequence[str]) -> None:
         """Counts an update's micro-batches, by their tasks."""
         for task in tasks:
-            self.micro_batches[task] += 1
-            self.effective_steps[self._heads[task]] += 1 / len(tasks)
+            head = self._heads.get(task, task)
+            self.micro_batches[task] = self.micro_batches.get(task, 0) + 1
+            self.effective_steps[head] = self.effective_steps.get(head, 0.0) + 1 / len(tasks)
 
     def update(self, done: Update) -> None:
         """Counts an update, and tells of those since the last time where it is time."""

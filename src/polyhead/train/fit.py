@@ -28,6 +28,7 @@ SAVE_SECONDS = (
     5.0  # a kill loses at most this much, and an epoch, of a task's training; epochs of small tasks take less
 )
 STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
+EPSILON = 1e-8  # of Adam
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,10 +131,11 @@ class Curriculum:
         events: Events | None = None,
         meter: Meter | None = None,
         label: str = "training",
+        epsilon: float = EPSILON,
     ) -> None:
-        self._run = _Run(devices, feed, training, rate, checkpoint)
+        self._run = _Run(devices, feed, training, rate, checkpoint, epsilon)
         self._run.resume()
-        self._score, self._meter = score, meter or Meter(Events(), {"": ""})
+        self._score, self._meter = score, meter or Meter(Events())
         self._events, self._label, self._seconds = events or Events(), label, 0.0
 
     @property
@@ -236,13 +238,14 @@ class _Run:
         training: Training,
         rate: Callable[[str], float],
         checkpoint: Path | None,
+        epsilon: float,
     ) -> None:
         module = devices.module
         self.devices, self.module, self.feed = devices, module, feed
         self.training, self.checkpoint = training, checkpoint
         self.parameters = [p for p in module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            _groups(module, training.weight_decay, rate), lr=training.learning_rate, fused=True
+            _groups(module, training.weight_decay, rate), lr=training.learning_rate, eps=epsilon, fused=True
         )
         self.history: list[dict[str, float]] = []
         self.best_state = _copy(module)

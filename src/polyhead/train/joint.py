@@ -26,7 +26,7 @@ from polyhead.train.devices import Place, devices_of, gathered, on
 from polyhead.train.events import Events, Meter
 from polyhead.train.examples import outputs_of
 from polyhead.train.fine_tune import TextExamples
-from polyhead.train.fit import Batch, Curriculum, Fitted, stream
+from polyhead.train.fit import EPSILON, Batch, Curriculum, Fitted, stream
 from polyhead.train.joint_paths import with_trunk
 from polyhead.train.prepare import Prepared, Split
 from polyhead.train.sampling import Mixture
@@ -255,11 +255,13 @@ class JointCourse:
         checkpoint: FilePath | None = None,
         events: Events | None = None,
         place: Place | None = None,
+        epsilon: float = EPSILON,
     ) -> None:
         self.prepared = {p.task.name: p for p in prepared}
         self.tasks = {p.task.name: p.task for p in prepared}
         self.paths, self.data, self.recipe, self.training = dict(paths), data, recipe, training
         self.place, self._checkpoint, self._events = place or Place(), checkpoint, events or Events()
+        self._epsilon = epsilon  # Adam's
         self.tokeniser = Tokeniser(data.tokenizer, data.settings)
         self.module = Together(
             data, paths, training=training, recipe=recipe, bfloat16=precision == "bfloat16"
@@ -301,6 +303,7 @@ class JointCourse:
             events=self._events,
             meter=self._meter,
             label=label,
+            epsilon=self._epsilon,
         )
         for names in (n for epoch in range(curriculum.done) for n in self.mixture.updates(epoch)):
             self._meter.read(names)

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.papers.lines import (
+    at_our_scale,
+    missing_lines,
+    needs_runs,
+    no_runs,
+    number,
+    otherwise_lines,
+    split_option,
+)
 from polyhead.cli.plots import check_drawable, plot_option
 
 if TYPE_CHECKING:
@@ -19,7 +28,6 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/branches_quality.json")
 MAKE = "python benchmarks/branches_quality.py"
-MOST_MISSING = 5
 
 
 @click.group("flexible", short_help="Wei et al. 2021: a flexible multi-task model.")
@@ -49,13 +57,7 @@ def study_options(statistic: Statistic | None) -> Callable[[Command], Command]:
                 show_default=True,
                 help="Over the seeds of our study; the paper takes the max of 5.",
             )(command)
-        return click.option(
-            "--split",
-            type=click.Choice(["test", "validation"]),
-            default="test",
-            show_default=True,
-            help="Whose scores of our study; choices are made on validation.",
-        )(command)
+        return split_option(command)
 
     return added
 
@@ -74,7 +76,7 @@ def table1(rows: str | None, split: Split, statistic: Statistic, json_to: str | 
     ours = paper.table1(runs, statistic=statistic, split=split) if runs else None
     _at_our_scale(printer, runs, f"{split} scores, {statistic} over the seeds")
     if ours is not None:
-        printer.lines([*_depth_lines(ours, statistic=statistic), *_missing(ours)])
+        printer.lines([*_depth_lines(ours, statistic=statistic), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
 
 
@@ -91,11 +93,11 @@ def table2(c: float, rows: str | None, split: Split, statistic: Statistic, json_
     printer, runs = Printer(json_to), _runs(rows)
     published = paper.published_table2(c)
     printer.lines(["Table 2 as printed; averages, layers and overheads counted anew", ""])
-    printer.lines([*_method_lines(published), *_printed_otherwise(published)])
+    printer.lines([*_method_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
     ours = paper.table2(runs, c, statistic=statistic, split=split) if runs else None
     _at_our_scale(printer, runs, f"{split} scores, {statistic} over the seeds, choices made on validation")
     if ours is not None:
-        printer.lines([*_method_lines(ours), *_missing(ours)])
+        printer.lines([*_method_lines(ours), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
 
 
@@ -120,13 +122,13 @@ def table5(costs: str, rows: str | None, split: Split, statistic: Statistic, jso
     printer, runs, prices = Printer(json_to), _runs(rows), _numbers(costs)
     published = paper.published_table5(prices)
     printer.lines(["Table 5 counted from the rows of tables 1 and 2: tap+layers of each task", ""])
-    printer.lines([*_choice_lines(published), *_printed_otherwise(published)])
+    printer.lines([*_choice_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
     ours = paper.table5(runs, prices, statistic=statistic, split=split) if runs else None
     _at_our_scale(
         printer, runs, f"averages of {split} scores, {statistic} over the seeds, chosen on validation"
     )
     if ours is not None:
-        printer.lines([*_choice_lines(ours, on="validation"), *_missing(ours)])
+        printer.lines([*_choice_lines(ours, on="validation"), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
 
 
@@ -163,7 +165,7 @@ def figure2(plot: str | None, rows: str | None, split: Split, json_to: str | Non
             paper.plot_figure2(runs, plot, split=split)
             printer.line(f"drawn into {plot}")
     elif plot is not None:
-        raise click.UsageError(f"there are no runs to draw: give --rows, or run `{MAKE}`")
+        raise needs_runs(MAKE)
     printer.json({"boxes": found})
 
 
@@ -177,11 +179,9 @@ def _runs(rows: str | None) -> tuple[Run, ...]:
 
 def _at_our_scale(printer: Printer, runs: Sequence[Run], what: str) -> None:
     if not runs:
-        said = f"At our scale: no runs here. `{MAKE}` writes {ROWS}; or give another file with --rows."
-        printer.lines(["", said])
+        printer.lines(["", no_runs(MAKE, ROWS)])
         return
-    seeds = len({run.seed for run in runs})
-    printer.lines(["", f"At our scale: {what}, {seeds} seed{'s' if seeds != 1 else ''}", ""])
+    at_our_scale(printer, what, len({run.seed for run in runs}))
 
 
 def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
@@ -194,7 +194,7 @@ def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
         spreads = line.spreads if statistic == "mean" else (None,) * len(line.scores)
         scores = zip(line.scores, spreads or (None,) * len(line.scores), marked, strict=True)
         cells.append(
-            [line.name, *(_number(score, spread) + ("*" if near else " ") for score, spread, near in scores)]
+            [line.name, *(number(score, spread) + ("*" if near else " ") for score, spread, near in scores)]
         )
     cells.append(["chosen", *(f"L = {shown.depths[t]} " if t in shown.depths else "- " for t in shown.tasks)])
     return table(cells)
@@ -203,8 +203,8 @@ def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
 def _method_lines(shown: Table) -> list[str]:
     cells: list[list[object]] = [["method", *shown.tasks, "average", "layers", "overhead", "of full"]]
     for line in shown.lines:
-        scores = [_number(score) for score in line.scores]
-        cells.append([line.name, *scores, _number(line.average, line.spread), *_costs(line)])
+        scores = [number(score) for score in line.scores]
+        cells.append([line.name, *scores, number(line.average, line.spread), *_costs(line)])
     notes = [f"{line.name}: {line.note}" for line in shown.lines if line.note]
     return [*table(cells), *(["", *notes] if notes else [])]
 
@@ -216,7 +216,7 @@ def _choice_lines(shown: Table, *, on: str | None = None) -> list[str]:
     for line in shown.lines:
         options = [_choice(option) for option in line.chosen] or ["-"] * len(shown.tasks)
         chosen_on = _average([option.score for option in line.chosen])
-        averages = [*([_number(chosen_on)] if on else []), _number(line.average, line.spread)]
+        averages = [*([number(chosen_on)] if on else []), number(line.average, line.spread)]
         cells.append([line.name, *options, *averages, *_costs(line)])
     return table(cells)
 
@@ -233,29 +233,6 @@ def _choice(option: Option) -> str:
 def _costs(line: Line) -> list[object]:
     shares = [f"{share:.1f} %" if share is not None else "-" for share in (line.overhead, line.of_full)]
     return [line.layers if line.layers is not None else "-", *shares]
-
-
-def _number(value: float | None, spread: float | None = None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.1f}" + (f" ±{spread:.1f}" if spread is not None else "")
-
-
-def _printed_otherwise(shown: Table) -> list[str]:
-    from polyhead.papers.wei2021 import printed_otherwise
-
-    found = printed_otherwise(shown)
-    return ["", "The paper prints some numbers otherwise:", *(f"  {line}" for line in found)] if found else []
-
-
-def _missing(shown: Table) -> list[str]:
-    if not shown.notes:
-        return []
-    more = len(shown.notes) - MOST_MISSING
-    lines = [f"  {note}" for note in shown.notes[:MOST_MISSING]] + (
-        [f"  and {more} more"] if more > 0 else []
-    )
-    return ["", "The study is not whole:", *lines]
 
 
 def _numbers(said: str) -> list[float]:

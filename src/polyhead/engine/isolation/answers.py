@@ -28,7 +28,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 
 SHOWN = 80  # characters of a probe's text that a certificate keeps
-SCORES = ("scores", "score")  # of an answer: they change with every bit
+SCORES = ("scores", "score", "ranked")  # of an answer: how sure it is, not what it says
 
 
 class Answering:

@@ -6,19 +6,20 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from polyhead.allocate import Allocation, Option, allocation_of, by_rule
 from polyhead.config import Value
 from polyhead.errors import DataError
+from polyhead.papers.rows import rows_in
 from polyhead.papers.wei2021.table import ONE_A_LAYER
 
-Method = Literal["full", "half", "branch", "student"]
+Method = Literal["full", "half", "branch", "student", "together", "left-out"]
 Split = Literal["test", "validation"]
 TASKS = ("cola", "sst2", "mrpc", "rte", "stsb", "qnli", "emotion", "offensive")
-METHODS = ("full", "half", "branch", "student")
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +28,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     seed: int
     method: Method
-    layers: int  # private ones; of `full` and `half` all
+    layers: int  # private ones; of whole models all
     validation: float  # score, 0 to 1
     test: float
     metric: str = ""
@@ -62,12 +63,7 @@ class Mixed(Value):
 
 def read_runs(path: Path | str) -> tuple[Run, ...]:
     """Runs of a results file ("rows") or of a study's JSON lines; raises DataError with the row's number."""
-    path = Path(path)
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read {path}", got=error.strerror) from None
-    return runs_of(_rows(raw, path), source=str(path))
+    return runs_of(rows_in(path, make="python benchmarks/branches_quality.py"), source=str(path))
 
 
 def runs_of(rows: Iterable[Mapping[str, object]], *, source: str = "the study") -> tuple[Run, ...]:
@@ -203,27 +199,3 @@ def _offered(runs: Sequence[Run]) -> list[Run]:
         if run.method == "branch" or (run.method == "student" and run.init in ("", "teacher"))
     ]
     return sorted(offered, key=lambda run: (order[run.task], run.method, run.layers, run.seed))
-
-
-class _File(msgspec.Struct):
-    rows: list[dict[str, Any]]
-
-
-def _rows(raw: bytes, path: Path) -> list[dict[str, Any]]:
-    try:
-        return msgspec.json.decode(raw, type=_File).rows
-    except msgspec.MsgspecError:
-        lines = [line for line in raw.splitlines() if line.strip()]
-    found = []
-    for number, line in enumerate(lines, 1):
-        try:
-            found.append(msgspec.json.decode(line, type=dict[str, Any]))
-        except msgspec.MsgspecError as error:
-            if found and number == len(lines):  # a line that a kill cut short, or that is being written
-                break
-            raise DataError(
-                f"{path} is neither a results file nor JSON lines",
-                got=error,
-                do="write it again with `python benchmarks/branches_quality.py`",
-            ) from None
-    return found

@@ -1,0 +1,169 @@
+"""The study of joint training, drawn: gains by task, by number of sets, by training size, and by way of mixing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyhead.errors import DataError, MissingExtra
+from polyhead.papers.together.sets import NESTED
+from polyhead.papers.together.study import (
+    BEST,
+    PLAIN,
+    BySeed,
+    Row,
+    Split,
+    gains,
+    gaps,
+    mean_by_seed,
+    nested,
+    over_seeds,
+    scores,
+    sizes_of,
+    tasks_of,
+)
+
+_BLUE, _GREY = "#2f6db3", "#b8c4d6"
+
+
+def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: Split = "test") -> None:
+    """A bar a task, and their mean: what frozen heads gain; a line marks what full fine-tuning gains."""
+    found, gap = gains(rows, mix, split=split), gaps(rows, split=split)
+    bars: dict[str, BySeed] = {task: found[task] for task in tasks_of(rows) if task in found}
+    _check(bars, f"gains of {mix}")
+    bars["mean"] = mean_by_seed(rows, found)
+    full = {**gap, "mean": mean_by_seed(rows, gap)}
+    figure, axes = _figure(1.2 + 0.85 * len(bars), 3.8)
+    _bars(axes, {name: points for name, points in bars.items() if points})
+    places = [(i, full[name]) for i, name in enumerate(n for n in bars if bars[n]) if full.get(name)]
+    for number, (place, points) in enumerate(places):
+        label = "full fine-tuning of the plain trunk" if number == 0 else None
+        height = statistics.mean(points.values())
+        axes.plot([place - 0.42, place + 0.42], [height, height], color="black", label=label)
+    axes.set(ylabel=f"{split} points above the plain frozen trunk", title=_told(mix))
+    if places:
+        axes.legend(fontsize="small", frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def plot_nested(rows: Sequence[Row], path: Path | str, *, split: Split = "test") -> None:
+    """Mean gain by number of sets, with its deviation over seeds, and each task's mean gain."""
+    found = nested(rows, split=split)
+    if len(found) < 2:
+        raise DataError("a curve over numbers of sets needs a trunk that learned", do="run the study further")
+    figure, axes = _figure(6.5, 4.2)
+    for task in tasks_of(rows):
+        line = {n: gains(rows, f"sets-{n}", split=split).get(task) for n in NESTED}
+        known = {0: 0.0, **{n: statistics.mean(points.values()) for n, points in line.items() if points}}
+        axes.plot(list(known), list(known.values()), color=_GREY, linewidth=1)
+        axes.annotate(task, (max(known), known[max(known)]), fontsize="x-small", color="grey", va="center")
+    means = {n: over_seeds(points) for n, points in found.items()}
+    known_means = {n: spread for n, spread in means.items() if spread is not None}
+    axes.errorbar(
+        list(known_means),
+        [spread.mean for spread in known_means.values()],
+        yerr=[spread.deviation or 0.0 for spread in known_means.values()],
+        fmt="o-",
+        color=_BLUE,
+        capsize=3,
+        label=f"mean of {len(tasks_of(rows))} tasks, {_seeds(found.values())}",
+    )
+    axes.set(xlabel="sets that the trunk learned from", ylabel=f"{split} points above the plain frozen trunk")
+    axes.set_xticks(list(known_means))
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.legend(fontsize="small", frameon=False)
+    axes.margins(x=0.14)
+    figure.savefig(path, dpi=150)
+
+
+def plot_heat(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: Split = "test") -> None:
+    """Tasks by training rows: score over the plain trunk, over the mix's, and the gain."""
+    sizes, tasks = sizes_of(rows, mix), tasks_of(rows)
+    if not sizes:
+        raise DataError(
+            f"a heat map compares heads over {mix} and over the plain trunk", do="run the study further"
+        )
+    figure, panels = _figure(10.5, 1.4 + 0.32 * len(tasks), columns=3)
+    shown = {
+        "plain trunk": [scores(rows, PLAIN, size=size, split=split) for size in sizes],
+        _told(mix): [scores(rows, mix, size=size, split=split) for size in sizes],
+        "gain": [gains(rows, mix, size=size, split=split) for size in sizes],
+    }
+    for panel, (title, columns) in zip(panels, shown.items(), strict=True):
+        cells = np.array([[_mean(column.get(task)) for column in columns] for task in tasks])
+        _heat(panel, cells, signed=title == "gain")
+        panel.set(title=title)
+        panel.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+        panel.set_yticks(range(len(tasks)), tasks if panel is panels[0] else [""] * len(tasks))
+    points = [one for column in shown["gain"] for one in column.values()]
+    figure.supxlabel(
+        f"training rows of the held-out task; {split} points, mean of {_seeds(points)}", fontsize="medium"
+    )
+    figure.savefig(path, dpi=150)
+
+
+def plot_mixes(rows: Sequence[Row], names: Sequence[str], path: Path | str, *, split: Split = "test") -> None:
+    """Mean gain of each of these ways of mixing, with its deviation over seeds and each seed as a point."""
+    found = {name: mean_by_seed(rows, gains(rows, name, split=split)) for name in names}
+    there = {name: points for name, points in found.items() if points}
+    _check(there, f"gains of {', '.join(names)}")
+    figure, axes = _figure(1.6 + 1.2 * len(there), 3.8)
+    _bars(axes, there)
+    axes.set(ylabel=f"mean {split} points above the plain frozen trunk", title=_seeds(there.values()))
+    figure.savefig(path, dpi=150)
+
+
+def _bars(axes: Any, bars: Mapping[str, BySeed]) -> None:
+    for place, (name, points) in enumerate(bars.items()):
+        values = list(points.values())
+        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        colour = _GREY if name == "mean" else _BLUE
+        axes.bar(place, statistics.mean(values), width=0.7, yerr=deviation, color=colour, capsize=3)
+        axes.plot([place] * len(values), values, "o", color="black", markersize=2.5, zorder=3)
+    axes.set_xticks(range(len(bars)), list(bars), rotation=25, ha="right")
+    axes.axhline(0, color="black", linewidth=0.6)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _heat(panel: Any, cells: np.ndarray, *, signed: bool) -> None:
+    known = cells[~np.isnan(cells)]
+    top = float(np.abs(known).max(initial=1.0))
+    low, high = (-top, top) if signed else (float(known.min(initial=0.0)), float(known.max(initial=1.0)))
+    panel.imshow(cells, aspect="auto", cmap="RdBu" if signed else "Blues", vmin=low, vmax=high)
+    for (row, column), value in np.ndenumerate(cells):
+        if not np.isnan(value):
+            dark = abs(value) > 0.7 * top if signed else value > low + 0.6 * (high - low)
+            said = f"{value:+.1f}" if signed else f"{value:.1f}"
+            colour = "white" if dark else "black"
+            panel.text(column, row, said, ha="center", va="center", fontsize="x-small", color=colour)
+
+
+def _figure(width: float, height: float, *, columns: int = 1) -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "plots", "drawing the study") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def _check(there: Mapping[str, BySeed], what: str) -> None:
+    if not there:
+        raise DataError(f"there are no {what} to draw", do="run the study further")
+
+
+def _mean(points: BySeed | None) -> float:
+    return statistics.mean(points.values()) if points else float("nan")
+
+
+def _seeds(several: Any) -> str:
+    count = max((len(points) for points in several), default=0)
+    return f"{count} seed{'s' if count != 1 else ''}"
+
+
+def _told(mix: str) -> str:
+    return f"trunk that learned from {mix.removeprefix('sets-')} sets" if mix.startswith("sets-") else mix

@@ -1,0 +1,187 @@
+"""Fine-tuning of a trunk for one task, with a small fixed search over learning rate, Adam's epsilon and dropout.
+
+The second stage of Aghajanyan et al. 2021: the trunk is a pre-trained or a pre-finetuned one, all of it learns, and
+the head is a fresh one or the one that pre-finetuning left. The trunk becomes the task's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+from torch import nn
+
+from polyhead.config import Value
+from polyhead.errors import ConfigError, TrainError
+from polyhead.project import Training
+from polyhead.recipe import Joint
+from polyhead.train.devices import Place
+from polyhead.train.events import Events
+from polyhead.train.examples import outputs_of
+from polyhead.train.joint import JointCourse, Learned, text_examples
+from polyhead.train.joint_paths import joint_paths
+from polyhead.train.prepare import Prepared
+from polyhead.trunk_data import TrunkData
+
+REFINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
+ONE_TASK = Joint(families=(), micro_batches=1)
+
+
+class Candidate(Value):
+    """What one fine-tuning of a search takes; `dropout` is that inside the layers and that around the head."""
+
+    learning_rate: float = 1e-4
+    epsilon: float = 1e-8  # Adam's
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "epsilon"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"search: {name} must be positive", got=value, allowed="a number above 0")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("search: dropout is a share", got=self.dropout, allowed="0 to below 1")
+
+
+class Search(Value):
+    """Every combination is tried, in this order; the paper names the three numbers and not their values."""
+
+    learning_rates: tuple[float, ...] = (5e-5, 1e-4, 2e-4)
+    epsilons: tuple[float, ...] = (1e-8, 1e-6)
+    dropouts: tuple[float, ...] = (0.0, 0.1)
+
+    def __post_init__(self) -> None:
+        if not self.candidates:
+            raise ConfigError(
+                "a search needs a candidate", got="none", allowed="at least one value of each number"
+            )
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All of them."""
+        grid = itertools.product(self.learning_rates, self.epsilons, self.dropouts)
+        return tuple(Candidate(learning_rate=r, epsilon=e, dropout=d) for r, e, d in grid)
+
+
+class Tried(Value):
+    """How one candidate did on validation."""
+
+    candidate: Candidate
+    score: float  # of its best epoch, by the task's metric
+    best_epoch: int
+    epochs: int  # that were trained, until patience ran out
+
+
+class Refined(msgspec.Struct, frozen=True, kw_only=True):
+    """The candidate that was chosen, what it learned, and its scores on whole splits."""
+
+    learned: Learned
+    chosen: Candidate
+    tried: tuple[Tried, ...]
+    scores: dict[str, dict[str, float]]  # split -> metric -> value
+
+
+def refine(
+    prepared: Prepared,
+    data: TrunkData,
+    *,
+    search: Search | None = None,
+    head: Mapping[str, np.ndarray] | None = None,
+    recipe: Joint = ONE_TASK,
+    precision: str,
+    checkpoints: FilePath | None = None,
+    events: Events | None = None,
+    place: Place | None = None,
+) -> Refined:
+    """Fine-tunes `data` for the task once a candidate, and keeps the best on validation (ties: the first).
+
+    The rule for stopping is that of all training here: a candidate stops after `patience` epochs without a better
+    validation score, at `epochs` at the latest, and its best epoch counts. Epochs, patience, batch and seed are the
+    task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
+    every candidate starts from (`Learned.arrays`, `Bundle.part`); without them heads are fresh. `checkpoints` is a
+    folder for this task, trunk and data alone: a search that was stopped goes on there.
+    """
+    best: tuple[Candidate, JointCourse, Learned] | None = None
+    tried: list[Tried] = []
+    for candidate in (search or Search()).candidates:
+        course = _course(prepared, data, candidate, recipe, precision, checkpoints, events, place)
+        if head is not None:
+            _start(course.module.model.parts[prepared.task.name], head, prepared)
+        learned = course.learn(f"{prepared.task.name} {_said(candidate)}")
+        fitted = learned.fitted
+        tried.append(
+            Tried(
+                candidate=candidate,
+                score=fitted.score,
+                best_epoch=fitted.best_epoch,
+                epochs=len(fitted.history),
+            )
+        )
+        if best is None or fitted.score > best[2].fitted.score:
+            best = (candidate, course, learned)
+    assert best is not None
+    candidate, course, learned = best
+    return Refined(learned=learned, chosen=candidate, tried=tuple(tried), scores=scores_of(course, prepared))
+
+
+def scores_of(course: JointCourse, prepared: Prepared) -> dict[str, dict[str, float]]:
+    """One task's metrics on its whole validation and test splits, as the course's module stands."""
+    task, found = prepared.task, dict[str, dict[str, float]]()
+    for split in prepared.splits[1:]:
+        texts = text_examples(split.examples, task, course.tokeniser)
+        outputs = outputs_of(course.module.bound(task.name), texts)
+        found[split.name] = split.examples.scores(task, outputs)
+    return found
+
+
+def _course(
+    prepared: Prepared,
+    data: TrunkData,
+    candidate: Candidate,
+    recipe: Joint,
+    precision: str,
+    checkpoints: FilePath | None,
+    events: Events | None,
+    place: Place | None,
+) -> JointCourse:
+    training = msgspec.structs.replace(
+        prepared.training, learning_rate=candidate.learning_rate, dropout=candidate.dropout
+    )
+    one = msgspec.structs.replace(prepared, training=training)
+    recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
+    return JointCourse(
+        [one],
+        joint_paths([one], data, recipe),
+        data,
+        recipe,
+        training=training,
+        precision=precision,
+        checkpoint=checkpoints / f"{_said(candidate).replace(' ', '-')}.pt" if checkpoints else None,
+        events=events,
+        place=place,
+        epsilon=candidate.epsilon,
+    )
+
+
+def _said(candidate: Candidate) -> str:
+    return f"rate {candidate.learning_rate:g} epsilon {candidate.epsilon:g} dropout {candidate.dropout:g}"
+
+
+def _start(part: nn.Module, head: Mapping[str, np.ndarray], prepared: Prepared) -> None:
+    """Puts the arrays in; raises TrainError where they are those of another part."""
+    own = {name: tuple(value.shape) for name, value in part.state_dict().items()}
+    given = {name: tuple(value.shape) for name, value in head.items()}
+    if own != given:
+        differing = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+        raise TrainError(
+            f"task '{prepared.task.name}' cannot start from this head",
+            got=f"other arrays at {', '.join(differing[:3])}",
+            allowed="arrays of a part with the same pooler, head and number of outputs",
+            do="give the task the strategy and labels that the head was trained with, or start from a fresh head",
+        )
+    part.load_state_dict({name: torch.tensor(np.asarray(value)) for name, value in head.items()})

@@ -1,0 +1,160 @@
+"""Fine-tuning with a search: what is tried, which one is kept, where heads start, that the test is read once."""
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from polyhead.errors import ConfigError, TrainError
+from polyhead.nn.load import load_trunk
+from polyhead.recipe import Joint
+from polyhead.tasks.read import Examples
+from polyhead.train import fit as fitting
+from polyhead.train.joint import JointCourse
+from polyhead.train.joint_paths import joint_paths
+from polyhead.train.prepare import prepare
+from polyhead.train.refine import Candidate, Search, refine
+from polyhead.trunk_data import arrays_digest
+
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=1, learning_rate=1e-3)
+SEARCH = Search(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    tiny.project(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(home):
+    return load_trunk(str(home / "trunk"))
+
+
+def prepared(home, name, **changes):
+    (one,) = prepare(tiny.project(home, name, training=TRAINING), home)
+    return msgspec.structs.replace(one, **changes)
+
+
+def test_a_search_is_every_combination_in_order():
+    found = Search(learning_rates=(1.0, 2.0), epsilons=(0.5,), dropouts=(0.0, 0.1)).candidates
+    assert [(c.learning_rate, c.epsilon, c.dropout) for c in found] == [
+        (1.0, 0.5, 0.0),
+        (1.0, 0.5, 0.1),
+        (2.0, 0.5, 0.0),
+        (2.0, 0.5, 0.1),
+    ]
+    with pytest.raises(ConfigError, match="needs a candidate"):
+        Search(epsilons=())
+    for wrong in ({"learning_rates": (0.0,)}, {"epsilons": (-1e-8,)}, {"dropouts": (1.0,)}):
+        with pytest.raises(ConfigError, match="search"):
+            Search(**wrong)
+
+
+def test_the_best_on_validation_is_kept_with_what_it_learned(home, data):
+    one = prepared(home, "mood")
+    found = refine(one, data, search=SEARCH, precision="float32")
+    assert [t.candidate for t in found.tried] == list(SEARCH.candidates)
+    best = max(found.tried, key=lambda t: t.score)
+    assert found.chosen == best.candidate and found.learned.fitted.score == best.score
+    assert found.scores["validation"]["accuracy"] == pytest.approx(best.score)
+    assert set(found.scores) == {"validation", "test"}
+    alone = refine(
+        one,
+        data,
+        search=Search(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,)),
+        precision="float32",
+    )
+    of_search = next(t for t in found.tried if t.candidate.learning_rate == 3e-3)
+    assert alone.tried[0] == of_search  # no candidate leaves anything behind for the next one
+    assert found.learned.data.digest != data.digest
+
+
+def test_patience_ends_a_candidate_and_its_best_epoch_counts(home, data):
+    """At a rate of nothing no epoch is better than the first."""
+    one = prepared(home, "mood", training=msgspec.structs.replace(TRAINING, epochs=5, patience=2))
+    still = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+    (tried,) = refine(one, data, search=still, precision="float32").tried
+    assert (tried.best_epoch, tried.epochs) == (1, 3)
+
+
+def test_ties_go_to_the_first(home, data):
+    still = Search(learning_rates=(1e-30, 1e-31), epsilons=(1e-8,), dropouts=(0.0,))
+    assert (
+        refine(prepared(home, "mood"), data, search=still, precision="float32").chosen == still.candidates[0]
+    )
+
+
+def test_the_test_split_is_read_once(home, data, monkeypatch):
+    one = prepared(home, "mood")
+    counted, scores = [], Examples.scores
+
+    def noted(self, task, outputs):
+        counted.append(self is one.test.examples)
+        return scores(self, task, outputs)
+
+    monkeypatch.setattr(Examples, "scores", noted)
+    refine(one, data, search=SEARCH, precision="float32")
+    assert sum(counted) == 1 and len(counted) > 1
+
+
+def test_epsilon_and_dropout_reach_adam_and_every_dropout(home, data, monkeypatch):
+    seen, made = [], torch.optim.AdamW.__init__
+
+    def noted(self, *arguments, **named):
+        seen.append(named["eps"])
+        made(self, *arguments, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "__init__", noted)
+    built, learn = [], JointCourse.learn
+    monkeypatch.setattr(
+        JointCourse, "learn", lambda self, label: built.append(self.module) or learn(self, label)
+    )
+    search = Search(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
+    refine(prepared(home, "mood"), data, search=search, precision="float32")
+    assert seen == [1e-8, 1e-3]
+    shares = {m.p for module in built for m in module.modules() if isinstance(m, torch.nn.Dropout)}
+    assert shares == {0.25}
+
+
+def test_a_head_that_was_left_is_where_every_candidate_starts(home, data):
+    """At a rate of nothing what comes out is what was put in; without it, the fresh head of the seed."""
+    one = prepared(home, "mood")
+    joint = Joint(micro_batches=1, layer_dropout=0.0, families=())
+    course = JointCourse(
+        [one], joint_paths([one], data, joint), data, joint, training=TRAINING, precision="float32"
+    )
+    left = course.learn().arrays["mood"]
+    still = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+    kept = refine(one, data, search=still, head=left, precision="float32").learned.arrays["mood"]
+    fresh = refine(one, data, search=still, precision="float32").learned.arrays["mood"]
+    assert arrays_digest(kept) == arrays_digest(left) != arrays_digest(fresh)
+
+
+def test_a_head_of_another_task_is_refused_by_name(home, data):
+    left = refine(prepared(home, "urgency"), data, search=SEARCH, precision="float32").learned.arrays
+    with pytest.raises(TrainError, match="'mood' cannot start from this head"):
+        refine(prepared(home, "mood"), data, search=SEARCH, head=left["urgency"], precision="float32")
+
+
+def test_a_search_that_was_stopped_goes_on(home, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    one = prepared(home, "mood")
+    straight = refine(one, data, search=SEARCH, precision="float32")
+    first = Search(learning_rates=SEARCH.learning_rates[:1], epsilons=(1e-8,), dropouts=(0.0,))
+    refine(one, data, search=first, precision="float32", checkpoints=tmp_path)
+    assert len(list(tmp_path.iterdir())) == 1
+    again = refine(one, data, search=SEARCH, precision="float32", checkpoints=tmp_path)
+    assert again.tried == straight.tried and again.scores == straight.scores
+    assert arrays_digest(again.learned.data.arrays) == arrays_digest(straight.learned.data.arrays)
+
+
+def test_every_kind_that_learns_together_can_be_refined(home, data):
+    one = Candidate(learning_rate=1e-3, dropout=0.0)
+    search = Search(learning_rates=(one.learning_rate,), epsilons=(one.epsilon,), dropouts=(0.0,))
+    for name in ("topics", "urgency", "names", "same"):
+        found = refine(prepared(home, name), data, search=search, precision="float32")
+        assert found.chosen == one
+        assert np.isfinite(list(found.scores["test"].values())).all()
