@@ -36,16 +36,16 @@ class Pair:
 
     def run(self, function, *arguments):
         """Each process's `function(place, *arguments)`, by rank."""
-        folder = tempfile.mkdtemp()
-        for pipe in self._pipes:
-            pipe.send((function, arguments, f"file://{folder}/meeting"))
-        found = []
-        for rank, pipe in enumerate(self._pipes):
-            assert pipe.poll(LIMIT), f"process {rank} hangs"
-            value, error = pipe.recv()
-            assert error is None, f"process {rank}: {error}"
-            found.append(value)
-        return found
+        with tempfile.TemporaryDirectory() as folder:
+            for pipe in self._pipes:
+                pipe.send((function, arguments, f"file://{folder}/meeting"))
+            return [self._answer(rank, pipe) for rank, pipe in enumerate(self._pipes)]
+
+    def _answer(self, rank, pipe):
+        assert pipe.poll(LIMIT), f"process {rank} hangs"
+        value, error = pipe.recv()
+        assert error is None, f"process {rank}: {error}"
+        return value
 
 
 def _serve(rank, pipe):
@@ -73,6 +73,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     recipe: object
     training: object
     strategies: dict = {}  # of tasks that do not have the usual one
+    entries: tuple = ()  # of tasks beside those of `tiny`
     checkpoint: str | None = None
     stop: int | None = None  # after so many epochs are saved, as if it were killed
     events: str | None = None
@@ -91,9 +92,9 @@ def course_of(job, place):
     from polyhead.train.prepare import prepare
 
     home = Path(job.home)
-    project = msgspec.structs.replace(
-        tiny.project(home, *job.names, training=job.training), recipe=job.recipe
-    )
+    project = tiny.project(home, *job.names, training=job.training)
+    tasks = (*(entry for entry in project.tasks if entry.name in job.names), *job.entries)
+    project = msgspec.structs.replace(project, tasks=tasks, recipe=job.recipe)
     prepared = [
         msgspec.structs.replace(p, strategy=job.strategies.get(p.task.name, p.strategy))
         for p in prepare(project, home)

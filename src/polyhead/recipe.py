@@ -122,8 +122,8 @@ class Joint(Value, tag="joint", tag_field="kind"):
     `heterogeneous`: each micro-batch's task is drawn by itself (Aghajanyan et al. 2021). `batch`: one draw for all of
     an update. `dataset`: all updates of one task, then all of the next. Numbers of training are `[training]`'s:
     `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
-    scores. With `tokens` a micro-batch of long texts holds fewer examples, so that there are more of them, and smaller
-    ones, in a pass; a single text that is longer stands alone. What is expected before training still counts by `batch`.
+    scores. With `tokens` a micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
+    ones; a single text that is longer stands alone. What is expected before training still counts by `batch`.
     """
 
     heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
@@ -132,7 +132,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
     weighting: Weighting = Weighting()
     scheme: Scheme = "heterogeneous"
     micro_batches: int = 8  # of all devices together
-    tokens: int | None = None  # of a micro-batch at most, padding included; see below
+    tokens: int | None = None  # of a micro-batch at most, padding included; None: `batch` alone bounds it
     steps: int | None = None  # updates an epoch; None: as many as read every task's examples once
     layer_dropout: float = 0.1  # inside the trunk, while it learns
     head_rate: float = 1.0  # learning rate of parts over that of the trunk

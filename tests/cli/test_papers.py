@@ -5,6 +5,8 @@ import json
 import pytest
 
 from cli.commands import run, shell
+from papers.test_du2020_study import rows
+from polyhead.config import to_json
 
 
 def test_storage_prints_the_table_of_the_paper():
@@ -46,3 +48,41 @@ def test_drawing_without_matplotlib_says_what_to_install(tmp_path):
 @pytest.mark.parametrize("words", [["papers"], ["papers", "du2020"], ["papers", "du2020", "figure9"]])
 def test_unknown_papers_and_figures_are_a_wrong_command_line(words):
     assert run(*words).code == 2
+
+
+def test_table2_is_the_storage_table_and_can_be_weighed():
+    told = json.loads(run("papers", "du2020", "table2", "--measured", "--json", "-").out)
+    counted, weighed = (told[name][1]["float16"] for name in ("rows", "measured"))
+    assert counted == 102_400 < weighed < 1.01 * counted
+    assert "On disk" in run("papers", "du2020", "table2", "--measured").out
+
+
+@pytest.mark.parametrize("name", ["table1", "table3", "table4"])
+def test_without_runs_the_way_to_make_them_is_named(name, tmp_path):
+    done = run("papers", "du2020", name, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "python benchmarks/together_leave_out.py" in done.out
+    told = json.loads(run("papers", "du2020", name, "--json", "-", cwd=tmp_path).out)
+    assert len(told["published"]["lines"] if name != "table1" else told["published"]) == (
+        14 if name == "table1" else 19
+    )
+
+
+def test_tables_3_and_4_print_both_scales_and_which_orderings_hold(tmp_path):
+    file = tmp_path / "rows.json"
+    made = [row for row in rows() if row["block"] != "e"]
+    for row in made:
+        row["test"] -= 0.06 * (row["name"] == "AVG/MHA 1bit")
+    file.write_bytes(to_json({"rows": made}))
+    lines = run("papers", "du2020", "table3", "--rows", file).out.splitlines()
+    (ours,) = [line for line in lines if line.startswith("c  COMB/MHA") and "99.0" in line]
+    assert ours.split()[3:] == ["99.0", "74.0", "84.0", "89.0"]
+    assert sum(line.strip().startswith("held") for line in lines) == 9 + 8
+    (lost,) = [line for line in lines if line.strip().startswith("NOT HELD")]
+    assert "-6.4" in lost and "1 bit" in lost
+    assert "  block e, LAST/CLS: sst2, imdb, mnli, mrpc" in lines
+    assert any("other 3 tasks" in line for line in lines) and any("Amazon-5" in line for line in lines)
+    lines = run("papers", "du2020", "table4", "--rows", file).out.splitlines()
+    assert any(line.split() == ["c", "AVG/MHA", "104.0", "94.0", "74.0", "84.0", "89.0"] for line in lines)
+    told = json.loads(run("papers", "du2020", "table1", "--rows", file, "--json", "-").out)
+    assert {one["task"] for one in told["study"]} >= {"sst2", "cola"}

@@ -1,6 +1,7 @@
 """Two processes learn what one does, whoever draws which head, and a run may go on in more or fewer of them."""
 
 import json
+import random
 import subprocess
 import sys
 
@@ -14,9 +15,9 @@ from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
 from polyhead.errors import ConfigError
-from polyhead.project import Branch
+from polyhead.project import Branch, TaskEntry
 from polyhead.recipe import Frozen, Joint, Sampling, Smoothing, Weighting
-from polyhead.train.devices import Place, place_in
+from polyhead.train.devices import Place, from_first, place_in
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(
@@ -62,14 +63,14 @@ def untimed(row):
     return {name: value for name, value in row.items() if name != "seconds"}
 
 
-def assert_close(one, other):
+def assert_close(one, other, *, unseen=("key.bias",)):
     """Equal up to the order of sums.
 
-    Biases of keys are left out: a softmax does not see them, so their gradient is rounding, which AdamW magnifies.
+    What a softmax does not see, such as biases of keys, is left out: its gradient is rounding, which AdamW magnifies.
     """
     assert one["arrays"].keys() == other["arrays"].keys()
     for name, array in one["arrays"].items():
-        if not name.endswith("key.bias"):
+        if not name.endswith(unseen):
             np.testing.assert_allclose(other["arrays"][name], array, rtol=0, atol=1e-5, err_msg=name)
     assert [row["loss"] for row in other["history"]] == pytest.approx([row["loss"] for row in one["history"]])
     assert [row["score"] for row in other["history"]] == pytest.approx(
@@ -108,24 +109,24 @@ def graded(place, one):
     devices.module.train()
     devices.learn(next(iter(feed.updates(0))))
     found = {n: p.grad for n, p in devices.module.named_parameters() if p.grad is not None}
-    return {name: gradient.numpy() for name, gradient in devices.whole(found).items()}
+    return {name: gradient.numpy() for name, gradient in from_first(place, devices.whole(found)).items()}
 
 
 def parts_of(one, place):
     from polyhead.train.devices import devices_of
-    from polyhead.train.joint import Learning, Mixed
+    from polyhead.train.joint import Mixed
 
     made = course_of(one, place)
-    learning = Learning(made.module, made.objective, made.tasks, made.recipe)
-    devices = devices_of(place, learning, parallel=one.recipe.parallel)
-    return learning, devices, Mixed(made.examples, made.mixture, made.training, place=place)
+    devices = devices_of(place, made.loss, parallel=one.recipe.parallel)
+    return made.loss, devices, Mixed(made.examples, made.mixture, made.training, place=place)
 
 
 @pytest.mark.parametrize("parallel", KINDS)
 def test_one_update_in_bf16_is_that_of_one_process(pair, home, parallel):
     """One alone: after it, bf16 rounds differences of the last float32 bit to other numbers."""
     once = msgspec.structs.replace(TRAINING, epochs=1)
-    both = job(home, recipe=recipe(parallel=parallel, steps=1), training=once, precision="bfloat16")
+    both = job(home, recipe=recipe(parallel=parallel, steps=1, checkpointing=True), training=once)
+    both = msgspec.structs.replace(both, precision="bfloat16")
     assert_close(learn(Place(), both), on_both(pair, both))
 
 
@@ -139,6 +140,38 @@ def test_heads_and_layers_that_one_process_alone_draws(pair, home, parallel):
     }
     both = job(home, recipe=turns, strategies=branches)
     assert_close(learn(Place(), both), on_both(pair, both))
+
+
+@pytest.mark.parametrize("parallel", KINDS)
+def test_a_head_that_two_processes_learn_through_different_tasks(pair, home, parallel):
+    """One scorer of two sets of questions, in turn; an example costs a row for each of its options."""
+    entries = tuple(questions(home, name, seed) for seed, name in enumerate(("first", "second")))
+    turns = recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2, tokens=60)
+    both = msgspec.structs.replace(job(home, recipe=turns, entries=entries), names=())
+    alone = learn(Place(), both)
+    heads = [
+        {n.split(".", 1)[1]: a.tobytes() for n, a in alone["arrays"].items() if n.startswith(t)}
+        for t in ("first.", "second.")
+    ]
+    assert heads[0] and heads[0] == heads[1]
+    assert_close(alone, on_both(pair, both), unseen=("key.bias", "head.output.bias"))
+
+
+def questions(home, name, seed):
+    """Two to four options, of which one is happy."""
+    chance = random.Random(seed)
+    for split, count in (("train", 24), ("validation", 8)):
+        rows = []
+        for _ in range(count):
+            options = [f"it is {chance.choice(tiny.BAD)}" for _ in range(chance.randint(1, 3))]
+            right = chance.randint(0, len(options))
+            options.insert(right, "it is happy")
+            rows.append(
+                {"question": f"how is my {chance.choice(tiny.THINGS)}?", "choices": options, "label": right}
+            )
+        tiny.write_jsonl(home / f"{name}-{split}.jsonl", rows)
+    files = {split: str(home / f"{name}-{split}.jsonl") for split in ("train", "validation")}
+    return TaskEntry(name=name, kind="multiple_choice", **files)
 
 
 @pytest.mark.parametrize("parallel", KINDS)

@@ -11,6 +11,7 @@ import torch
 
 import tiny
 from pair import Job, course_of, learn
+from polyhead.config import to_value
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project import Branch
 from polyhead.recipe import Joint, Sampling
@@ -18,7 +19,7 @@ from polyhead.train import events as telling
 from polyhead.train.devices import Place, on
 from polyhead.train.events import Events, Meter, Update, tensorboard
 from polyhead.train.fit import Batch
-from polyhead.train.joint import Learning, Mixed
+from polyhead.train.joint import Mixed
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 
 NAMES = ("mood", "urgency", "names", "same")
@@ -45,7 +46,7 @@ def with_(**changes):
 def passed(home, *, again):
     """One update's gradients, and how many tensors its forward passes kept for them."""
     made = course_of(job(home, recipe=with_(checkpointing=again), strategies={"mood": BRANCH}), Place())
-    learning = Learning(made.module, made.objective, made.tasks, made.recipe).train()
+    learning = made.loss.train()
     torch.manual_seed(5)
     kept = []
     for task, batch in next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0))):
@@ -297,3 +298,10 @@ def test_a_batch_goes_to_another_device_whole():
         "meta"
     }
     assert moved.members is batch.members and on(batch, "cpu") is batch
+
+
+def test_budgets_and_ways_of_sharing_are_checked():
+    with pytest.raises(ConfigError, match="recipe.tokens is too small"):
+        Joint(tokens=0)
+    with pytest.raises(ConfigError, match="parallel"):
+        to_value({"parallel": "all"}, Joint, source="recipe")

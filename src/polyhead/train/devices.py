@@ -127,8 +127,8 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class Alone:
-    """One process and device; `loss` computes a micro-batch's with `module`, whose parameters learn."""
+class Devices:
+    """Here: one process and device. `loss` computes a micro-batch's with `module`, whose parameters learn."""
 
     def __init__(
         self, module: nn.Module, loss: Callable[[str, Any], Tensor], place: Place | None = None
@@ -169,7 +169,7 @@ class Alone:
         yield
 
     def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Arrays of the module's names and local shapes, in the shapes of the module that was given."""
+        """Arrays of the module's names, in the shapes of the module that was given, for the first process to keep."""
         return state
 
     def split(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -177,7 +177,7 @@ class Alone:
         return state
 
     def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimizer's state, its arrays in the shapes of the module that was given."""
+        """The optimizer's state, its arrays in those shapes, for the first process to keep."""
         return optimizer.state_dict()
 
     def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +202,7 @@ class Learner(Protocol):
         """Layers that every task's micro-batch runs once a pass."""
 
 
-class Replicated(Alone):
+class Replicated(Devices):
     """Every process holds everything (DistributedDataParallel); gradients are averaged in the last backward pass."""
 
     def __init__(self, module: nn.Module, place: Place) -> None:
@@ -217,7 +217,7 @@ class Replicated(Alone):
         return nullcontext() if is_last else self._parallel.no_sync()
 
 
-class Sharded(Alone):
+class Sharded(Devices):
     """Every process holds a slice of each array, its gradient and its moments (FSDP2); layers meet when they run.
 
     Processes draw different heads, but must gather and reduce the same arrays in the same order. So what a task may
@@ -241,7 +241,7 @@ class Sharded(Alone):
     @contextmanager
     def published(self) -> Iterator[None]:
         """The module that was given is whole again inside, on the process's device."""
-        self._given.load_state_dict(self.whole(self.module.state_dict()))
+        self._given.load_state_dict(self._gathered(self.module.state_dict(), keep=True))
         self._given.to(self.place.device)
         try:
             yield
@@ -249,8 +249,8 @@ class Sharded(Alone):
             self._given.to("cpu")
 
     def whole(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gathered from all processes; all of them must ask."""
-        return {name: _full(value).reshape(self._shapes[name]) for name, value in state.items()}
+        """Gathered from all processes; all of them must ask, and the others get nothing."""
+        return self._gathered(state, keep=self.place.is_first)
 
     def split(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Each process's slices."""
@@ -258,16 +258,14 @@ class Sharded(Alone):
         return {name: _slice_like(live[name], value) for name, value in state.items()}
 
     def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Gathered from all processes; all of them must ask."""
-        names, found = self._names(optimizer), optimizer.state_dict()
-        found["state"] = {
-            index: {
-                key: value if key == "step" else _full(value).reshape(self._shapes[names[index]])
-                for key, value in moments.items()
-            }
-            for index, moments in found["state"].items()
-        }
-        return found
+        """Gathered from all processes; all of them must ask, and the others get nothing."""
+        names, found, several = self._names(optimizer), optimizer.state_dict(), {}
+        for index, moments in found["state"].items():
+            arrays = {key: value for key, value in moments.items() if key != "step"}
+            whole = {key: self.whole({names[index]: value}) for key, value in arrays.items()}
+            if self.place.is_first:
+                several[index] = {**moments, **{key: one[names[index]] for key, one in whole.items()}}
+        return {**found, "state": several}
 
     def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         """Each process's slices."""
@@ -281,6 +279,14 @@ class Sharded(Alone):
         }
         return {**state, "state": several}
 
+    def _gathered(self, state: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
+        found = {}
+        for name, value in state.items():
+            whole = value.full_tensor() if hasattr(value, "full_tensor") else value
+            if keep:
+                found[name] = whole.cpu().reshape(self._shapes[name])
+        return found
+
     def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
         """Of the parameters, by the optimizer's indices."""
         known = {id(parameter): name for name, parameter in self.module.named_parameters()}
@@ -292,10 +298,10 @@ class Sharded(Alone):
         return value.reshape(())  # a learned weight is a vector here
 
 
-def devices_of(place: Place, module: nn.Module, *, parallel: str) -> Alone:
+def devices_of(place: Place, module: nn.Module, *, parallel: str) -> Devices:
     """The module as it learns here; it is called with a task and its batch, and gives the loss (see `Learner`)."""
     if place.world == 1:
-        return Alone(module, module, place)
+        return Devices(module, module, place)
     return Sharded(module, place) if parallel == "fsdp" else Replicated(module, place)
 
 
@@ -335,12 +341,6 @@ def _with_vectors(module: nn.Module) -> nn.Module:
             if parameter.ndim == 0:
                 setattr(part, name, nn.Parameter(parameter.detach().reshape(1), parameter.requires_grad))
     return module
-
-
-def _full(value: Tensor) -> Tensor:
-    """On the processor."""
-    whole: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
-    return whole.cpu()
 
 
 def _slice_like(live: Any, value: Tensor) -> Tensor:

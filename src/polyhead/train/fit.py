@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from polyhead.errors import TrainError
 from polyhead.project import Training
-from polyhead.train.devices import Alone, Done, check_same, from_first
+from polyhead.train.devices import Devices, Done, check_same, from_first
 from polyhead.train.events import Events, Meter, Update
 
 SAVE_SECONDS = (
@@ -121,7 +121,7 @@ class Curriculum:
 
     def __init__(
         self,
-        devices: Alone,
+        devices: Devices,
         feed: Feed,
         *,
         score: Callable[[], float],
@@ -218,7 +218,7 @@ class Course(Curriculum):
             return loss(module(*batch.arguments), batch.targets, weights, *taught)
 
         super().__init__(
-            Alone(module, objective),
+            Devices(module, objective),
             Passes(examples, training),
             score=score,
             training=training,
@@ -233,7 +233,7 @@ class _Run:
 
     def __init__(
         self,
-        devices: Alone,
+        devices: Devices,
         feed: Feed,
         training: Training,
         rate: Callable[[str], float],

@@ -238,7 +238,7 @@ def train_joint(
 
 
 class JointCourse:
-    """Everything that one joint training holds; `module` and `examples` are there to be measured.
+    """Everything that one joint training holds; `module`, `loss` and `examples` are there to be measured.
 
     On several devices, every process makes one, inside `devices.joined`, and calls the same of its methods.
     """
@@ -285,13 +285,13 @@ class JointCourse:
             sizes,
             class_weights=_class_weights(prepared) if training.class_weights else None,
         )
+        self.loss = Learning(self.module, self.objective, self.tasks, recipe)
         self.place.check(self.mixture.micro_batches)
         _check_passes(self.place, recipe, self.tasks)
 
     def learn(self, label: str = "training together") -> Learned:
         """Trains to the end."""
-        learning = Learning(self.module, self.objective, self.tasks, self.recipe)
-        devices = devices_of(self.place, learning, parallel=self.recipe.parallel)
+        devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
         self._meter = Meter(self._events, {name: path.head.part for name, path in self.paths.items()})
         curriculum = Curriculum(
             devices,

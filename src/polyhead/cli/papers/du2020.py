@@ -2,15 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.papers.lines import (
+    MISSING,
+    at_our_scale,
+    missing_lines,
+    no_runs,
+    number,
+    otherwise_lines,
+    rows_option,
+    split_option,
+    there,
+)
 from polyhead.cli.plots import check_drawable, plot_option
+
+if TYPE_CHECKING:
+    from polyhead.papers.du2020 import Table
+    from polyhead.papers.du2020.orderings import Ordering
+    from polyhead.papers.du2020.study import Split
+
+ROWS = Path("results/together_leave_out.json")
+MAKE = "python benchmarks/together_leave_out.py"
 
 
 @click.group("du2020", short_help="Du et al. 2020: general purpose text embeddings.")
 def du2020() -> None:
-    """Du et al. 2020, "General Purpose Text Embeddings ... for Scalable Inference"."""
+    """Du et al. 2020, "General Purpose Text Embeddings ... for Scalable Inference".
+
+    Tables 1, 3 and 4 are printed as in the paper, and then as our own study has them: eight of its fourteen tasks in
+    its five groups, on a trunk of six layers.
+    """
+
+
+@du2020.command("table1")
+@rows_option(ROWS)
+@json_option
+def table1(files: tuple[str, ...], json_to: str | None) -> None:
+    """Rows of each task; ours with the group that it belongs to."""
+    from polyhead.papers import du2020 as paper
+    from polyhead.papers.du2020.study import NOTES, used
+    from polyhead.papers.rows import rows_in
+
+    printer, published = Printer(json_to), paper.published_table1()
+    cells: list[list[object]] = [["task", "training rows", "evaluation rows"]]
+    cells += [[size.task, f"{size.train:,}", f"{size.evaluated:,}"] for size in published]
+    printer.lines(["Table 1: rows with labels in the data that the paper names", "", *table(cells)])
+    printer.lines(otherwise_lines(paper.sizes_printed_otherwise()))
+    ours = used(row for file in there(files, ROWS) for row in rows_in(file, make=MAKE))
+    splits = ("train", "validation", "test")
+    cells = [["task", "group", *splits]]
+    cells += [[one.task, one.group, *(one.rows.get(split, MISSING) for split in splits)] for one in ours]
+    printer.lines(["", "At our scale: rows that are used", "", *table(cells, left=2), ""])
+    printer.lines([*NOTES] if any(one.rows for one in ours) else [no_runs(MAKE, ROWS), *NOTES])
+    printer.json({"published": published, "study": ours})
+
+
+@du2020.command("table3")
+@rows_option(ROWS)
+@split_option
+@json_option
+def table3(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """Accuracy by group of tasks, and GFLOPs of one text for all tasks; then which orderings hold."""
+    _blocks("Table 3", _group_lines, files, split, json_to)
+
+
+@du2020.command("table4")
+@rows_option(ROWS)
+@split_option
+@json_option
+def table4(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """Accuracy by task; then which orderings hold."""
+    _blocks("Table 4", _task_lines, files, split, json_to)
 
 
 @du2020.command("figure4")
@@ -42,10 +110,12 @@ def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
 
 
 @du2020.command("storage")
+@click.option("--measured", is_flag=True, help="Also write such features to disk and weigh them.")
 @json_option
-def storage(json_to: str | None) -> None:
+def storage(measured: bool, json_to: str | None) -> None:
     """Bytes kept for one text of 50 tokens (Table 2), with what the paper prints for them."""
     from polyhead.papers import du2020 as paper
+    from polyhead.papers.du2020.measured import measured as weighed
 
     printer, found = Printer(json_to), paper.storage_table()
     rows: list[list[object]] = [["layers", "positions", "float16", "uint8", "1 bit", "as printed"]]
@@ -53,4 +123,78 @@ def storage(json_to: str | None) -> None:
         counted = [f"{size:,}" for size in (row.float16, row.uint8, row.sign)]
         rows.append([row.layers, row.positions, *counted, " / ".join(row.printed)])
     printer.lines(["Bytes kept for one text of 50 tokens, RoBERTa-large", "", *table(rows, left=2)])
-    printer.json({"rows": found})
+    on_disk = weighed() if measured else ()
+    if on_disk:
+        rows = [["layers", "positions", "float16", "uint8", "1 bit"]]
+        for one in on_disk:
+            rows.append(
+                [one.layers, one.positions, *(f"{size:,}" for size in (one.float16, one.uint8, one.sign))]
+            )
+        printer.lines(["", "On disk, with keys, offsets and hashes", "", *table(rows, left=2)])
+    printer.json({"rows": found, **({"measured": on_disk} if on_disk else {})})
+
+
+du2020.add_command(storage, "table2")
+
+
+def _blocks(
+    name: str,
+    lines: Callable[[Table], list[str]],
+    files: tuple[str, ...],
+    split: Split,
+    json_to: str | None,
+) -> None:
+    """The paper's rows by block and ours, each with the orderings that hold in it."""
+    from polyhead.papers import du2020 as paper
+    from polyhead.papers.du2020.orderings import orderings
+    from polyhead.papers.du2020.study import missing, read_cells, study_table
+
+    printer, published = Printer(json_to), paper.published_table4()
+    printer.lines([f"{name} as printed: accuracy; averages, groups and GFLOPs counted anew", ""])
+    printer.lines([*lines(published), *otherwise_lines(paper.printed_otherwise(published))])
+    holding = {"published": orderings(published), "study": ()}
+    printer.lines(_ordering_lines(holding["published"]))
+    found = there(files, ROWS)
+    cells = read_cells(found) if found else ()
+    ours = study_table(cells, split=split) if cells else None
+    if ours is None:
+        printer.lines(["", no_runs(MAKE, ROWS)])
+    else:
+        at_our_scale(printer, f"{split} accuracy, trunk minilm", len({cell.seed for cell in cells}))
+        holding["study"] = orderings(ours)
+        printer.lines([*lines(ours), *missing_lines(missing(cells)), *_ordering_lines(holding["study"])])
+        printer.lines(["", *ours.notes])
+    printer.json({"published": published, "study": ours, "orderings": holding})
+
+
+def _group_lines(shown: Table) -> list[str]:
+    cells: list[list[object]] = [["", "row", "GFLOPs", *shown.groups, "average"]]
+    for line in shown.lines:
+        flops = MISSING if line.gflops is None else f"{line.gflops:.3g}"
+        cells.append([line.block, line.name, flops, *map(number, line.groups), number(line.average)])
+    return _with_blocks(cells, shown)
+
+
+def _task_lines(shown: Table) -> list[str]:
+    cells: list[list[object]] = [["", "row", *shown.tasks, "average"]]
+    for line in shown.lines:
+        spreads = line.spreads or (None,) * len(line.scores)
+        scores = [number(score, spread) for score, spread in zip(line.scores, spreads, strict=True)]
+        cells.append([line.block, line.name, *scores, number(line.average)])
+    return _with_blocks(cells, shown)
+
+
+def _with_blocks(cells: Sequence[Sequence[object]], shown: Table) -> list[str]:
+    """The table, and what its blocks are."""
+    from polyhead.papers.du2020 import blocks_of
+
+    there = {line.block for line in shown.lines}
+    words = [f"{block}  {said}" for block, said in blocks_of(len(shown.tasks)).items() if block in there]
+    return [*table(cells, left=2), "", *words]
+
+
+def _ordering_lines(found: Sequence[Ordering]) -> list[str]:
+    said = {True: "held", False: "NOT HELD", None: "not known yet"}
+    cells = [[said[one.holds], number(one.value, signed=True), one.text] for one in found]
+    width = max(len(cell[0]) for cell in cells)
+    return ["", "Orderings, in points:", *(f"  {a:<{width}}  {b:>5}  {c}" for a, b, c in cells)]

@@ -36,6 +36,7 @@ DISTILROBERTA = Architecture(
     first_position=2,
     norm_epsilon=1e-5,
 )
+MINILM = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)  # of our studies
 AVERAGED = 16  # layers in the mean; the paper's best setting most of the time
 TOKENS, TOKENS_WITH_START = 50, 51  # the storage table counts 50, the FLOPs the start token too (1.a.7)
 TASKS = 14
@@ -129,11 +130,16 @@ def figure4(
     )
 
 
-def scheme_flops(scheme: Scheme, tasks: int, tokens: int = TOKENS_WITH_START) -> int:
-    """FLOPs of one text of `tokens` tokens for `tasks` tasks, by the rule of `polyhead.cost.flops`."""
+def scheme_flops(
+    scheme: Scheme, tasks: int, tokens: int = TOKENS_WITH_START, *, shape: Architecture = ROBERTA_LARGE
+) -> int:
+    """FLOPs of one text of `tokens` tokens for `tasks` tasks, by the rule of `polyhead.cost.flops`.
+
+    `shape` is that of every encoder but the distilled one's.
+    """
     if tasks < 1:
         raise PlanError("a scheme serves at least one task", got=tasks)
-    shape = DISTILROBERTA if scheme == "distilled" else ROBERTA_LARGE
+    shape = DISTILROBERTA if scheme == "distilled" else shape
     names = [f"t{index}" for index in range(tasks)]
     plan = merge({name: _path(scheme, name, shape) for name in names})
     return flops(plan, shape, tokens, folded=scheme == "frozen_attention_folded")
@@ -180,13 +186,15 @@ def _path(scheme: Scheme, task: str, shape: Architecture) -> Path:
     embed = Embed(trunk=f"fine-tuned on {task}" if own else "frozen")
     pool = Pool()
     if scheme in ("frozen_attention", "frozen_attention_folded"):
-        pool = _mean(Codec(name="float32"), positions="attention", part=part)
+        pool = _mean(Codec(name="float32"), positions="attention", part=part, of=min(AVERAGED, shape.layers))
     elif scheme == "frozen_learned":
         pool = Pool(layers="learned", positions="attention", heads=16, part=part)
     head = Head(kind="single_label", width=2, part=part, hidden=shape.width)
     return Path(nodes=(embed, Layers(start=0, stop=shape.layers), pool, head))
 
 
-def _mean(codec: Codec, *, positions: Literal["mean", "attention"], part: str | None = None) -> Pool:
+def _mean(
+    codec: Codec, *, positions: Literal["mean", "attention"], part: str | None = None, of: int = AVERAGED
+) -> Pool:
     heads = 16 if positions == "attention" else 0  # width 1024 / 64; the paper does not say
-    return Pool(layers="mean", of=AVERAGED, positions=positions, heads=heads, part=part, codec=codec)
+    return Pool(layers="mean", of=of, positions=positions, heads=heads, part=part, codec=codec)

@@ -10,13 +10,19 @@ from polyhead.papers.du2020.counts import Scheme, scheme_flops
 from polyhead.papers.du2020.table import Line, Printed, Table, table_of
 
 Block = Literal["a", "b", "c", "d", "e"]
-BLOCKS: dict[Block, str] = {
-    "a": "an encoder fine-tuned for each task",
-    "b": "frozen encoder, pre-trained only",
-    "c": "frozen encoder that learned from the other 13 tasks",
-    "d": "frozen encoder that learned from the tasks of other groups",
-    "e": "encoder that learned from all 14 tasks, with the heads that it learned with",
-}
+
+
+def blocks_of(tasks: int) -> dict[Block, str]:
+    """What each block is, for so many tasks."""
+    return {
+        "a": "an encoder fine-tuned for each task",
+        "b": "frozen encoder, pre-trained only",
+        "c": f"frozen encoder that learned from the other {tasks - 1} tasks",
+        "d": "frozen encoder that learned from the tasks of other groups",
+        "e": f"encoder that learned from all {tasks} tasks, with the heads that it learned with",
+    }
+
+
 TASKS = (
     "MNLI",
     "QNLI",
@@ -33,6 +39,7 @@ TASKS = (
     "Yelp-2",
     "DBpedia",
 )
+BLOCKS = blocks_of(len(TASKS))
 GROUPS: dict[str, tuple[str, ...]] = {
     "SA": ("SST-2", "IMDB", "Amazon-5", "Amazon-2", "Yelp-5", "Yelp-2"),
     "NLI": ("MNLI", "QNLI", "RTE"),

@@ -46,7 +46,7 @@ def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split:
         axes.plot([place - 0.42, place + 0.42], [height, height], color="black", label=label)
     axes.set(ylabel=f"{split} points above the plain frozen trunk", title=_told(mix))
     if places:
-        axes.legend(fontsize="small", frameon=False)
+        figure.legend(loc="outside lower center", fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)
 
 

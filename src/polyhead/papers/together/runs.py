@@ -7,7 +7,6 @@ rebuilt by the same command where it is gone.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path as FilePath
@@ -18,8 +17,8 @@ import msgspec
 from polyhead.papers.data import Set, prepared_of, train_rows
 from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, Mix
 from polyhead.papers.together.sets import HELD_OUT, MIX
+from polyhead.papers.together.steps import fine_tune, head, learn
 from polyhead.project import Pooled, Training
-from polyhead.recipe import Joint
 
 if TYPE_CHECKING:
     from polyhead.papers.branches.runs import Rows
@@ -141,87 +140,20 @@ class Runs:
         ]
 
     def _learn(self, mix: Mix, seed: int, folder: FilePath) -> dict[str, object]:
-        from polyhead.bundle.write import write_bundle
-        from polyhead.train.events import Events
-        from polyhead.train.joint import JointCourse
-        from polyhead.train.joint_paths import joint_paths
-        from polyhead.train.leaks import without_leaks
-
         held = [self.held_out(one, seed) for one in HELD_OUT]
-        prepared, leaks = without_leaks(self.mixed(mix, seed), others=held)
-        training = prepared[0].training
-        course = JointCourse(
-            prepared,
-            joint_paths(prepared, self.plain, mix.recipe),
+        return learn(
+            self.mixed(mix, seed),
             self.plain,
             mix.recipe,
-            training=training,
-            precision="bfloat16",
-            checkpoint=folder.with_name(folder.name + ".pt"),
-            events=Events(say=self.say, file=folder.with_name(folder.name + ".jsonl")),
+            held=held,
+            folder=folder,
+            label=f"{mix.name} seed {seed}",
+            say=self.say,
         )
-        clock = time.monotonic()
-        learned = course.learn(f"{mix.name} seed {seed}")
-        seconds = round(time.monotonic() - clock, 1)
-        shutil.rmtree(folder, ignore_errors=True)
-        write_bundle(folder, learned.data)
-        folder.with_name(folder.name + ".pt").unlink(missing_ok=True)
-        return {
-            "sets": len(prepared),
-            "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
-            "dropped": sum(one.rows for one in leaks.dropped),
-            "steps": course.mixture.steps * len(learned.fitted.history),
-            "best_epoch": learned.fitted.best_epoch,
-            "score": round(learned.fitted.score, 4),
-            "validation": learned.validation,
-            "seconds": seconds,
-        }
 
     def _head(self, one: Set, seed: int, rows: int, extractor: Extractor) -> dict[str, object]:
-        from polyhead.plan import Codec
-        from polyhead.train.events import Events
-        from polyhead.train.task_run import paths_of, train_task, wanted
-
-        prepared = self.held_out(one, seed, rows=rows)
-        paths = paths_of(prepared, extractor, Codec(name="float16"))
-        extractor.fill([w for path in paths for w in wanted(prepared, path)])
-        trained = train_task(prepared, paths, extractor, checkpoints=None, events=Events())
-        return _scores(prepared, trained.scores, trained.fitted.best_epoch)
+        return head(self.held_out(one, seed, rows=rows), extractor)
 
     def _full(self, one: Set, seed: int) -> dict[str, object]:
-        from polyhead.train.examples import outputs_of
-        from polyhead.train.joint import JointCourse, text_examples
-        from polyhead.train.joint_paths import joint_paths
-
         prepared = self.held_out(one, seed, training=FULL)
-        prepared = msgspec.structs.replace(prepared, strategy=POOLED)
-        recipe = Joint(families=(), micro_batches=1)
-        clock = time.monotonic()
-        course = JointCourse(
-            [prepared],
-            joint_paths([prepared], self.plain, recipe),
-            self.plain,
-            recipe,
-            training=prepared.training,
-            precision="bfloat16",
-        )
-        learned = course.learn()
-        task, scores = prepared.task, {}
-        for split in prepared.splits[1:]:
-            texts = text_examples(split.examples, task, course.tokeniser)
-            outputs = outputs_of(course.module.bound(task.name), texts)
-            scores[split.name] = split.examples.scores(task, outputs)
-        found = _scores(prepared, scores, learned.fitted.best_epoch)
-        return {**found, "seconds": round(time.monotonic() - clock, 1)}
-
-
-def _scores(prepared: Prepared, scores: dict[str, dict[str, float]], best_epoch: int) -> dict[str, object]:
-    from polyhead.tasks.kinds import kind_of
-
-    metric = kind_of(prepared.task).default_metric(prepared.task)
-    return {
-        "metric": metric,
-        **{name: found[metric] for name, found in scores.items()},
-        **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
-        "best_epoch": best_epoch,
-    }
+        return fine_tune(msgspec.structs.replace(prepared, strategy=POOLED), self.plain)

@@ -1,0 +1,105 @@
+"""Du et al. 2020 at our scale: frozen trunks that learned from all tasks but one, or but one group, or from all.
+
+About two hours of one core (`--estimate` says how many, and ends). It goes on where it stopped
+(`runs/leave_out.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so that two processes of one thread each
+share the work; `--report --rows FILE...` writes the results from the rows that are there and trains nothing. Learned
+trunks lie beside the rows (12 of 90 MB each); features of a task, 4 GB at most, are deleted when it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from settings import DATA, RESULTS, RUNS
+
+from polyhead.papers.du2020.orderings import orderings
+from polyhead.papers.du2020.study import Cell, cells_of, missing, study_table
+from polyhead.papers.together.effort import effort
+from polyhead.papers.together.leave_out import MORE, SETS, LeaveOut, Settings
+from polyhead.report.results import Claim, Study, results, write_results
+
+NAME = "together_leave_out"
+COMMAND = (
+    "python benchmarks/together_leave_out.py --threads 1 --part i/2 --rows FILE, two processes at once; "
+    "then --report --rows FILE FILE"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "leave_out.jsonl"])
+    parser.add_argument("--more", default="", help=f"also these sets: {', '.join(one.task for one in MORE)}")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--estimate", action="store_true")
+    parser.add_argument("--report", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    if asked.report:
+        return report(asked.rows)
+    file = asked.rows[0]
+    more = tuple(one for one in MORE if one.task in asked.more.split(","))
+    settings = Settings(sets=(*SETS, *more))
+    runs = LeaveOut(
+        DATA, file.with_suffix(""), Study(file), settings, say=lambda line: print(line, flush=True)
+    )
+    number, of = map(int, asked.part.split("/"))
+    jobs = runs.jobs()
+    found = effort(runs)
+    for one in found:
+        print(f"{one.what:28s} {one.runs:4d}  {one.minutes:6.1f} min")
+    minutes = sum(one.minutes for one in found)
+    print(
+        f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(jobs[number - 1 :: of])}"
+    )
+    if not asked.estimate:
+        for job in jobs[number - 1 :: of]:
+            print(job.name, flush=True)
+            job.run()
+    return None
+
+
+def report(files: list[Path]) -> None:
+    """Rows are kept as they come; claims wait for all of them."""
+    rows = [row for file in files for row in Study(file).rows]
+    found = cells_of(rows)
+    lacking = missing(found)
+    for line in lacking:
+        print(f"lacking: {line}")
+    claims = [] if lacking else claims_of(rows, found)
+    print(write_results(RESULTS, results(NAME, command=COMMAND, rows=rows, claims=claims)))
+    for claim in claims:
+        print(
+            f"{'holds ' if claim.holds else 'MISSED'}  {claim.id}  {claim.value:.4g} {claim.unit}  {claim.text}"
+        )
+
+
+def claims_of(rows: list[dict], found: tuple[Cell, ...]) -> list[Claim]:
+    """What leaving one task out gives over the plain trunk, and which orderings of the paper hold here."""
+    table = study_table(found)
+    averages = {(line.block, line.name): line.average or 0.0 for line in table.lines}
+    plain, learned = averages["b", "AVG/MHA"], averages["c", "AVG/MHA"]
+    sizes = {int(row["train_rows"]) for row in rows if "train_rows" in row}
+    said = [
+        f"{one.text}: {one.value:+.1f}, {'held' if one.holds else 'not held'}" for one in orderings(table)
+    ]
+    return [
+        Claim(
+            id="together.leave-one-out",
+            text="frozen trunk that learned from the other tasks minus the plain one, attention over the mean of "
+            f"layers, average accuracy of {len(table.tasks)} tasks ({learned:.1f} against {plain:.1f}; at most "
+            f"{max(sizes):,} training rows a task, one seed). {'; '.join(said)}",
+            target=0.0,
+            value=learned - plain,
+            unit="points",
+            holds=learned > plain,
+        )
+    ]
+
+
+if __name__ == "__main__":
+    main()

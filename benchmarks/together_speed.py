@@ -1,0 +1,164 @@
+"""How fast tasks train together: tokens a second beside each task alone, and a step's time beside idle tasks.
+
+Minutes on two cores. Everything is timed in one process, in turn, so that a ratio compares like with like.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import msgspec
+import torch
+from settings import DATA, RESULTS, RUNS
+
+from polyhead.papers.together.mixes import JOINT, LEARNING, Mix, folders
+from polyhead.papers.together.runs import Runs
+from polyhead.recipe import Joint, Sampling
+from polyhead.report.results import Claim, Study, results, write_results
+from polyhead.train.fit import Batch
+from polyhead.train.joint import JointCourse, Mixed
+from polyhead.train.joint_paths import joint_paths
+from polyhead.train.prepare import Prepared
+
+NAME = "together_speed"
+COMMAND = "python benchmarks/together_speed.py"
+TASKS, ROWS = 8, 512
+UPDATES, REPEATS = 6, 5
+IDLE = (1, 50)
+
+
+def main() -> None:
+    runs = Runs(DATA, RUNS / NAME, Study(RUNS / f"{NAME}.jsonl"))
+    prepared = runs.mixed(Mix(name=NAME, sets=folders(TASKS), rows=ROWS), 1)
+    rows = [*throughput(runs, prepared), *idle(runs, prepared)]
+    found = results(NAME, command=COMMAND, rows=rows, claims=claims(rows))
+    write_results(RESULTS, found)
+    for claim in found.claims:
+        print(
+            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
+        )
+
+
+def course_of(runs: Runs, prepared: Sequence[Prepared], recipe: Joint) -> JointCourse:
+    return JointCourse(
+        prepared,
+        joint_paths(prepared, runs.plain, recipe),
+        runs.plain,
+        recipe,
+        training=LEARNING,
+        precision="bfloat16",
+    )
+
+
+class Stepper:
+    """The optimizer's steps of a course over updates that were drawn before, as training takes them."""
+
+    def __init__(self, course: JointCourse, updates: Sequence[Sequence[tuple[str, Batch]]]) -> None:
+        self.course, self.updates = course, updates
+        self.parameters = [p for p in course.module.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-6, fused=True)
+        self.tokens = sum(
+            int(batch.arguments[0].mask.sum())  # type: ignore[attr-defined]
+            for update in updates
+            for _, batch in update
+        )
+        course.module.train()
+
+    def seconds(self) -> float:
+        """Of all updates once."""
+        began = time.perf_counter()
+        for update in self.updates:
+            self.optimizer.zero_grad(set_to_none=True)
+            for task, batch in update:
+                (self.course.loss(task, batch) / len(update)).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.parameters, LEARNING.clip)
+            self.optimizer.step()
+        return time.perf_counter() - began
+
+
+def stepper(runs: Runs, prepared: Sequence[Prepared], recipe: Joint, updates: int) -> Stepper:
+    course = course_of(runs, prepared, recipe)
+    feed = Mixed(course.examples, course.mixture, LEARNING)
+    drawn = [update for update, _ in zip(feed.updates(0), range(updates), strict=False)]
+    return Stepper(course, drawn)
+
+
+def throughput(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, object]]:
+    """Updates of eight micro-batches, one a task, and updates of one micro-batch of each task alone."""
+    recipe = msgspec.structs.replace(JOINT, sampling=Sampling(kind="all"), families=())
+    alone = msgspec.structs.replace(JOINT, micro_batches=1, families=())
+    together = stepper(runs, prepared, recipe, UPDATES)
+    singles = [stepper(runs, [p], alone, UPDATES) for p in prepared]
+    together.seconds()
+    for single in singles:
+        single.seconds()
+    rows: list[dict[str, object]] = []
+    for repeat in range(REPEATS):
+        joint = together.tokens / together.seconds()
+        each = sum(s.tokens for s in singles) / sum(s.seconds() for s in singles)
+        rows.append(
+            {"what": "throughput", "repeat": repeat, "joint": joint, "alone": each, "ratio": joint / each}
+        )
+        print(
+            f"tokens a second: together {joint:,.0f}, alone {each:,.0f}, ratio {joint / each:.3f}", flush=True
+        )
+    return rows
+
+
+def idle(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, object]]:
+    """The same updates of one task, beside one idle task and beside fifty."""
+    first = prepared[0]
+    steppers = {}
+    for count in IDLE:
+        idlers = [
+            msgspec.structs.replace(first, task=msgspec.structs.replace(first.task, name=f"idle-{i}"))
+            for i in range(count)
+        ]
+        only = Sampling(kind="schedule", schedule=({first.task.name: 1.0},))
+        recipe = msgspec.structs.replace(JOINT, sampling=only, families=())
+        steppers[count] = stepper(runs, [first, *idlers], recipe, UPDATES)
+        steppers[count].seconds()
+    rows: list[dict[str, object]] = []
+    for repeat in range(REPEATS):
+        taken = {count: one.seconds() / UPDATES for count, one in steppers.items()}
+        ratio = taken[IDLE[1]] / taken[IDLE[0]]
+        rows.append(
+            {"what": "idle", "repeat": repeat, "one": taken[IDLE[0]], "fifty": taken[IDLE[1]], "ratio": ratio}
+        )
+        print(
+            f"a step: {taken[IDLE[0]]:.3f} s beside 1 idle task, {taken[IDLE[1]]:.3f} s beside 50", flush=True
+        )
+    return rows
+
+
+def claims(rows: Sequence[dict[str, object]]) -> list[Claim]:
+    def median(what: str) -> float:
+        return round(statistics.median(float(str(row["ratio"])) for row in rows if row["what"] == what), 3)
+
+    speed, step = median("throughput"), median("idle")
+    return [
+        Claim(
+            id="together.tokens-a-second",
+            text=f"training {TASKS} tasks together, over training each alone, in tokens a second",
+            target=0.9,
+            value=speed,
+            unit="ratio",
+            holds=speed >= 0.9,
+            note=f"median of {REPEATS}; updates of {TASKS} micro-batches against updates of one",
+        ),
+        Claim(
+            id="together.idle-tasks",
+            text="time of a training step beside 50 idle tasks, over that beside 1",
+            target=1.05,
+            value=step,
+            unit="ratio",
+            holds=step <= 1.05,
+            note=f"median of {REPEATS}; idle tasks have heads of their own and are never drawn",
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()
