@@ -8,20 +8,26 @@ writes the results from the rows that are there and trains nothing. Learned trun
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from settings import DATA, RUNS
+from settings import DATA, RESULTS, RUNS
 
+from polyhead.papers.together import figures, study
 from polyhead.papers.together.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES, Mix
 from polyhead.papers.together.runs import Runs
-from polyhead.report.results import Study
+from polyhead.report.results import Claim, Study, results, write_results
 
 NAME = "together_quality"
 SEEDS = (1, 2, 3)
 SIZES = (100, 300, 700, ROWS)  # training rows of a held-out task, for the heat map
+SCALE = f"24 sets of at most {ROWS:,} rows, 128 tokens"
+COMMAND = (
+    "python benchmarks/together_quality.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
+    "--rows FILE FILE"
+)
 JOBS = ("main", "nested", "schemes", "samplers", "sizes")
 
 
@@ -33,9 +39,13 @@ def main() -> None:
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--part", default="1/1")
     parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "together.jsonl"])
+    parser.add_argument("--report", action="store_true")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
+    if asked.report:
+        report([row for file in asked.rows for row in Study(file).rows])
+        return
     runs = runs_in(asked.rows[0])
     number, of = map(int, asked.part.split("/"))
     seeds = [int(seed) for seed in asked.seeds.split(",")]
@@ -70,6 +80,78 @@ def jobs_of(name: str, runs: Runs, seeds: list[int]) -> Iterator[Callable[[], No
 def plain_and_best(runs: Runs, seed: int) -> None:
     runs.frozen(seed, mix=None)
     runs.frozen(seed, mix=NESTED_MIXES[-1])
+
+
+def report(raw: list[dict[str, object]]) -> None:
+    """Rows as they come; claims when three seeds of the main part are there."""
+    rows, trunks = study.rows_of(raw), study.trunks_of(raw)
+    for what in study.missing(rows):
+        print(f"lacking: {what}")
+    found = results(NAME, command=COMMAND, rows=raw, claims=claims(rows))
+    write_results(RESULTS, found)
+    draw(rows)
+    for trunk in trunks:
+        print(
+            f"{trunk.mix:16s} seed {trunk.seed}  {trunk.seconds:6.0f} s  own validation {100 * trunk.score:.1f}"
+        )
+    for claim in found.claims:
+        print(
+            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
+        )
+
+
+def draw(rows: Sequence[study.Row]) -> None:
+    """The plots whose rows are there."""
+    figures.plot_gains(rows, RESULTS / "together_gains.png")
+    if len(study.nested(rows)) > 2:
+        figures.plot_nested(rows, RESULTS / "together_nested.png")
+    if len(study.sizes_of(rows)) > 1:
+        figures.plot_heat(rows, RESULTS / "together_sizes.png")
+    there = {row.mix for row in rows}
+    for name, mixes in (("schemes", SMALL_MIXES), ("samplers", NATURAL_MIXES)):
+        known = [mix.name for mix in mixes if mix.name in there]
+        if len(known) > 1:
+            figures.plot_mixes(rows, known, RESULTS / f"together_{name}.png")
+
+
+def claims(rows: Sequence[study.Row]) -> list[Claim]:
+    """Of the trunk that learned from all sets, against the plain one, on whole test splits."""
+    closed, better = study.gap_closed(rows), study.better(rows)
+    gain = study.over_seeds(study.mean_by_seed(rows, study.gains(rows)))
+    if closed is None or closed.share is None or gain is None or closed.gain.seeds < len(SEEDS):
+        print("no claims yet: they need three seeds of heads over both trunks, and of full fine-tuning")
+        return []
+    said = f"mean of {gain.seeds} seeds, deviation {gain.deviation or 0.0:.2f}; {SCALE}"
+    share = f"by seed {', '.join(f'{value:.2f}' for value in closed.seeds.values())}; {SCALE}"
+    return [
+        Claim(
+            id="together.tasks-that-gain",
+            text="held-out tasks of 8 on which frozen heads over the pre-finetuned trunk beat those over the plain one",
+            target=6,
+            value=len(better),
+            unit="tasks",
+            holds=len(better) >= 6,
+            note=f"{', '.join(better)}; {SCALE}",
+        ),
+        Claim(
+            id="together.mean-gain",
+            text="mean gain of frozen heads over the 8 held-out tasks, pre-finetuned trunk against the plain one",
+            target=2.0,
+            value=round(gain.mean, 2),
+            unit="points",
+            holds=gain.mean >= 2.0,
+            note=said,
+        ),
+        Claim(
+            id="together.gap-closed",
+            text="sum of those gains over the sum of gaps between the plain frozen trunk and full fine-tuning",
+            target=0.5,
+            value=round(closed.share, 3),
+            unit="share",
+            holds=closed.share >= 0.5,
+            note=share,
+        ),
+    ]
 
 
 if __name__ == "__main__":

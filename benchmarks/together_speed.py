@@ -59,11 +59,7 @@ class Stepper:
         self.course, self.updates = course, updates
         self.parameters = [p for p in course.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-6, fused=True)
-        self.tokens = sum(
-            int(batch.arguments[0].mask.sum())  # type: ignore[attr-defined]
-            for update in updates
-            for _, batch in update
-        )
+        self.tokens = sum(batch.tokens for update in updates for _, batch in update)
         course.module.train()
 
     def seconds(self) -> float:
@@ -72,7 +68,7 @@ class Stepper:
         for update in self.updates:
             self.optimizer.zero_grad(set_to_none=True)
             for task, batch in update:
-                (self.course.loss(task, batch) / len(update)).backward()  # type: ignore[no-untyped-call]
+                (self.course.loss(task, batch) / len(update)).backward()
             torch.nn.utils.clip_grad_norm_(self.parameters, LEARNING.clip)
             self.optimizer.step()
         return time.perf_counter() - began
@@ -81,7 +77,9 @@ class Stepper:
 def stepper(runs: Runs, prepared: Sequence[Prepared], recipe: Joint, updates: int) -> Stepper:
     course = course_of(runs, prepared, recipe)
     feed = Mixed(course.examples, course.mixture, LEARNING)
-    drawn = [update for update, _ in zip(feed.updates(0), range(updates), strict=False)]
+    drawn = []
+    for update, _ in zip(feed.updates(0), range(updates), strict=False):
+        drawn.append([(task, batch) for task, batch in update if batch is not None])
     return Stepper(course, drawn)
 
 

@@ -36,7 +36,17 @@ RANKS = {
     "cli": 6,
 }
 # Rank 1 is ordered inside: each may import those before it.
-RANK_ONE = ["recipe", "architecture", "plan", "trunk_data", "seq2seq_data", "cost", "metrics", "text", "tasks"]
+RANK_ONE = [
+    "recipe",
+    "architecture",
+    "plan",
+    "trunk_data",
+    "seq2seq_data",
+    "cost",
+    "metrics",
+    "text",
+    "tasks",
+]
 TORCH_HALF = {"nn", "sharing", "model", "train"}
 # The one light module that stands on the torch half; it is itself imported inside a function only.
 TORCH_BACKEND = "engine/backends/torch.py"

@@ -79,6 +79,24 @@ def test_table2_prints_both_scales(rows):
     assert dear["published"]["lines"][-1]["layers"] == 18
 
 
+def test_table2_takes_the_runs_of_joint_training_from_a_file_of_their_own(rows, tmp_path):
+    assert "branches_mtdnn.py" in run(*PAPER, "table2", "--rows", rows, cwd=tmp_path).out
+    found = [
+        {"task": task, "seed": seed, "method": method, "layers": 3, "validation": 0.9, "test": 0.8}
+        for task in ("rte", "cola")
+        for seed in (1, 2, 3)
+        for method in ("together", "left-out")
+    ]
+    (tmp_path / "results").mkdir()
+    joint = tmp_path / "results" / "branches_mtdnn.json"
+    joint.write_bytes(to_json({"rows": [*found, {"method": "trunk", "seed": 1}]}))
+    for words, folder in ((["--joint", joint], None), ([], tmp_path)):
+        out = run(*PAPER, "table2", "--rows", rows, *words, cwd=folder).out
+        assert "branches_mtdnn.py" not in out
+        ours = [line.split() for line in out.splitlines() if line.startswith("MT-DNN") and "80.0" in line]
+        assert ours[0][2:7] == ["80.0", "80.0", "80.0", "±0.0", "3"] and ours[1][2:7] == [*ours[0][2:6], "-"]
+
+
 def test_splits_and_statistics_choose_what_is_shown(rows):
     def average(*words):
         told = json.loads(run(*PAPER, "table2", "--rows", rows, *words, "--json", "-").out)

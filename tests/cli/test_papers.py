@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cli.commands import run, shell
-from papers.test_du2020_study import rows
+from papers.cells import rows
 from polyhead.config import to_json
 
 

@@ -1,4 +1,4 @@
-"""Leaving out tasks and groups, with made-up sets and a tiny trunk: every block runs, and nothing held out is learned."""
+"""Leaving out tasks and groups, with made-up sets and a tiny trunk: every block runs, nothing held out is learned."""
 
 import os
 from pathlib import Path
@@ -99,7 +99,7 @@ def test_the_last_block_is_scored_by_the_heads_that_were_learned(done):
 
 def test_features_are_deleted_and_trunks_stay_beside_the_rows(done):
     root, runs, said = done
-    assert not [p for p in root.rglob("features/*/*")]
+    assert not list(root.rglob("features/*/*"))
     assert {p.parent.name for p in root.rglob("trunks/*/bundle.json")} == {
         row["name"] for row in rows_of(runs, stage="trunk")
     }
@@ -118,7 +118,7 @@ def test_what_is_there_is_not_run_again(done, monkeypatch):
 def test_other_settings_are_other_rows():
     assert SMALL.digest != msgspec.structs.replace(SMALL, rows=25).digest
     assert Settings().digest == Settings().digest
-    assert [group for group in Settings().groups] == ["SA", "NLI", "PP", "DOC", "LA"]
+    assert list(Settings().groups) == ["SA", "NLI", "PP", "DOC", "LA"]
     assert len(Settings().sets) == 8
 
 

@@ -261,9 +261,25 @@ def test_table_2_counts_the_layers_of_models_apart_and_merged(runs):
     assert line(table, "half depth, distilled whole").overhead == 50.0
     assert line(table, "student-1").scores == pytest.approx([32.0, 53.0])
     assert line(table, "student-2").scores == pytest.approx([44.0, 56.0])
-    assert line(table, "MT-DNN (full)").note == "filled by joint training"
+    assert "benchmarks/branches_mtdnn.py" in line(table, "MT-DNN (full)").note
     assert line(table, "student-2").of_full == pytest.approx(100 * 50.0 / 51.0)
     assert line(table, "student-2").spread == pytest.approx(1.0)
+
+
+def test_table_2_has_joint_training_where_its_runs_are_given():
+    """One trunk of four layers for both tasks; trunks that leave a task out are no one model, so count no layers."""
+    joint = [row(task, s, "together", 4, 60.0) for s in SEEDS for task in BRANCHES]
+    joint += [row(task, s, "left-out", 4, 50.0) for s in SEEDS for task in BRANCHES if task != "rte"]
+    runs = wei2021.runs_of([*study(), *joint])
+    table, before = wei2021.table2(runs), wei2021.table2(wei2021.runs_of(study()))
+    full, left = line(table, "MT-DNN (full)"), line(table, "MT-DNN (leave-one-out)")
+    assert (full.layers, full.overhead, full.note) == (4, 50.0, "")
+    assert full.scores == pytest.approx((50.0, 50.0)) and full.spread == pytest.approx(1.0)
+    assert left.scores == (pytest.approx(40.0), None) and (left.layers, left.average) == (None, None)
+    others = [found for found in table.lines if not found.name.startswith("MT-DNN")]
+    assert others == [found for found in before.lines if not found.name.startswith("MT-DNN")]
+    assert missing(runs) == ("0 of 3 runs of left-out-4 on rte",)
+    assert wei2021.options_of(runs) == wei2021.options_of(wei2021.runs_of(study()))
 
 
 def test_the_spread_of_an_average_is_that_of_the_seeds_averages():

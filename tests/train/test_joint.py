@@ -193,7 +193,9 @@ def test_what_cannot_learn_together_is_refused_with_its_name(home):
         course(home, "mood", "alike")
     prepared = prepare(project(home, "mood"), home)[0]
     data = load_trunk(str(home / "trunk"))
-    auto = msgspec.structs.replace(prepared, strategy=msgspec.structs.replace(tiny.STRATEGY, positions="auto"))
+    auto = msgspec.structs.replace(
+        prepared, strategy=msgspec.structs.replace(tiny.STRATEGY, positions="auto")
+    )
     with pytest.raises(TrainError, match="'mood'"):
         joint_paths([auto], data, RECIPE)
 

@@ -152,7 +152,9 @@ def _is_answers(target: np.ndarray) -> bool:
 
 
 @torch.inference_mode()
-def outputs_of(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
+def outputs_of(
+    module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256
+) -> list[np.ndarray]:
     """The module's outputs for every example, in the examples' order.
 
     Words are without padding, unread ones NaN; an example's options are (options,).

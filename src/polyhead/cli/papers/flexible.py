@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/branches_quality.json")
+JOINT = Path("results/branches_mtdnn.json")
 MAKE = "python benchmarks/branches_quality.py"
 
 
@@ -84,13 +85,21 @@ def table1(rows: str | None, split: Split, statistic: Statistic, json_to: str | 
 @click.option(
     "--c", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the mixed model's rule."
 )
+@click.option(
+    "--joint",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help=f"Runs of joint training, for the MT-DNN rows; by default {JOINT}, if it is there.",
+)
 @study_options("mean")
 @json_option
-def table2(c: float, rows: str | None, split: Split, statistic: Statistic, json_to: str | None) -> None:
+def table2(
+    c: float, joint: str | None, rows: str | None, split: Split, statistic: Statistic, json_to: str | None
+) -> None:
     """Full fine-tuning, students, and the mixed model: scores, and layers run for all tasks."""
     from polyhead.papers import wei2021 as paper
 
-    printer, runs = Printer(json_to), _runs(rows)
+    printer, runs = Printer(json_to), (*_runs(rows), *_runs(joint, JOINT))
     published = paper.published_table2(c)
     printer.lines(["Table 2 as printed; averages, layers and overheads counted anew", ""])
     printer.lines([*_method_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
@@ -169,12 +178,12 @@ def figure2(plot: str | None, rows: str | None, split: Split, json_to: str | Non
     printer.json({"boxes": found})
 
 
-def _runs(rows: str | None) -> tuple[Run, ...]:
+def _runs(rows: str | None, default: Path = ROWS) -> tuple[Run, ...]:
     from polyhead.papers.wei2021 import read_runs
 
     if rows is not None:
         return read_runs(rows)
-    return read_runs(ROWS) if ROWS.is_file() else ()
+    return read_runs(default) if default.is_file() else ()
 
 
 def _at_our_scale(printer: Printer, runs: Sequence[Run], what: str) -> None:

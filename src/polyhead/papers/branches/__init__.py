@@ -2,5 +2,6 @@
 
 from polyhead.papers.branches.runs import SEEDS, STUDENTS, TEACHERS, Runs
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries
+from polyhead.papers.branches.together import TogetherRuns
 
-__all__ = ["SEEDS", "STUDENTS", "TASKS", "TEACHERS", "TRAINING", "Runs", "Size", "entries"]
+__all__ = ["SEEDS", "STUDENTS", "TASKS", "TEACHERS", "TRAINING", "Runs", "Size", "TogetherRuns", "entries"]

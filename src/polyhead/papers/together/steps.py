@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from polyhead.project import Pooled
 
 if TYPE_CHECKING:
@@ -132,10 +134,10 @@ def fine_tune(
     clock = time.monotonic()
     found = refine(prepared, data, search=search or alone, precision=precision)
     facts = _facts(prepared, found.scores, found.learned.fitted.best_epoch)
-    tried = [[t.candidate, round(t.score, 4)] for t in found.tried] if search is not None else []
+    searched = {"chosen": msgspec.to_builtins(found.chosen), "tried": msgspec.to_builtins(list(found.tried))}
     return {
         **facts,
-        **({"chosen": found.chosen, "tried": tried} if tried else {}),
+        **(searched if search is not None else {}),
         "seconds": round(time.monotonic() - clock, 1),
     }
 

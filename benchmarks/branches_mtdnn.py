@@ -1,0 +1,62 @@
+"""The MT-DNN rows of Wei et al. 2021 at our scale: joint training over the eight tasks of `branches_quality`.
+
+About four and a half hours of one core: a seed takes 11 minutes for the trunk of all tasks, and 80 for the eight that
+each leave one task out. It goes on where it stopped (`runs/branches_mtdnn.jsonl`). `--tasks a,b --rows FILE` leaves out
+some tasks only, so that two processes of one thread each share the work (`--jobs left-out`); `--report --rows FILE...`
+writes the results from the rows that are there and trains nothing. `polyhead papers flexible table2` reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from settings import DATA, RESULTS, RUNS
+
+from polyhead.papers.branches import SEEDS, TASKS, TogetherRuns
+from polyhead.papers.wei2021 import missing, runs_of
+from polyhead.report.results import Study, results, write_results
+
+NAME = "branches_mtdnn"
+JOBS = ("together", "left-out")
+COMMAND = (
+    "python benchmarks/branches_mtdnn.py --threads 1 --jobs ... --tasks ... --rows FILE, two processes at once; "
+    "then --report --rows FILE FILE"
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--tasks", default=",".join(TASKS), help="that are left out")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / f"{NAME}.jsonl"])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--report", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    if asked.report:
+        return report(asked.rows)
+    file = asked.rows[0]
+    runs = TogetherRuns(DATA, file.with_suffix(""), Study(file), say=lambda line: print(line, flush=True))
+    for seed in map(int, asked.seeds.split(",")):
+        if "together" in asked.jobs.split(","):
+            runs.together([seed])
+        if "left-out" in asked.jobs.split(","):
+            runs.left_out(asked.tasks.split(","), [seed])
+    return None
+
+
+def report(files: list[Path]) -> None:
+    """These rows stand beside those of `branches_quality`, and claim nothing of their own."""
+    rows = [row for file in files for row in Study(file).rows]
+    for line in missing(runs_of(rows)):
+        print(f"lacking: {line}")
+    print(write_results(RESULTS, results(NAME, command=COMMAND, rows=rows, claims=[])))
+
+
+if __name__ == "__main__":
+    main()

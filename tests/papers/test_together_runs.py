@@ -1,0 +1,87 @@
+"""The runs of a study of joint training, with made-up sets and a tiny trunk: rows that the tables read, made once."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from papers.sets import SETS, write_sets
+from polyhead.bundle.read import Bundle
+from polyhead.papers.data import prepared_of
+from polyhead.papers.together import runs as running
+from polyhead.papers.together import steps
+from polyhead.papers.together.mixes import Mix
+from polyhead.papers.together.runs import Runs
+from polyhead.papers.together.study import gains, gap_closed, missing, rows_of, trunks_of
+from polyhead.project import Pooled, Training
+from polyhead.recipe import Joint
+from polyhead.report.results import Study
+from polyhead.testing import tiny_trunk
+from polyhead.train.extract import Extractor
+from polyhead.train.refine import Search
+
+QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
+MIX = Mix(name="two", sets=("moods", "things"), recipe=Joint(micro_batches=2), training=QUICK, rows=20)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_sets(tmp_path_factory.mktemp("data"), train=340, other=16)
+
+
+@pytest.fixture
+def made(data, tmp_path, monkeypatch):
+    """A study of one mix of two sets, with the third one held out."""
+    monkeypatch.setattr(running, "MIX", SETS[:2])
+    monkeypatch.setattr(running, "HELD_OUT", SETS[2:])
+    monkeypatch.setattr(running, "HEADS", QUICK)
+    monkeypatch.setattr(running, "FULL", QUICK)
+    runs = Runs(data, tmp_path, Study(tmp_path / "r.jsonl"))
+    runs._plain = tiny_trunk()
+    return runs
+
+
+def prepared(data, strategy, training=QUICK):
+    return prepared_of(data, SETS[0], train=20, validation=8, strategy=strategy, training=training)
+
+
+def test_a_whole_study_is_rows_that_the_tables_read(made, tmp_path):
+    one = SETS[2:]
+    made.full(1, one)
+    made.frozen(1, mix=None, tasks=one, sizes=(10, 1500))
+    made.frozen(1, mix=MIX, tasks=one)
+    rows, trunks = rows_of(made.study.rows), trunks_of(made.study.rows)
+    assert missing(rows) == () and set(gains(rows, "two")) == {"same"}
+    assert gap_closed(rows, "two") is not None
+    (trunk,) = trunks
+    assert trunk.examples.keys() == {"moods", "things"}
+    assert sum(trunk.examples.values()) + trunk.dropped == 40
+    digest = Bundle.open(next((tmp_path / "trunks").glob("two-*/"))).digest
+    assert digest != made.plain.digest
+    before = len(made.study.rows)
+    made.frozen(1, mix=MIX, tasks=one)
+    assert len(made.study.rows) == before
+
+
+def test_full_fine_tuning_without_a_search_has_the_numbers_of_its_task(data):
+    one = prepared(data, Pooled(layers="last", positions="first", codec="float32"))
+    plain = steps.fine_tune(one, tiny_trunk(), precision="float32")
+    alone = Search(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.1,))
+    searched = steps.fine_tune(one, tiny_trunk(), search=alone, precision="float32")
+    assert "tried" not in plain
+    assert {key: plain[key] for key in ("test", "validation", "best_epoch")}.items() <= searched.items()
+    assert searched["chosen"] == {"learning_rate": 1e-3, "epsilon": 1e-8, "dropout": 0.1}
+    assert msgspec.json.decode(msgspec.json.encode(searched)) == searched
+    assert (plain["train_rows"], plain["validation_rows"]) == (20, 8)
+
+
+@pytest.mark.parametrize("codec", ["float16", "uint8", "sign"])
+def test_heads_read_features_through_the_codec_of_their_strategy(data, tmp_path, codec):
+    one = prepared(data, Pooled(layers="mean", of=2, positions="attention", codec=codec))
+    extractor = Extractor(tiny_trunk(), folder=tmp_path, precision="float32")
+    path = steps.frozen_path(one, extractor)
+    assert path.pool.codec.name == codec and bool(path.pool.codec.scale) == (codec == "uint8")
+    steps.read_once([one], extractor)
+    facts = steps.head(one, extractor)
+    assert facts["metric"] == "accuracy" and 0 <= facts["test"] <= 1
+    kept = extractor.store(path)
+    assert len(kept) > 0 and np.isfinite(facts["validation"])
