@@ -265,7 +265,7 @@ SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, w
 """Where nothing is said, summarizers are trained as BART was on summaries (Lewis et al. 2020), in smaller batches."""
 
 
-JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
+JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.06)
 """Where nothing is said, a trunk that learns with its tasks reads each example three times on average."""
 
 

@@ -131,7 +131,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
     sampling: Sampling = Sampling()
     weighting: Weighting = Weighting()
     scheme: Scheme = "heterogeneous"
-    micro_batches: int = 8  # of all devices together
+    micro_batches: int = 4  # of all devices together
     tokens: int | None = None  # of a micro-batch at most, padding included; None: `batch` alone bounds it
     steps: int | None = None  # updates an epoch; None: as many as read every task's examples once
     layer_dropout: float = 0.1  # inside the trunk, while it learns

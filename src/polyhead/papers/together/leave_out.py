@@ -75,9 +75,9 @@ class Settings(Value):
     validation: int = 300  # rows of train set aside for every choice
     test: int = 5000  # rows of the reported split at most
     max_tokens: int = 128
-    learning: Training = Training(epochs=2, patience=2, batch=16, learning_rate=1e-4, warmup=0.06)
+    learning: Training = Training(epochs=2, patience=2, batch=16, learning_rate=2e-4, warmup=0.06)
     heads: Training = Training()
-    full: Training = Training(epochs=3, patience=3, batch=16, learning_rate=1e-4, warmup=0.1)
+    full: Training = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)
     recipe: Joint = RECIPE
     seed: int = 1
 

@@ -20,8 +20,8 @@ ROWS, VALIDATION = (
 SMALL_SETS, SMALL_ROWS = 12, 750  # of the comparisons of schemes, losses and samplers
 
 POOLED = Pooled(layers="last", positions="mean", codec="float32")  # of the tasks that a trunk learns from
-JOINT = Joint(validation_rows=50, layer_dropout=0.0)
-LEARNING = Training(epochs=2, patience=2, batch=16, learning_rate=1e-4, warmup=0.06)
+JOINT = Joint(micro_batches=4, validation_rows=50, layer_dropout=0.0)
+LEARNING = Training(epochs=2, patience=2, batch=16, learning_rate=2e-4, warmup=0.06)
 
 
 class Mix(Value):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from polyhead.trunk_data import TrunkData
 
 HEADS = Training()  # of tasks over a frozen trunk
-FULL = Training(epochs=3, patience=3, batch=16, learning_rate=1e-4, warmup=0.1)  # all layers, one task
+FULL = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)  # all layers, one task
 
 
 class Runs:
