@@ -392,3 +392,21 @@ def test_every_loss_falls_along_its_gradient():
 def value(name, x, y, w=None):
     weights = None if w is None else torch.from_numpy(w)
     return float(LOSSES[name](torch.from_numpy(x), torch.from_numpy(np.asarray(y)), weights))
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_checkpoint_is_said_and_nothing_half_written_stays(
+    tmp_path, monkeypatch
+):
+    """torch reports a failed write as RuntimeError, with the system's own error behind it."""
+
+    def full(state, out):
+        out.write(b"half")
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904, as torch does
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(TrainError, match="cannot write the checkpoint") as caught:
+        run(checkpoint=tmp_path / "one.pt")
+    assert "No space left" in str(caught.value) and not list(tmp_path.iterdir())

@@ -14,11 +14,12 @@ from polyhead.errors import BundleError, TrainError
 from polyhead.nn.load import load_trunk
 from polyhead.project import TrunkChoice
 from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.tasks.task import Task
 from polyhead.train import fit as fitting
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse, Mixed, text_examples
 from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import train_together
+from polyhead.train.joint_run import _alone, train_together
 from polyhead.train.lineage import lineage_of
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
@@ -56,7 +57,7 @@ def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkey
     """The naive way: one backward pass a micro-batch, each on a copy of its own, then their mean."""
     made, seen = course(home), []
     before = copy.deepcopy(made.module).train()
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: None)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: torch.zeros(()))
     step = torch.optim.AdamW.step
 
     def noted(self, *arguments, **named):
@@ -198,6 +199,69 @@ def test_what_cannot_learn_together_is_refused_with_its_name(home):
     )
     with pytest.raises(TrainError, match="'mood'"):
         joint_paths([auto], data, RECIPE)
+
+
+def test_tasks_of_a_family_share_one_strategy(home):
+    prepared = prepare(project(home, "mood", "same"), home)
+    data = load_trunk(str(home / "trunk"))
+    both = [msgspec.structs.replace(p, task=Task(name=p.task.name, kind="multiple_choice")) for p in prepared]
+    paths = joint_paths(both, data, RECIPE)
+    assert {path.head.part for path in paths.values()} == {"family:multiple_choice"}
+    heads = msgspec.structs.replace(tiny.STRATEGY, heads=4)
+    both[1] = msgspec.structs.replace(both[1], strategy=heads)
+    with pytest.raises(TrainError, match="one strategy") as caught:
+        joint_paths(both, data, RECIPE)
+    assert "'mood' and 'same'" in str(caught.value)
+    apart = joint_paths(both, data, msgspec.structs.replace(RECIPE, families=()))
+    assert {path.head.part for path in apart.values()} == {"task:mood", "task:same"}
+
+
+def test_where_epochs_read_other_tasks_the_last_one_is_kept(home):
+    """One task after the other: an early epoch scores well while the later tasks have learned nothing."""
+    training = msgspec.structs.replace(TRAINING, epochs=4, patience=1)
+    recipe = msgspec.structs.replace(RECIPE, scheme="dataset", micro_batches=1, steps=4)
+    made = course(home, recipe=recipe, training=training)
+    scores = iter((0.9, 0.1, 0.2, 0.3))
+    made._score = lambda: next(scores)
+    fitted = made.learn().fitted
+    assert len(fitted.history) == fitted.best_epoch == 4
+
+
+def test_a_place_that_is_no_bundle_is_refused_before_training(home, tmp_path):
+    for name in ("folder", "file"):
+        place = tmp_path / name / "learned"
+        (place if name == "folder" else place.parent).mkdir(parents=True)
+        (place / "notes.txt" if name == "folder" else place).write_text("mine")
+        events = []
+        with pytest.raises(BundleError, match="no bundle"):
+            train_together(
+                project(home, "mood", bundle=str(place)), folder=home, events=Events(say=events.append)
+            )
+        assert not any("micro-batches" in line for line in events)
+        assert not (tmp_path / name / ".learned.learning").exists()
+
+
+def test_two_trainings_of_one_bundle_do_not_meet(home, tmp_path):
+    made = project(home, "mood", bundle=str(tmp_path / "learned"))
+    with _alone(tmp_path / "learned"), pytest.raises(BundleError, match="another training"):
+        train_together(made, folder=home)
+    train_together(made, folder=home)
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"learned", "learned-cache"}
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(home, tmp_path):
+    made = project(home, "mood", bundle=str(tmp_path / "learned"))
+    train_together(made, folder=home)
+    (tmp_path / ".learned.learning" / "kept").mkdir(parents=True)
+    assert train_together(made, folder=home).kept
+    assert not (tmp_path / ".learned.learning").exists()
+
+
+def test_weights_that_are_no_numbers_are_never_kept(home):
+    training = msgspec.structs.replace(TRAINING, learning_rate=1e38, epochs=1)
+    recipe = msgspec.structs.replace(RECIPE, steps=1)
+    with pytest.raises(TrainError, match="not finite"):
+        course(home, recipe=recipe, training=training).learn()
 
 
 def test_validation_rows_are_spread_over_the_split(home):

@@ -261,3 +261,13 @@ def test_known_overlaps_are_counted_as_they_are_listed(evaluated, part, trained,
     )
     assert len(trained_on(kept[0])) == len(trained_on(tasks[1])) - report.dropped[0].rows
     assert without_leaks(kept, others=tasks[:1])[1] == LeakReport()
+
+
+def test_a_pair_of_short_texts_is_found_as_a_whole():
+    """Each sentence alone is too short to be looked for; the two together are not there by chance."""
+    guitar, trumpet, flute = ("A man is playing a guitar.", "A man plays a trumpet.", "A man plays a flute.")
+    a = prepared("a", [(guitar, trumpet), (guitar, flute), (flute, trumpet)], [other(1)])
+    b = prepared("b", [other(2)], [other(3)], [("a man is playing a guitar", "A man plays a trumpet!")])
+    kept, report = without_leaks([a, b])
+    assert trained_on(kept[0]) == [(guitar, flute), (flute, trumpet)]
+    assert [(leak.evaluated, leak.trained, leak.rows) for leak in report.leaks] == [("b", "a", 1)]

@@ -116,7 +116,8 @@ class Curriculum:
     stands (higher is better). `rate` gives the multiple of the learning rate at which a parameter learns, by its name.
     Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
     saved there after an epoch, at most every SAVE_SECONDS, and a run that was interrupted goes on after the last epoch
-    saved. `meter` hears of every update and epoch.
+    saved. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
+    epochs that do not all read the same tasks.
     """
 
     def __init__(
@@ -132,8 +133,9 @@ class Curriculum:
         meter: Meter | None = None,
         label: str = "training",
         epsilon: float = EPSILON,
+        last: bool = False,
     ) -> None:
-        self._run = _Run(devices, feed, training, rate, checkpoint, epsilon)
+        self._run = _Run(devices, feed, training, rate, checkpoint, epsilon, last)
         self._run.resume()
         self._score, self._meter = score, meter or Meter(Events())
         self._events, self._label, self._seconds = events or Events(), label, 0.0
@@ -239,8 +241,9 @@ class _Run:
         rate: Callable[[str], float],
         checkpoint: Path | None,
         epsilon: float,
+        last: bool,
     ) -> None:
-        module = devices.module
+        module, self.last = devices.module, last
         self.devices, self.module, self.feed = devices, module, feed
         self.training, self.checkpoint = training, checkpoint
         self.parameters = [p for p in module.parameters() if p.requires_grad]
@@ -258,7 +261,7 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        stale = self.done - self.best_epoch >= self.training.patience
+        stale = not self.last and self.done - self.best_epoch >= self.training.patience
         return self.done >= self.training.epochs or (self.done > 0 and stale)
 
     def epoch(self, told: Callable[[Update, float], None]) -> float:
@@ -276,7 +279,8 @@ class _Run:
             done = self.devices.learn(update)
             tasks = [task for task, _ in update]
             _check_finite(tasks, done, epoch=number + 1, step=index + 1)
-            nn.utils.clip_grad_norm_(self.parameters, training.clip)
+            norm = nn.utils.clip_grad_norm_(self.parameters, training.clip)
+            _check_norm(float(norm), epoch=number + 1, step=index + 1)
             self.optimizer.step()
             total += sum(done.losses)
             losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
@@ -287,8 +291,12 @@ class _Run:
 
     def note(self, mean_loss: float, score: float, seconds: float) -> None:
         """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise TrainError(
+                f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip"
+            )
         self.history.append({"epoch": self.done + 1, "loss": mean_loss, "score": score, "seconds": seconds})
-        if score > self.best_score:
+        if self.last or score > self.best_score:
             self.best_score, self.best_epoch, self.best_state = score, self.done, _copy(self.module)
 
     def save(self) -> None:
@@ -332,11 +340,12 @@ def _write(checkpoint: Path, state: dict[str, Any]) -> None:
             out.flush()
             os.fsync(out.fileno())
         temporary.replace(checkpoint)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # torch turns a failed write into the latter
         temporary.unlink(missing_ok=True)
+        reason = error if isinstance(error, OSError) else error.__context__
         raise TrainError(
             f"cannot write the checkpoint {checkpoint}",
-            got=error.strerror,
+            got=reason.strerror if isinstance(reason, OSError) else error,
             do="free some disk space and run the same command again; finished tasks and epochs are kept",
         ) from None
 
@@ -362,6 +371,13 @@ def _check_finite(tasks: Sequence[str], done: Done, *, epoch: int, step: int) ->
                 got=value,
                 do="lower learning_rate",
             )
+
+
+def _check_norm(norm: float, *, epoch: int, step: int) -> None:
+    if not math.isfinite(norm):
+        raise TrainError(
+            f"the gradient is not finite in epoch {epoch}, step {step}", got=norm, do="lower learning_rate"
+        )
 
 
 def stream(seed: int, *names: object) -> int:

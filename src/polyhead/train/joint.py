@@ -206,39 +206,11 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     validation: dict[str, dict[str, float]]  # task -> metric -> value, of the epoch that was kept
 
 
-def train_joint(
-    prepared: Sequence[Prepared],
-    paths: Mapping[str, Path],
-    data: TrunkData,
-    recipe: Joint,
-    *,
-    training: Training,
-    precision: str,
-    checkpoint: FilePath | None = None,
-    events: Events | None = None,
-    label: str = "training together",
-    place: Place | None = None,
-) -> Learned:
+class JointCourse:
     """Trains trunk and parts of all tasks, and keeps the epoch with the best mean of the tasks' validation scores.
 
-    `paths` may name any trunk; those of the answer name the learned one.
-    """
-    course = JointCourse(
-        prepared,
-        paths,
-        data,
-        recipe,
-        training=training,
-        precision=precision,
-        checkpoint=checkpoint,
-        events=events,
-        place=place,
-    )
-    return course.learn(label)
-
-
-class JointCourse:
-    """Everything that one joint training holds; `module`, `loss` and `examples` are there to be measured.
+    Where epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name
+    any trunk; those of what is learned name the new one. `module`, `loss` and `examples` are there to be measured.
 
     On several devices, every process makes one, inside `devices.joined`, and calls the same of its methods.
     """
@@ -304,6 +276,7 @@ class JointCourse:
             meter=self._meter,
             label=label,
             epsilon=self._epsilon,
+            last=self.recipe.scheme == "dataset" or self.recipe.sampling.kind == "schedule",
         )
         for names in (n for epoch in range(curriculum.done) for n in self.mixture.updates(epoch)):
             self._meter.read(names)

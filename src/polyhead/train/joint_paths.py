@@ -19,8 +19,21 @@ from polyhead.trunk_data import TrunkData
 
 
 def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) -> dict[str, Path]:
-    """Each task's path while it learns: live states, no codec; kinds of a family share one owner."""
-    return {p.task.name: _owned(_path(p, data), p.task, recipe) for p in prepared}
+    """Each task's path while it learns: live states, no codec; kinds of a family share one owner.
+
+    Raises TrainError where two tasks of a family have different strategies, since they share what they own.
+    """
+    found = {p.task.name: _owned(_path(p, data), p.task, recipe) for p in prepared}
+    first: dict[str, str] = {}
+    for name, path in found.items():
+        other = first.setdefault(path.head.part, name)
+        if found[other] != path:
+            raise TrainError(
+                "tasks that share one head while they learn have one strategy",
+                got=f"tasks '{other}' and '{name}' with different ones",
+                do="give both the same strategy, or set recipe.families = []",
+            )
+    return found
 
 
 def _path(p: Prepared, data: TrunkData) -> Path:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 
 import msgspec
 
 from polyhead import __version__
-from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.files import sync_folder
+from polyhead.bundle.format import BUNDLE, LOCK
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
@@ -62,7 +65,8 @@ def train_together(
     several processes each calls this with its place; the first one writes and tells, and all give its outcome.
     """
     place = place or Place()
-    with joined(place):
+    alone = _alone((folder / project.bundle).resolve()) if place.is_first else nullcontext()
+    with joined(place), alone:
         told = (events or Events()) if place.is_first else Events()
         return _train(project, folder, cache, told, place)
 
@@ -81,9 +85,12 @@ def _train(
     data = load_any_trunk(project, folder)
     paths = joint_paths(prepared, data, recipe)
     fingerprint = fingerprint_of(prepared, recipe, data)
+    checkpoint = cache / "joint" / f"{fingerprint}.pt"
     known = from_first(place, _known(root, fingerprint))
     if known is not None:
         events.line(f"bundle {project.bundle}: trained already, unchanged")
+        if place.is_first:
+            _clean(root, checkpoint)
         return msgspec.structs.replace(known, seconds=time.monotonic() - began)
     precision = precision_of(training)
     course = JointCourse(
@@ -93,7 +100,7 @@ def _train(
         recipe,
         training=training,
         precision=precision,
-        checkpoint=cache / "joint" / f"{fingerprint}.pt",
+        checkpoint=checkpoint,
         events=events,
         place=place,
     )
@@ -107,7 +114,7 @@ def _train(
     scores = dict[str, dict[str, dict[str, float]]]()
     if place.is_first:
         scores = _write(root, prepared, learned, lineage, keep=recipe.heads == "keep", precision=precision)
-        shutil.rmtree(cache / "joint", ignore_errors=True)
+        _clean(root, checkpoint)
         for p in prepared:
             events.line(score_line(p.task, scores[p.task.name]))
     seconds = time.monotonic() - began
@@ -182,6 +189,7 @@ def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData)
 def _known(root: FilePath, fingerprint: str) -> JointOutcome | None:
     """What an earlier run left, if it trained the same; raises BundleError where something else is there."""
     if not (root / BUNDLE).exists():
+        _check_empty(root)
         return None
     lineage = lineage_of(root)
     if lineage is None or lineage.fingerprint != fingerprint:
@@ -213,7 +221,7 @@ def _write(
     precision: str,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
-    building = root.with_name(f".{root.name}.learning")
+    building = _building(root)
     shutil.rmtree(building, ignore_errors=True)
     drafts = {p.task.name: _draft(p, learned, lineage, precision) for p in prepared}
     write_bundle(building / "scored", learned.data)
@@ -239,11 +247,49 @@ def _write(
         add_tasks(building / "kept", list(drafts.values()))
     write_lineage(building / "kept", lineage)
     root.parent.mkdir(parents=True, exist_ok=True)
-    if root.is_dir():  # empty: anything else was refused before training
-        root.rmdir()
+    _check_empty(root)
+    shutil.rmtree(root, ignore_errors=True)
     (building / "kept").rename(root)
-    shutil.rmtree(building, ignore_errors=True)
+    sync_folder(root.parent)
     return scores
+
+
+def _check_empty(root: FilePath) -> None:
+    """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
+    there = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
+    if set(there) - {LOCK}:
+        raise BundleError(
+            f"{root} holds something that is no bundle",
+            got=there[:5],
+            do="name a new folder in the project file",
+        )
+
+
+def _building(root: FilePath) -> FilePath:
+    return root.with_name(f".{root.name}.learning")
+
+
+def _clean(root: FilePath, checkpoint: FilePath) -> None:
+    """Removes what is of no use once the bundle stands, also what a killed run left."""
+    shutil.rmtree(_building(root), ignore_errors=True)
+    checkpoint.unlink(missing_ok=True)
+
+
+@contextmanager
+def _alone(root: FilePath) -> Iterator[None]:
+    """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with (root.parent / f".{root.name}.training").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BundleError(
+                f"another training is writing {root}", do="wait for it, or name another bundle"
+            ) from None
+        try:
+            yield
+        finally:
+            FilePath(file.name).unlink(missing_ok=True)
 
 
 def _draft(p: Prepared, learned: Learned, lineage: Lineage, precision: str) -> Draft:

@@ -71,9 +71,9 @@ def without_leaks(
     """The tasks, without the training rows that hold a text of another task's evaluation rows, and what was dropped.
 
     `others` are tasks that train elsewhere: no text of their evaluation splits is trained on here either. Texts are
-    sentences, members of a pair, questions, contexts, documents and options of at least `LEAST` letters and digits;
-    two are the same when they differ in case, spaces and punctuation only. Training rows are dropped and evaluation
-    rows never.
+    sentences, members of a pair, questions, contexts, documents and options of at least `LEAST` letters and digits,
+    and whole pairs and questions of as many in all; two are the same when they differ in case, spaces and punctuation
+    only. Training rows are dropped and evaluation rows never.
 
     Tasks that ask different things of the same rows (found by their training inputs) share most of their texts. Among
     these, what the evaluated task trains on itself is no leak, and whole inputs are looked for besides single texts.
@@ -198,7 +198,8 @@ def _row(given: Given) -> _Row:
     letters = [_letters(text) for text in texts_of(given)]
     whole = _digest("\0".join(letters))
     texts = tuple(_digest(text) for text in letters if len(text) >= LEAST)
-    return _Row(whole, (*texts, whole) if texts and len(letters) > 1 else texts)
+    long_enough = len(letters) > 1 and sum(map(len, letters)) >= LEAST
+    return _Row(whole, (*texts, whole) if long_enough else texts)
 
 
 def _letters(text: str) -> str:
