@@ -28,7 +28,7 @@ COMMAND = (
     "python benchmarks/together_quality.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
     "--rows FILE FILE"
 )
-JOBS = ("main", "nested", "schemes", "samplers", "sizes")
+JOBS = ("main", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
 
 def main() -> None:
@@ -69,6 +69,8 @@ def jobs_of(name: str, runs: Runs, seeds: list[int]) -> Iterator[Callable[[], No
         if name == "main":
             yield partial(runs.full, seed)
             yield partial(plain_and_best, runs, seed)
+        elif name == "full-mixed":
+            yield partial(runs.full, seed, mix=NESTED_MIXES[-1])
         elif name == "sizes":
             yield partial(runs.frozen, seed, mix=None, sizes=SIZES)
             yield partial(runs.frozen, seed, mix=NESTED_MIXES[-1], sizes=SIZES)

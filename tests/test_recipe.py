@@ -30,6 +30,8 @@ REFUSED = {
     "end without use": (Sampling, {"end": 0.5}),
     "weight exponent below 0": (Weighting, {"kind": "size", "exponent": -1.0}),
     "literal exponent 0": (Weighting, {"kind": "size", "exponent": 0.0, "literal": True}),
+    "weight exponent without use": (Weighting, {"kind": "uncertainty", "exponent": 0.5}),
+    "literal without use": (Weighting, {"literal": True}),
     "fixed weights are missing": (Weighting, {"kind": "fixed"}),
     "fixed weights of another kind": (Weighting, {"fixed": {"a": 2.0}}),
     "fixed weight below 0": (Weighting, {"kind": "fixed", "fixed": {"a": -2.0}}),

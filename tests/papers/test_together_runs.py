@@ -1,10 +1,13 @@
 """The runs of a study of joint training, with made-up sets and a tiny trunk: rows that the tables read, made once."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import msgspec
 import numpy as np
 import pytest
 
-from papers.sets import SETS, write_sets
+from papers.sets import SETS, learning, texts_of_splits, write_sets
 from polyhead.bundle.read import Bundle
 from polyhead.papers.data import prepared_of
 from polyhead.papers.together import runs as running
@@ -12,6 +15,7 @@ from polyhead.papers.together import steps
 from polyhead.papers.together.mixes import Mix
 from polyhead.papers.together.runs import Runs
 from polyhead.papers.together.study import gains, gap_closed, missing, rows_of, trunks_of
+from polyhead.papers.together.tables import compared
 from polyhead.project import Pooled, Training
 from polyhead.recipe import Joint
 from polyhead.report.results import Study
@@ -25,7 +29,7 @@ MIX = Mix(name="two", sets=("moods", "things"), recipe=Joint(micro_batches=2), t
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return write_sets(tmp_path_factory.mktemp("data"), train=340, other=16)
+    return write_sets(tmp_path_factory.mktemp("data"), train=340, other=16, leaking=True)
 
 
 @pytest.fixture
@@ -54,12 +58,57 @@ def test_a_whole_study_is_rows_that_the_tables_read(made, tmp_path):
     assert gap_closed(rows, "two") is not None
     (trunk,) = trunks
     assert trunk.examples.keys() == {"moods", "things"}
-    assert sum(trunk.examples.values()) + trunk.dropped == 40
+    assert trunk.dropped > 0 and sum(trunk.examples.values()) + trunk.dropped == 40
     digest = Bundle.open(next((tmp_path / "trunks").glob("two-*/"))).digest
     assert digest != made.plain.digest
     before = len(made.study.rows)
     made.frozen(1, mix=MIX, tasks=one)
     assert len(made.study.rows) == before
+
+
+def test_a_trunk_learns_from_no_text_that_a_held_out_task_is_evaluated_on(made):
+    """One set alone, so that nothing is dropped for another one of the mix."""
+    alone = msgspec.structs.replace(MIX, name="one", sets=("moods",))
+    with learning() as seen:
+        made.trunk(alone, 1)
+    evaluated = texts_of_splits(made.held_out(SETS[2], 1).splits[1:])
+    (given,), (used,) = made.mixed(alone, 1), seen["one seed 1"]
+    assert texts_of_splits([given.train]) & evaluated
+    assert used.train.examples.inputs and not texts_of_splits([used.train]) & evaluated
+    assert made.study.rows[-1]["dropped"] > 0
+
+
+def test_the_trunk_of_a_mix_is_fully_fine_tuned_as_rows_of_its_own(made, monkeypatch):
+    trunks, fine_tune = [], running.fine_tune
+
+    def noted(prepared, data):
+        trunks.append(data.digest)
+        return fine_tune(prepared, data)
+
+    monkeypatch.setattr(running, "fine_tune", noted)
+    made.full(1, SETS[2:])
+    made.full(1, SETS[2:], mix=MIX)
+    assert trunks == [made.plain.digest, Bundle.open(made.trunk(MIX, 1)).digest]
+    plain, mixed = [row for row in made.study.rows if row["stage"] == "full"]
+    assert "digest" not in plain and list(plain)[:5] == ["stage", "mix", "task", "rows", "seed"]
+    assert (mixed["mix"], mixed["digest"]) == ("two", MIX.digest())
+    made.frozen(1, mix=None, tasks=SETS[2:])
+    (found,) = compared(rows_of(made.study.rows), "two")
+    assert found.full.mean == 100 * plain["test"] and found.full_mixed.mean == 100 * mixed["test"]
+    made.full(1, SETS[2:], mix=MIX)
+    assert len(trunks) == 2
+
+
+def test_the_study_has_a_job_for_it(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import together_quality
+
+    asked = []
+    runs = SimpleNamespace(full=lambda seed, mix=None: asked.append((seed, mix and mix.name)))
+    assert "full-mixed" in together_quality.JOBS
+    for job in together_quality.jobs_of("full-mixed", runs, [1, 2]):
+        job()
+    assert asked == [(1, "sets-24"), (2, "sets-24")]
 
 
 def test_full_fine_tuning_without_a_search_has_the_numbers_of_its_task(data):

@@ -96,7 +96,9 @@ def test_rows_without_what_is_needed_are_skipped_and_counted(tmp_path):
         ({"label": 3}, "an index from 0 to 2, or the text of one option"),
         ({"label": -1}, "none of the question's options"),
         ({"label": True}, "none of the question's options"),
-        ({"label": "1"}, "none of the question's options"),
+        ({"label": "3"}, "an index from 0 to 2, or the text of one option"),
+        ({"label": "-1"}, "none of the question's options"),
+        ({"label": "1", "choices": ["1", "1", "b"]}, "none of the question's options"),
         ({"label": "red"}, "none of the question's options"),
         ({"label": [1]}, "none of the question's options"),
         ({"label": "a", "choices": ["a", "a", "b"]}, "none of the question's options"),
@@ -136,6 +138,11 @@ def test_cells_whose_digits_are_an_option_too_must_be_clear(tmp_path):
     # JSON tells an index from a text
     rows = [{"question": "0+1?", "choices": ["1", "2"], "label": label} for label in (1, "1")]
     assert [int(target) for target in read(source(tmp_path, rows), TASK).targets] == [1, 0]
+
+
+def test_digits_in_quotes_are_an_index_where_no_option_spells_them(tmp_path):
+    rows = [ROW | {"label": "1"}, ROW | {"label": " 2 "}, ROW | {"label": "2", "choices": ["2", "3", "4"]}]
+    assert [int(target) for target in read(source(tmp_path, rows), TASK).targets] == [1, 2, 0]
 
 
 def test_columns_of_other_kinds_are_refused(tmp_path):

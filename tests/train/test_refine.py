@@ -151,6 +151,30 @@ def test_a_search_that_was_stopped_goes_on(home, data, tmp_path, monkeypatch):
     assert arrays_digest(again.learned.data.arrays) == arrays_digest(straight.learned.data.arrays)
 
 
+def test_a_search_goes_on_only_where_all_that_decides_it_is_the_same(home, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
+    one, first = prepared(home, "mood"), Search(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,))
+    other = msgspec.structs.replace(one, training=msgspec.structs.replace(TRAINING, seed=2))
+    head = refine(other, data, search=first, precision="float32").learned.arrays["mood"]
+    name = next(iter(data.arrays))
+    changed = msgspec.structs.replace(data, arrays=data.arrays | {name: data.arrays[name] * 1.5})
+    runs = [
+        (one, data, {}),
+        (other, data, {}),
+        (one, changed, {}),
+        (one, data, {"head": head}),
+        (one, data, {"recipe": Joint(families=(), micro_batches=2)}),
+        (one, data, {"precision": "bfloat16"}),
+    ]
+    for count, (task, trunk, given) in enumerate(runs, 1):
+        given = {"search": first, "precision": "float32", **given}
+        straight = refine(task, trunk, **given).learned
+        for _ in range(2):  # afresh, and from the file that it left
+            found = refine(task, trunk, checkpoints=tmp_path, **given).learned
+            assert arrays_digest(found.data.arrays) == arrays_digest(straight.data.arrays)
+            assert len(list(tmp_path.iterdir())) == count
+
+
 def test_every_kind_that_learns_together_can_be_refined(home, data):
     one = Candidate(learning_rate=1e-3, dropout=0.0)
     search = Search(learning_rates=(one.learning_rate,), epsilons=(one.epsilon,), dropouts=(0.0,))

@@ -15,7 +15,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
 from polyhead.text.question import Question
 from polyhead.text.tokenise import Encoded, Input, Tokeniser, Windows
-from polyhead.text.words import best_windows, first_subtokens, places_of, words_of
+from polyhead.text.words import Search, best_windows, places_of, words_of
 from polyhead.trunk_data import TextSettings
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
@@ -32,13 +32,9 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     tasks: tuple[str, ...]
     encoded: Encoded
     all_words: np.ndarray  # (words, 2) of the text that is answered by words, in characters
-    words: np.ndarray  # (words,) first sub-token of each in this encoding, -1 for none
+    places: np.ndarray  # (read,) which of all words stand in this encoding
+    read: np.ndarray  # (read,) first sub-token of each of those
     option: int = 0  # which of a question's options this is
-
-    @property
-    def read(self) -> np.ndarray:
-        """First sub-tokens of the words that stand in this encoding."""
-        return self.words[self.words >= 0]
 
     def best_windows(self, windows: Sequence[Encoded]) -> np.ndarray:
         """For each word the window in which it sits farthest from an edge (words, 2)."""
@@ -116,19 +112,22 @@ def _read(
     windowed = tuple(n for n, t in tasks.items() if t.long_texts == "windows" and t.pair != "separate")
     per_word = any(kind_of(task).per_word for task in tasks.values())
     windows = Windows(size=settings.max_tokens, stride=settings.max_tokens // 4) if windowed else None
+    search = Search(np.zeros((0, 2), np.int32))
     for encoded in tokeniser.encode([text.texts for text in one.texts], windows=windows):
-        text, spans = one.texts[encoded.row], np.zeros((0, 2), np.int32)
-        if per_word:
+        text = one.texts[encoded.row]
+        if per_word and encoded.window == 0:  # a text's windows follow each other, and share its words
             given = words[text.row] if words is not None else None
-            spans = _words(text.texts) if given is None else given
+            search = Search(_words(text.texts) if given is None else given)
+        places, read = search.read_in(encoded)
         yield Reading(
             id=next_id,
             row=text.row,
             role=one.role,
             tasks=tuple(tasks) if encoded.window == 0 else windowed,
             encoded=encoded,
-            all_words=spans,
-            words=first_subtokens(encoded, spans),
+            all_words=search.words,
+            places=places,
+            read=read,
             option=text.option,
         )
         next_id += 1

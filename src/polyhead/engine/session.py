@@ -182,15 +182,12 @@ class Session:
         )
 
     def _headed(self, task: str, reading: Reading, features: np.ndarray) -> np.ndarray:
-        """The task's output for one reading, of words NaN where it holds none; of half a separate pair the features."""
+        """The task's output for one reading, of the words that it reads; of half a separate pair the features."""
         if reading.role in ("first", "second"):
             return features
         if not kind_of(self.records[task].task).per_word:
             return np.asarray(self.backend.outputs(task, features[None])[0])
-        read = self.backend.outputs(task, features[None, : len(reading.read)])[0]
-        placed = np.full((len(reading.words), read.shape[-1]), np.nan, np.float32)
-        placed[reading.words >= 0] = read
-        return placed
+        return np.asarray(self.backend.outputs(task, features[None, : len(reading.read)])[0], np.float32)
 
     def _of_inputs(
         self, readings: Sequence[Reading], found: Mapping[tuple[str, int], np.ndarray]
@@ -281,13 +278,12 @@ def _by_tasks(readings: Sequence[Reading]) -> Iterator[list[Reading]]:
 
 
 def _of_windows(task: Task, readings: Sequence[Reading], raw: Sequence[np.ndarray]) -> np.ndarray:
-    """One output of one or several windows; for tagging, each word's own from the window that reads it best."""
-    if len(raw) == 1:
-        return raw[0]
-    if not kind_of(task).per_word or task.pair != "none":
-        return kind_of(task).merge_windows(task, list(raw))
-    best = readings[0].best_windows([r.encoded for r in readings])
-    return np.stack([raw[max(window, 0)][i] for i, (window, _) in enumerate(best)]) if len(best) else raw[0]
+    """One output of one or several windows; of words a row for each in the text, NaN where none reads it."""
+    kind = kind_of(task)
+    if kind.per_word:
+        best = readings[0].best_windows([r.encoded for r in readings])[:, 0]
+        return kind.merge_words(task, raw, [r.places for r in readings], best)
+    return raw[0] if len(raw) == 1 else kind.merge_windows(task, list(raw))
 
 
 def _decoded(task: Task, given: AnyInput, outputs: np.ndarray, words: np.ndarray) -> dict[str, object]:

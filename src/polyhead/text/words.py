@@ -47,6 +47,28 @@ def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
     return np.where(overlaps, real[inside], -1).astype(np.int32)
 
 
+class Search:
+    """The words of one text, to be found in its windows: each window costs what it reads, not the whole text."""
+
+    def __init__(self, words: np.ndarray) -> None:
+        """`words` (words, 2) in any order, NOWHERE among them or not."""
+        self.words = words
+        self._nowhere = np.flatnonzero((words == NOWHERE).all(axis=-1))
+        self._stops = np.maximum.accumulate(words[:, 1])  # no word up to this one ends later
+        self._starts = np.minimum.accumulate(words[::-1, 0])[::-1]  # no word from this one on starts earlier
+
+    def read_in(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """Which words have a token here, (read,) in order, and the `first_subtokens` of each, (read,)."""
+        offsets = encoded.offsets[encoded.sequence == encoded.texts - 1]
+        near = np.zeros(0, np.int64)
+        if len(offsets):
+            first = np.searchsorted(self._stops, offsets[:, 0].min(), side="right")
+            near = np.arange(first, np.searchsorted(self._starts, offsets[:, 1].max(), side="left"))
+        which = np.union1d(self._nowhere, near)
+        tokens = first_subtokens(encoded, self.words[which])
+        return which[tokens >= 0], tokens[tokens >= 0]
+
+
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
     """For each word int32 (words, 2): the window that reads it farthest from a cut, and its token there.
 
@@ -55,16 +77,16 @@ def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
     window holds the word.
     """
     best = np.full((len(words), 2), -1, np.int32)
-    distance = np.full(len(words), -1.0)
+    distance, search = np.full(len(words), -1.0), Search(words)
     for index, window in enumerate(windows):
-        tokens = first_subtokens(window, words)
+        which, tokens = search.read_in(window)
         text = np.flatnonzero(window.sequence == window.texts - 1)
         if not len(text):
             continue
         left = np.where(index == 0, np.inf, tokens - text[0])
         right = np.where(index == len(windows) - 1, np.inf, text[-1] - tokens)
-        found = np.where(tokens >= 0, np.minimum(left, right), -1.0)
-        better = found > distance
-        best[better] = np.stack([np.full(len(words), index), tokens], axis=1)[better]
-        distance = np.maximum(distance, found)
+        found = np.minimum(left, right)
+        better = found > distance[which]
+        best[which[better], 0], best[which[better], 1] = index, tokens[better]
+        distance[which] = np.maximum(distance[which], found)
     return best

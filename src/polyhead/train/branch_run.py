@@ -17,7 +17,7 @@ from polyhead.sharing.branch import BranchPart, arrays_of_part, branch_path, tap
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.distil import distilled
 from polyhead.train.events import Events
-from polyhead.train.examples import outputs_of
+from polyhead.train.examples import outputs_of, tell_unread
 from polyhead.train.extract import Extractor
 from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
@@ -54,6 +54,7 @@ class Branches:
     ) -> None:
         self.prepared, self.strategy, self.extractor = prepared, strategy, extractor
         self.precision, self.checkpoints, self.events = precision, checkpoints, events or Events()
+        self._told = False  # what of the training answers is not read
 
     def path(self, layers: int, tap: int | None = None) -> Path:
         """The path of a branch of so many layers; `tap` None: the strategy's, else it ends where the trunk ends."""
@@ -167,6 +168,9 @@ class Branches:
             return right.scores(task, outputs)[kind.default_metric(task)]
 
         train = self._examples("train", path, soft=soft, noisy=noisy)
+        if not self._told:
+            tell_unread(self.prepared, train, self.extractor.data.settings.max_tokens, self.events)
+            self._told = True
         balanced = (
             kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
         )

@@ -8,11 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyhead.errors import EmptyData
 from polyhead.store.features import Features
 from polyhead.text.question import Given, Question
+from polyhead.train.events import Events
 from polyhead.train.fit import Batch
 from polyhead.train.loss import UNLABELLED
 from polyhead.train.order import LengthSorted
+from polyhead.train.prepare import Prepared
 
 
 class FeatureExamples(LengthSorted):
@@ -130,6 +133,31 @@ def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
     if not unread[first] and not unread[last]:
         marks[first, 0] = marks[last, 1] = 1
     return marks
+
+
+def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, events: Events) -> None:
+    """Tells how many training answers of a span task were cut away; raises EmptyData where all of them were."""
+    targets = prepared.train.examples.targets
+    if not _is_answers(targets[0]):
+        return
+    lost = 0
+    for member, target in enumerate(targets):
+        unread = examples.unread(member)
+        lost += unread is not None and bool(unread[target[0, :2]].any())
+    name = prepared.task.name
+    if lost == len(targets):
+        raise EmptyData(
+            f"task '{name}': no training answer stands in what is read, so nothing is learned",
+            got=f"{lost} answers, all beyond the {max_tokens} tokens that are read",
+            allowed="answers within those tokens, beside the question",
+            do="raise trunk.max_tokens, or give shorter contexts",
+        )
+    if lost:
+        verb, they = ("lies", "it teaches") if lost == 1 else ("lie", "they teach")
+        events.line(
+            f"{name}: {lost:,} of {len(targets):,} training answers {verb} beyond the {max_tokens} tokens "
+            f"that are read; {they} nothing"
+        )
 
 
 def stacked(targets: Sequence[np.ndarray]) -> Tensor:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from polyhead.errors import TrainError
 from polyhead.project import Training
+from polyhead.train.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.train.devices import Devices, Done, check_same, from_first
 from polyhead.train.events import Events, Meter, Update
 
@@ -315,12 +315,12 @@ class _Run:
             "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
         }
         if devices.place.is_first:
-            _write(self.checkpoint, state)
+            write_checkpoint(self.checkpoint, state)
 
     def resume(self) -> None:
         """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
         if self.checkpoint is not None and self.checkpoint.exists():
-            state, devices = _read(self.checkpoint), self.devices
+            state, devices = read_checkpoint(self.checkpoint), self.devices
             self.module.load_state_dict(devices.split(state["module"]))
             self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
             self.feed.restore(state["feed"])
@@ -328,38 +328,6 @@ class _Run:
             best, self.best_score, self.best_epoch = state["best"]
             self.best_state = devices.split(best)
         check_same(self.devices.place, self.done)
-
-
-def _write(checkpoint: Path, state: dict[str, Any]) -> None:
-    """Under a temporary name, then renamed."""
-    temporary = checkpoint.with_name(checkpoint.name + ".tmp")
-    try:
-        checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as out:
-            torch.save(state, out)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(checkpoint)
-    except (OSError, RuntimeError) as error:  # torch turns a failed write into the latter
-        temporary.unlink(missing_ok=True)
-        reason = error if isinstance(error, OSError) else error.__context__
-        raise TrainError(
-            f"cannot write the checkpoint {checkpoint}",
-            got=reason.strerror if isinstance(reason, OSError) else error,
-            do="free some disk space and run the same command again; finished tasks and epochs are kept",
-        ) from None
-
-
-def _read(checkpoint: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many types for a file it cannot read
-        raise TrainError(
-            f"the checkpoint {checkpoint} cannot be read",
-            got=str(error).splitlines()[0],
-            do="delete it; the task then starts anew, and finished tasks are kept",
-        ) from None
-    return state
 
 
 def _check_finite(tasks: Sequence[str], done: Done, *, epoch: int, step: int) -> None:

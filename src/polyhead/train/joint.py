@@ -24,7 +24,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.tokenise import Tokeniser
 from polyhead.train.devices import Place, devices_of, gathered, on
 from polyhead.train.events import Events, Meter
-from polyhead.train.examples import outputs_of
+from polyhead.train.examples import outputs_of, tell_unread
 from polyhead.train.fine_tune import TextExamples
 from polyhead.train.fit import EPSILON, Batch, Curriculum, Fitted, stream
 from polyhead.train.joint_paths import with_trunk
@@ -263,6 +263,8 @@ class JointCourse:
 
     def learn(self, label: str = "training together") -> Learned:
         """Trains to the end."""
+        for name, p in self.prepared.items():
+            tell_unread(p, self.examples[name], self.data.settings.max_tokens, self._events)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
         self._meter = Meter(self._events, {name: path.head.part for name, path in self.paths.items()})
         curriculum = Curriculum(

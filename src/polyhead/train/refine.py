@@ -6,6 +6,7 @@ the head is a fresh one or the one that pre-finetuning left. The trunk becomes t
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping
@@ -25,8 +26,9 @@ from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
 from polyhead.train.joint import JointCourse, Learned, text_examples
 from polyhead.train.joint_paths import joint_paths
+from polyhead.train.joint_run import fingerprint_of
 from polyhead.train.prepare import Prepared
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk_data import TrunkData, arrays_digest
 
 REFINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
 ONE_TASK = Joint(families=(), micro_batches=1)
@@ -104,14 +106,12 @@ def refine(
     validation score, at `epochs` at the latest, and its best epoch counts. Epochs, patience, batch and seed are the
     task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
     every candidate starts from (`Learned.arrays`, `Bundle.part`); without them heads are fresh. `checkpoints` is a
-    folder for this task, trunk and data alone: a search that was stopped goes on there.
+    folder where a search that was stopped goes on; files of other data, numbers, trunks and heads may lie there too.
     """
     best: tuple[Candidate, JointCourse, Learned] | None = None
     tried: list[Tried] = []
     for candidate in (search or Search()).candidates:
-        course = _course(prepared, data, candidate, recipe, precision, checkpoints, events, place)
-        if head is not None:
-            _start(course.module.model.parts[prepared.task.name], head, prepared)
+        course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, events, place)
         learned = course.learn(f"{prepared.task.name} {_said(candidate)}")
         fitted = learned.fitted
         tried.append(
@@ -143,6 +143,7 @@ def _course(
     prepared: Prepared,
     data: TrunkData,
     candidate: Candidate,
+    head: Mapping[str, np.ndarray] | None,
     recipe: Joint,
     precision: str,
     checkpoints: FilePath | None,
@@ -154,18 +155,31 @@ def _course(
     )
     one = msgspec.structs.replace(prepared, training=training)
     recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
-    return JointCourse(
+    checkpoint = None
+    if checkpoints is not None:
+        tag = _tag(fingerprint_of([one], recipe, data), head, candidate.epsilon, precision)
+        checkpoint = checkpoints / f"{_said(candidate).replace(' ', '-')}-{tag}.pt"
+    course = JointCourse(
         [one],
         joint_paths([one], data, recipe),
         data,
         recipe,
         training=training,
         precision=precision,
-        checkpoint=checkpoints / f"{_said(candidate).replace(' ', '-')}.pt" if checkpoints else None,
+        checkpoint=checkpoint,
         events=events,
         place=place,
         epsilon=candidate.epsilon,
     )
+    if head is not None:
+        _start(course.module.model.parts[one.task.name], head, one)
+    return course
+
+
+def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float, precision: str) -> str:
+    """A short digest of what decides a candidate's run."""
+    content = [fingerprint, arrays_digest(head) if head is not None else None, epsilon, precision]
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 def _said(candidate: Candidate) -> str:

@@ -15,7 +15,7 @@ from polyhead.sharing.pooled import PooledPart, pooled_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
 from polyhead.train.events import Events
-from polyhead.train.examples import FeatureExamples, options_in, outputs_of
+from polyhead.train.examples import FeatureExamples, options_in, outputs_of, tell_unread
 from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
@@ -130,6 +130,8 @@ def _fit(
     generator = torch.Generator().manual_seed(stream(training.seed, "init", task.name))
     width = extractor.data.architecture.width
     module = PooledPart(path, width, dropout=training.dropout, generator=generator)
+    train = examples_of(prepared, prepared.train, path, extractor)
+    tell_unread(prepared, train, extractor.data.settings.max_tokens, events)
     validation = examples_of(prepared, prepared.validation, path, extractor)
     metric = kind.default_metric(task)
 
@@ -140,7 +142,7 @@ def _fit(
     weights = None if balanced is None else torch.from_numpy(balanced)
     fitted = Course(
         module,
-        examples_of(prepared, prepared.train, path, extractor),
+        train,
         loss=LOSSES[kind.loss],
         score=score,
         training=training,

@@ -95,10 +95,9 @@ class Runs:
         lacking = [t for t in todo if not any(t[2].items() <= row.items() for row in self.study.rows)]
         if not lacking:
             return
-        from polyhead.bundle.read import Bundle
         from polyhead.train.extract import Extractor
 
-        data = Bundle.open(self.trunk(mix, seed)).trunk() if mix else self.plain
+        data = self._data(mix, seed)
         folder = self.folder / "features" / (f"{name}-{digest}-{seed}" if mix else "plain")
         extractor = Extractor(data, folder=folder, precision="bfloat16")
         for one, rows, key in lacking:
@@ -107,20 +106,20 @@ class Runs:
         if mix:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def full(self, seed: int, tasks: Iterable[Set] = HELD_OUT) -> None:
-        """Full fine-tuning of the plain trunk for each task alone."""
+    def full(self, seed: int, tasks: Iterable[Set] = HELD_OUT, mix: Mix | None = None) -> None:
+        """Full fine-tuning of the plain trunk, or of the mix's, for each task alone."""
+        name = mix.name if mix else "plain"
         for one in tasks:
             key: dict[str, object] = {
                 "stage": "full",
-                "mix": "plain",
+                "mix": name,
+                **({"digest": mix.digest()} if mix else {}),
                 "task": one.task,
                 "rows": ROWS,
                 "seed": seed,
             }
-            row = self.study.row(partial(self._full, one, seed), **key)
-            self.say(
-                f"full    {'plain':18s} seed {seed}  {one.task:16s} {row['seconds']} s  {row['test']:.4f}"
-            )
+            row = self.study.row(partial(self._full, one, seed, mix), **key)
+            self.say(f"full    {name:18s} seed {seed}  {one.task:16s} {row['seconds']} s  {row['test']:.4f}")
 
     def mixed(self, mix: Mix, seed: int) -> list[Prepared]:
         """The tasks that a trunk learns from."""
@@ -154,6 +153,11 @@ class Runs:
     def _head(self, one: Set, seed: int, rows: int, extractor: Extractor) -> dict[str, object]:
         return head(self.held_out(one, seed, rows=rows), extractor)
 
-    def _full(self, one: Set, seed: int) -> dict[str, object]:
+    def _full(self, one: Set, seed: int, mix: Mix | None) -> dict[str, object]:
         prepared = self.held_out(one, seed, training=FULL)
-        return fine_tune(msgspec.structs.replace(prepared, strategy=POOLED), self.plain)
+        return fine_tune(msgspec.structs.replace(prepared, strategy=POOLED), self._data(mix, seed))
+
+    def _data(self, mix: Mix | None, seed: int) -> TrunkData:
+        from polyhead.bundle.read import Bundle
+
+        return Bundle.open(self.trunk(mix, seed)).trunk() if mix else self.plain

@@ -110,6 +110,20 @@ class Kind(ABC):
         """One output from those of a row's windows: their mean."""
         return np.asarray(np.mean(np.stack(outputs), axis=0, dtype=np.float64), np.float32)
 
+    def merge_words(
+        self, task: Task, outputs: Sequence[np.ndarray], read: Sequence[np.ndarray], best: np.ndarray
+    ) -> np.ndarray:
+        """One output (words, width) from windows that give some words each, NaN for words that none gives.
+
+        `read` says for each window which words its rows are, `best` (words,) which window should give a word (see
+        `text.words.best_windows`).
+        """
+        merged = np.full((len(best), outputs[0].shape[-1]), np.nan, np.float32)
+        for index, (rows, which) in enumerate(zip(outputs, read, strict=True)):
+            mine = best[which] == index
+            merged[which[mine]] = rows[mine]
+        return merged
+
 
 def spelled(label: object) -> str | None:
     """How a label is written in a task's list; None for what cannot be a label (floats, lists)."""

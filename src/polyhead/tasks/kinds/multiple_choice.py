@@ -54,11 +54,18 @@ class MultipleChoice(base.Kind):
         row: int | None = None,
         source: str = "",
     ) -> np.ndarray:
-        """The index of the right one of `options`, int64 (); `label` is that index, from 0, or the option's text."""
+        """The index of the right one of `options`, int64 (); `label` is that index, from 0, or the option's text.
+
+        Digits that no option spells are an index.
+        """
+        if isinstance(label, str):
+            spelled = [place for place, one in enumerate(options) if one == repair(label.strip())]
+            if len(spelled) == 1:
+                return np.asarray(spelled[0], np.int64)
+            if not spelled:
+                label = self.parse(label, None)
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options):
             return np.asarray(label, np.int64)
-        if isinstance(label, str) and list(options).count(repair(label.strip())) == 1:
-            return np.asarray(list(options).index(repair(label.strip())), np.int64)
         raise base.bad_value(
             task,
             "the label is none of the question's options",

@@ -34,7 +34,7 @@ class Found(Value):
 
 
 class Span(base.Kind):
-    """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_windows`."""
+    """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_words`."""
 
     name = "span"
     loss = "span"
@@ -171,18 +171,38 @@ class Span(base.Kind):
         """None: there are no classes."""
 
     def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """As `merge_words`, of windows that each give all places, NaN where they did not read."""
+        places = np.arange(len(outputs[0]))
+        return self.merge_words(task, outputs, [places] * len(outputs), places)
+
+    def merge_words(
+        self, task: Task, outputs: Sequence[np.ndarray], read: Sequence[np.ndarray], best: np.ndarray
+    ) -> np.ndarray:
         """The window whose best span is best, (places, 2), and in row 0 the least likely "no answer" of all windows.
 
-        Every window gives all places, NaN where it did not read. As the scripts of SQuAD 2.0 have it: a text has no
-        answer only if no window has one.
+        As the scripts of SQuAD 2.0 have it: a text has no answer only if no window has one. `best` is only counted, as
+        a span lies within one window.
         """
         windows = [np.asarray(one, np.float32).reshape(-1, 2) for one in outputs]
-        bests = [best_span(one) for one in windows]
-        scores = [-np.inf if best is None else best.score for best in bests]
-        merged = windows[int(np.argmax(scores))].copy()
-        nulls = [float(one[0].sum()) for one in windows]
-        merged[0] = windows[int(np.argmin(nulls))][0]
+        stretches = [_stretch(one, which) for one, which in zip(windows, read, strict=True)]
+        found = [best_span(one) for one in stretches]
+        chosen = int(np.argmax([-np.inf if one is None else one.score for one in found]))
+        merged = np.full((len(best), 2), np.nan, np.float32)
+        merged[read[chosen]] = windows[chosen]
+        if len(best):
+            merged[0] = min((one[0] for one in stretches), key=lambda null: float(null.sum()))
         return merged
+
+
+def _stretch(outputs: np.ndarray, read: np.ndarray) -> np.ndarray:
+    """Place 0, then the places from the first to the last word that a window read; NaN between for those it did not."""
+    words = read > 0
+    places = read[words]
+    first, stop = (int(places.min()), int(places.max()) + 1) if len(places) else (1, 1)
+    stretch = np.full((1 + stop - first, 2), np.nan, np.float32)
+    stretch[: np.count_nonzero(~words)] = outputs[~words]
+    stretch[1 + places - first] = outputs[words]
+    return stretch
 
 
 def best_span(outputs: np.ndarray) -> Found | None:
