@@ -104,7 +104,8 @@ def report(raw: list[dict[str, object]]) -> None:
 
 def draw(rows: Sequence[study.Row]) -> None:
     """The plots whose rows are there."""
-    figures.plot_gains(rows, RESULTS / "together_gains.png")
+    if study.gains(rows):
+        figures.plot_gains(rows, RESULTS / "together_gains.png")
     if len(study.nested(rows)) > 2:
         figures.plot_nested(rows, RESULTS / "together_nested.png")
     if len(study.sizes_of(rows)) > 1:
