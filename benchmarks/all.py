@@ -13,6 +13,8 @@ NAMES = (
     "first_light_eight_tasks",
     "branches_quality",
     "branches_add_task",
+    "together_speed",
+    "together_quality",
     "readme",
     "first_light_newcomer",
     "readme",
