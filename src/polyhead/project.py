@@ -21,7 +21,7 @@ LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens ar
 
 
 class TrunkChoice(Value):
-    """Which encoder: `minilm`, a Hugging Face folder, or a hub id."""
+    """Which encoder: `minilm`, a Hugging Face folder, a hub id, or the folder of a bundle, whose trunk it is."""
 
     name: str = "minilm"
     max_tokens: int | None = None  # special tokens included; None: the trunk's own limit

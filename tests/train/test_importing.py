@@ -277,7 +277,7 @@ def test_the_card_says_where_the_task_came_from(bundle):
     card = Bundle.open(bundle[0]).card("score")
     assert "BertForSequenceClassification" in card
     assert f"transformers {transformers.__version__}" in card
-    assert "Range: (0.0, 5.0)" in card
+    assert "Range: 0 to 5." in card
 
 
 def test_the_certificate_names_what_was_added(bundle):

@@ -39,6 +39,7 @@ from polyhead.bundle.format import (
     TOKENIZER,
 )
 from polyhead.bundle.manifest import Live, decoded, read_bundle_file
+from polyhead.bundle.notes import Notes
 from polyhead.bundle.tensors import read_arrays, write_arrays
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, UnknownTask
@@ -83,7 +84,7 @@ class ModelDraft(Value, eq=False):
     card: str
 
 
-class Models:
+class Models(Notes):
     """The tasks of a bundle that own their models: a snapshot, with files read and hashed when asked for."""
 
     def __init__(self, root: FilePath | str) -> None:
@@ -132,22 +133,6 @@ class Models:
     def config(self, name: str) -> bytes:
         """The config.json of a task's model, without a look at its arrays."""
         return self._read(name, CONFIG)
-
-    def scores(self, name: str) -> dict[str, Any]:
-        """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
-        found = _json(self._read(name, SCORES), self.root.joinpath(*self._place(name), SCORES))
-        if not isinstance(found, dict):
-            raise CorruptFile(f"the scores of task '{name}' are no table", do="restore the file")
-        return found
-
-    def probes(self, name: str) -> list[dict[str, Any]]:
-        """Inputs from the task's validation data, chosen when it was added."""
-        path = self.root.joinpath(*self._place(name), PROBES)
-        return [_json(line, path) for line in self._read(name, PROBES).splitlines() if line]
-
-    def card(self, name: str) -> str:
-        """The task's card, in Markdown; people may edit it, so it is not hashed."""
-        return read_inside(self.root, *self._place(name), CARD, limit=LARGEST_TEXT).decode("utf-8", "replace")
 
     def size(self, name: str) -> int:
         """Bytes that the live version takes on disk."""
@@ -345,10 +330,3 @@ def _undo(root: FilePath, folder: FilePath, version: str) -> None:
         shutil.rmtree(folder / version, ignore_errors=True)
     if live is None and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def _json(raw: bytes, path: FilePath) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON", got=error, do="restore the file", path=path) from None

@@ -15,7 +15,6 @@ from polyhead.architecture import Architecture
 from polyhead.bundle import write
 from polyhead.bundle.files import check_hash, hash_inside, read_inside
 from polyhead.bundle.format import (
-    CARD,
     LARGEST_TEXT,
     PART,
     PROBES,
@@ -37,6 +36,7 @@ from polyhead.bundle.manifest import (
     read_trunk_record,
 )
 from polyhead.bundle.models import models_touched
+from polyhead.bundle.notes import Notes
 from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask
@@ -44,7 +44,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays
 
 
-class Bundle:
+class Bundle(Notes):
     """A trunk and its tasks. What changes on disk after `open` is seen by opening again."""
 
     def __init__(self, root: FilePath, content: BundleFile) -> None:
@@ -121,22 +121,6 @@ class Bundle:
                 f"{path} does not fit its task.json", got=error, do="restore the folder", path=path
             ) from None
         return arrays
-
-    def scores(self, name: str) -> dict[str, Any]:
-        """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
-        found = _json(self._read(name, SCORES), self.root.joinpath(*self._place(name), SCORES))
-        if not isinstance(found, dict):
-            raise CorruptFile(f"the scores of task '{name}' are no table", do="restore the file")
-        return found
-
-    def probes(self, name: str) -> list[dict[str, Any]]:
-        """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
-        path = self.root.joinpath(*self._place(name), PROBES)
-        return [_json(line, path) for line in self._read(name, PROBES).splitlines() if line]
-
-    def card(self, name: str) -> str:
-        """The task's card, in Markdown; people may edit it, so it is not hashed."""
-        return read_inside(self.root, *self._place(name), CARD, limit=LARGEST_TEXT).decode("utf-8", "replace")
 
     def headline(self, name: str) -> tuple[str, float | None]:
         """The task's metric and its value on the test split, else on the last split that has it."""
@@ -274,13 +258,6 @@ def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
             if str(error) not in told:  # a trunk.json that cannot be read stops every task
                 told.add(str(error))
                 yield error
-
-
-def _json(raw: bytes, path: FilePath) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON", got=error, do="restore the file", path=path) from None
 
 
 def _check_file_name(task: str, file: str) -> None:

@@ -73,8 +73,9 @@ def plot_frontier(
         axes.annotate(
             f"c = {names}",
             (allocation.cost / scale, allocation.score),
-            xytext=(9, -4),
+            xytext=(14, -10 - 15 * index),  # one under the other: neighbours may be a layer apart
             textcoords="offset points",
+            arrowprops={"arrowstyle": "-", "color": "grey", "linewidth": 0.6},
             va="top",
             fontsize="small",
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polyhead import cost
 from polyhead.plan import Path, merge
 from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
 from polyhead.train.prepare import Prepared
 from polyhead.train.task_run import Trained
 from polyhead.trunk_data import TrunkData
@@ -16,18 +19,13 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, *, learned: 
     task, path = prepared.task, trained.path
     added = cost.added(merge({task.name: path}), task.name, trunk.architecture, tokens=32, folded=True)
     metric = kind_of(task).default_metric(task)
-    rows = [
-        f"| {split} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |"
-        for split, scores in trained.scores.items()
-    ]
-    names = list(next(iter(trained.scores.values())))
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     return "\n".join(
         [
             f"# {task.name}",
             "",
             f"A `{task.kind}` task" + (f" on pairs read {task.pair}" if task.pair != "none" else "") + ".",
-            f"Labels, in order: {', '.join(task.labels)}." if task.labels else f"Range: {task.range}.",
+            *said_of(task),
             f"Team: {prepared.team or 'not stated'}.",
             "",
             "## Trained on",
@@ -35,12 +33,7 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, *, learned: 
             f"{sizes} examples; seed {prepared.training.seed}; best epoch {trained.fitted.best_epoch} by validation "
             f"{metric}. The trunk `{trunk.name}` {'learned with it' if learned else 'was frozen'}.",
             "",
-            "## Scores on whole splits",
-            "",
-            "| split | " + " | ".join(names) + " |",
-            "|---" * (len(names) + 1) + "|",
-            *rows,
-            "",
+            *score_table(trained.scores),
             "## Path and cost",
             "",
             f"{_described(path)} {added.parameters:,} parameters of its own; "
@@ -53,6 +46,23 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, *, learned: 
             "",
         ]
     )
+
+
+def said_of(task: Task) -> list[str]:
+    """What the task's outputs stand for, where it says so."""
+    labels = [f"Labels, in order: {', '.join(task.labels)}."] if task.labels else []
+    return labels + ([f"Range: {task.range[0]:g} to {task.range[1]:g}."] if task.range else [])
+
+
+def score_table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """A section with every metric (columns) of every split (rows)."""
+    names = list(next(iter(scores.values())))
+    rows = [
+        f"| {split} | " + " | ".join(f"{value:.4f}" for value in found.values()) + " |"
+        for split, found in scores.items()
+    ]
+    head = ["| split | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    return ["## Scores on whole splits", "", *head, *rows, ""]
 
 
 def _described(path: Path) -> str:

@@ -21,6 +21,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenise import Input
 from polyhead.text.words import words_of
+from polyhead.train.card import said_of
 from polyhead.train.numerics import numerics
 from polyhead.train.parity import Parity
 from polyhead.train.probes import PROBES
@@ -145,7 +146,6 @@ def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:
 def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> str:
     """Markdown for the task's README.md."""
     task, own = model.task, own_cost(model.task.name, path, trunk)
-    answer = f"Labels, in order: {', '.join(task.labels)}." if task.labels else f"Range: {task.range}."
     agreed = (
         "" if proof.agreement is None else f" {100 * proof.agreement:.1f} % of the decisions are the same."
     )
@@ -154,7 +154,7 @@ def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> s
             f"# {task.name}",
             "",
             f"A `{task.kind}` task" + (" on pairs read joined" if task.pair != "none" else "") + ".",
-            answer,
+            *said_of(task),
             "",
             "## Imported from",
             "",

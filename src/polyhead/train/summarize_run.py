@@ -22,6 +22,7 @@ from polyhead.nn.seq2seq import load_seq2seq
 from polyhead.project import Project, TaskEntry, TrunkChoice
 from polyhead.seq2seq_data import Seq2SeqData, Summarizer
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.card import score_table
 from polyhead.train.events import Events, duration
 from polyhead.train.extract import Extraction
 from polyhead.train.lineage import load_any_trunk
@@ -181,11 +182,6 @@ def card_of(prepared: Prepared, found: Summarized) -> str:
     """Markdown for the task's README.md."""
     task, settings = prepared.task, found.data.settings
     metric = kind_of(task).default_metric(task)
-    rows = [
-        f"| {split} | " + " | ".join(f"{value:.4f}" for value in scores.values()) + " |"
-        for split, scores in found.scores.items()
-    ]
-    names = list(next(iter(found.scores.values())))
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     how = "greedily" if settings.beams == 1 else f"with {settings.beams} beams"
     return "\n".join(
@@ -200,12 +196,7 @@ def card_of(prepared: Prepared, found: Summarized) -> str:
             f"{sizes} documents; seed {prepared.training.seed}; best epoch {found.fitted.best_epoch} by validation "
             f"{metric}. It started from `{found.data.name}`.",
             "",
-            "## Scores on whole splits",
-            "",
-            "| split | " + " | ".join(names) + " |",
-            "|---" * (len(names) + 1) + "|",
-            *rows,
-            "",
+            *score_table(found.scores),
             "## Limits",
             "",
             f"{found.data.parameters:,} parameters of its own. Documents over {settings.max_tokens} tokens are cut "
