@@ -53,6 +53,19 @@ def test_layer_equals_torchs_own_post_norm_layer(layer, hidden, mask):
     torch.testing.assert_close(layer(hidden, mask)[mask], expected[mask], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_training_computes_what_serving_does_with_equal_gradients(layer, hidden, mask, first):
+    """The reference is torch's own attention, which `eval` uses; every token's and weight's gradient counts."""
+    found = []
+    for training in (True, False):
+        inputs = hidden.clone().requires_grad_()
+        out = layer.train(training)(inputs, mask, first=first)
+        real = out if first else out[mask]
+        gradients = torch.autograd.grad(real.square().sum(), (inputs, *layer.attention.parameters()))
+        found.append((real, *gradients))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+
+
 def test_array_names_are_those_of_the_architecture(layer):
     expected = dict(layer_arrays("x", 8, 12))
     assert {f"x.{name}": tuple(value.shape) for name, value in layer.state_dict().items()} == expected

@@ -72,10 +72,9 @@ def assert_close(one, other, *, unseen=("key.bias",)):
     for name, array in one["arrays"].items():
         if not name.endswith(unseen):
             np.testing.assert_allclose(other["arrays"][name], array, rtol=0, atol=1e-5, err_msg=name)
-    assert [row["loss"] for row in other["history"]] == pytest.approx([row["loss"] for row in one["history"]])
-    assert [row["score"] for row in other["history"]] == pytest.approx(
-        [row["score"] for row in one["history"]]
-    )
+    for fact in ("loss", "score"):
+        found, expected = ([row[fact] for row in run["history"]] for run in (other, one))
+        assert found == pytest.approx(expected, rel=1e-5)
     assert other["validation"].keys() == one["validation"].keys() and other["seen"] == one["seen"]
 
 

@@ -71,8 +71,13 @@ class SelfAttention(nn.Module):
             part(source).view(rows, source.shape[1], self.heads, width // self.heads).transpose(1, 2)
             for part, source in ((self.query, asking), (self.key, hidden), (self.value, hidden))
         )  # (rows, heads, positions, width / heads)
-        dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout)
+        if self.training and hidden.device.type == "cpu":
+            mixed = attention_products(query, key, value, seen, dropout=self.dropout)
+        else:
+            dropout = self.dropout if self.training else 0.0
+            mixed = functional.scaled_dot_product_attention(
+                query, key, value, attn_mask=seen, dropout_p=dropout
+            )
         flat = mixed.transpose(1, 2).reshape(asking.shape)
         out: Tensor = self.norm(asking + functional.dropout(self.output(flat), self.dropout, self.training))
         return out
@@ -94,6 +99,17 @@ class FeedForward(nn.Module):
         )
         normed: Tensor = self.norm(out if added is None else out + added)
         return normed
+
+
+def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, *, dropout: float) -> Tensor:
+    """`softmax(Q K^T / sqrt(d)) V`, (rows, heads, positions, d); the softmax in float32.
+
+    For training on a processor, where torch's fused attention has a slow backward pass: forward and backward of 16
+    texts of 32 tokens take a sixth of its time in bf16, 12 heads of 32.
+    """
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
+    weights = scores.float().masked_fill(~seen, float("-inf")).softmax(dim=-1)
+    return functional.dropout(weights, dropout).to(value.dtype) @ value
 
 
 def visible(mask: Tensor) -> Tensor:

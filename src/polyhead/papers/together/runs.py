@@ -62,7 +62,9 @@ class Runs:
         if not (folder / "bundle.json").exists():
             self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
         row = self.study.row(partial(self._learn, mix, seed, folder), **key)
-        self.say(f"trunk   {mix.name:18s} seed {seed}  {row['seconds']} s  mean validation {row['score']}")
+        self.say(
+            f"trunk   {mix.name:18s} seed {seed}  {row.get('seconds', '–')} s  mean validation {row['score']}"
+        )
         return folder
 
     def frozen(
@@ -119,7 +121,9 @@ class Runs:
                 "seed": seed,
             }
             row = self.study.row(partial(self._full, one, seed, mix), **key)
-            self.say(f"full    {name:18s} seed {seed}  {one.task:16s} {row['seconds']} s  {row['test']:.4f}")
+            self.say(
+                f"full    {name:18s} seed {seed}  {one.task:16s} {row.get('seconds', '–')} s  {row['test']:.4f}"
+            )
 
     def mixed(self, mix: Mix, seed: int) -> list[Prepared]:
         """The tasks that a trunk learns from."""
