@@ -17,9 +17,10 @@ from settings import DATA, RESULTS, RUNS
 from polyhead import metrics
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
-from polyhead.project import Pooled, Project, TaskEntry, Training, TrunkChoice
+from polyhead.project import Project, TaskEntry, Training, TrunkChoice
 from polyhead.report.results import Claim, Study, results, write_results
 from polyhead.sharing.pooled import pooled_path
+from polyhead.strategy import Pooled
 from polyhead.train.events import Events
 from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.numerics import precision_of
@@ -106,9 +107,9 @@ def fill_once(extractor: Extractor) -> None:
     for strategy in STRATEGIES.values():
         for task in TASKS:
             ready = prepared(entry(task), strategy, SEEDS[0])
-            requests += wanted(ready, path_of(ready, strategy, extractor))
+            requests += wanted(ready, path_of(ready, strategy, extractor), extractor)
     ready = prepared(similarity(), SIMILARITY, SEEDS[0])
-    requests += wanted(ready, path_of(ready, SIMILARITY, extractor))
+    requests += wanted(ready, path_of(ready, SIMILARITY, extractor), extractor)
     extractor.fill(requests, update=lambda done, total: print(f"\r{done} of {total}", end="", flush=True))
 
 
@@ -141,7 +142,7 @@ def prepared(declared: TaskEntry, strategy: Pooled, seed: int) -> Prepared:
 def run(declared: TaskEntry, strategy: Pooled, extractor: Extractor, seed: int) -> dict[str, object]:
     ready = prepared(declared, strategy, seed)
     path = path_of(ready, strategy, extractor)
-    extractor.fill(wanted(ready, path))
+    extractor.fill(wanted(ready, path, extractor))
     trained = train_task(ready, [path], extractor, checkpoints=None, events=Events())
     return {
         "validation": trained.scores["validation"],

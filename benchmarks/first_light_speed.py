@@ -17,17 +17,20 @@ from settings import RESULTS
 
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.project import Pooled, Training
+from polyhead.project import Training
+from polyhead.recipe import Joint
 from polyhead.report.results import Claim, results, write_results
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.pooled import PooledPart, with_codec
+from polyhead.strategy import Pooled
 from polyhead.text.batch import batches
 from polyhead.train.events import Events
+from polyhead.train.examples import TextExamples
 from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
-from polyhead.train.fine_tune import FineTuned, TextExamples
 from polyhead.train.fit import Course
 from polyhead.train.loss import LOSSES
 from polyhead.train.numerics import precision_of
 from polyhead.train.task_run import examples_of, paths_of
+from polyhead.train.together import Together
 
 TEXTS, REPEATS = 6000, 5
 HEAD_TEXTS, HEAD_EPOCHS = 12000, 3
@@ -134,20 +137,17 @@ def training(data, folder: Path, precision: str) -> list[dict]:
     )
     tuned = examples.take(list(range(TUNED_TEXTS)))
     texts = TextExamples(extractor.tokeniser, tuned.inputs, tuned.targets)
+    live = {ready.task.name: with_codec(path, Codec(name="float32"))}
     rows, heads, whole = [], [], []
     for repeat in range(REPEATS):
         part = PooledPart(
             path, data.architecture.width, dropout=0.1, generator=torch.Generator().manual_seed(repeat)
         )
         heads.append(speed(part, cached, Training(epochs=HEAD_EPOCHS, patience=HEAD_EPOCHS, seed=repeat)))
-        model = FineTuned(
-            data,
-            path,
-            dropout=0.1,
-            bfloat16=precision == "bfloat16",
-            generator=torch.Generator().manual_seed(repeat),
-        )
-        whole.append(speed(model, texts, Training(epochs=1, patience=1, learning_rate=2e-5, seed=repeat)))
+        tuning = Training(epochs=1, patience=1, learning_rate=2e-5, dropout=0.1, seed=repeat)
+        recipe = Joint(layer_dropout=0.0)
+        model = Together(data, live, training=tuning, recipe=recipe, bfloat16=precision == "bfloat16")
+        whole.append(speed(model, texts, tuning, run=model.bound(ready.task.name)))
         rows.append(
             {
                 "measure": "training",
@@ -169,11 +169,17 @@ def training(data, folder: Path, precision: str) -> list[dict]:
     ]
 
 
-def speed(module, examples, training: Training) -> float:
+def speed(module, examples, training: Training, run=None) -> float:
     """Examples a second of the training loop alone; validation is not counted on either side."""
     module.train()
     done = Course(
-        module, examples, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training, events=Events()
+        module,
+        examples,
+        loss=LOSSES["cross_entropy"],
+        score=lambda: 0.0,
+        training=training,
+        run=run,
+        events=Events(),
     ).train()
     return done.examples_seen / done.seconds
 

@@ -20,7 +20,7 @@ import click
 import msgspec
 from settings import RESULTS, ROOT
 
-from polyhead import project, recipe, seq2seq_data
+from polyhead import project, recipe, seq2seq_data, strategy
 from polyhead.cli.main import VERBS, commands
 from polyhead.report.results import Results, read_results
 
@@ -29,8 +29,12 @@ STRUCTS = (
     project.TrunkChoice,
     project.TaskEntry,
     project.DataFile,
-    project.Pooled,
-    project.Branch,
+    strategy.Pooled,
+    strategy.Branch,
+    strategy.Prompted,
+    strategy.InLayer,
+    strategy.OnTop,
+    strategy.Adapter,
     project.Choice,
     project.Training,
     seq2seq_data.Summarizer,

@@ -61,8 +61,8 @@ def prompted(task, tasks, *, rows=2, isolated=False):
     return Path(nodes=(embed, Layers(start=0, stop=12), pool, head(task, bias=False)))
 
 
-def in_layer(task, *, start=0, stop=12, kind="projected_attention", size=204, heads=6, tied=True):
-    delta = Delta(kind=kind, part=f"task:{task}", size=size, heads=heads, tied=tied)
+def in_layer(task, *, start=0, stop=12, kind="projected_attention", size=204, heads=6, tied=True, **more):
+    delta = Delta(kind=kind, part=f"task:{task}", size=size, heads=heads, tied=tied, **more)
     spans = [(0, start, None), (start, stop, delta), (stop, 12, None)]
     layers = [Layers(start=a, stop=b, delta=d) for a, b, d in spans if a < b]
     return Path(nodes=(Embed(trunk="plain"), *layers, Pool(), head(task)))
@@ -449,6 +449,61 @@ def test_untying_or_sharing_over_tasks_gives_the_counts_of_the_traps():
     assert round(1 + untied / 109_482_240, 3) == 1.384
 
 
+def test_ends_that_all_tasks_share_are_counted_once_for_their_owner():
+    """5.f: 12.3M of all eight tasks, the encoder and decoder of one."""
+    plan = eight(in_layer, ends="family:adapters")
+    own = of_tasks(plan, BERT, matrices_only=True)
+    family = [a.size for a in arrays_of_plan(plan, BERT) if a.owner == "family:adapters" and a.is_matrix]
+    assert own == 8 * 12 * 3 * 204**2
+    assert family == [768 * 204, 768 * 204]
+    assert round((own + sum(family)) / 1e6, 1) == 12.3
+    assert flops(plan, BERT, 128) == flops(eight(in_layer), BERT, 128)
+    task = added(plan, "rte", BERT, 128)
+    assert task.parameters == 12 * 3 * (204**2 + 204) + 768**2 + 768 + 2 * 768 + 2
+
+
+def test_an_adapter_of_all_tasks_is_counted_once():
+    """Tasks that share all of it are one pass and one owner's arrays."""
+    delta = Delta(
+        **{**{f: getattr(ATTENTION, f) for f in ("kind", "size", "heads", "tied")}, "part": "family:f"}
+    )
+    nodes = (Embed(trunk="plain"), Layers(start=0, stop=12, delta=delta), Pool())
+    plan = merge({task: Path(nodes=(*nodes, head(task))) for task in GLUE})
+    assert layer_evaluations(plan) == 12
+    family = sum(a.size for a in arrays_of_plan(plan, BERT) if a.owner == "family:f" and a.is_matrix)
+    assert family * 8 == of_tasks(eight(in_layer), BERT, matrices_only=True)
+
+
+@pytest.mark.parametrize(("size", "millions"), [(2, 0.037), (20, 0.369), (128, 2.359)])
+def test_prefixes_have_keys_and_values_of_every_layer(size, millions):
+    """3.c: [layers x 2 x heads x rows x width / heads] numbers."""
+    count = of_tasks(merge({"a": in_layer("a", kind="prefix", size=size, heads=1, tied=False)}), BERT)
+    assert count == 12 * 2 * 12 * size * 64
+    assert round(count / 1e6, 3) == millions
+
+
+@pytest.mark.parametrize(
+    ("targets", "rank", "count"),
+    [
+        (("attention.query", "attention.value"), 8, 294_912),  # RoBERTa-base: 0.3M (Hu et al. 2022, table 2)
+        (("attention.query", "attention.key", "attention.value", "attention.output"), 4, 294_912),
+        (("feed_forward.inner", "feed_forward.outer"), 4, 368_640),
+    ],
+    ids=["query-value", "attention", "feed-forward"],
+)
+def test_low_rank_updates_have_the_published_parameters_and_no_bias(targets, rank, count):
+    options = {"kind": "lora", "size": rank, "heads": 1, "tied": False, "alpha": 16.0, "targets": targets}
+    plan = merge({"a": in_layer("a", **options)})
+    assert of_tasks(plan, BERT) == of_tasks(plan, BERT, matrices_only=True) == count
+
+
+def test_a_serial_delta_has_a_norm_of_its_own_in_every_layer():
+    parallel, serial = eight(in_layer), eight(in_layer, serial=True)
+    assert of_tasks(serial, BERT) - of_tasks(parallel, BERT) == 8 * 12 * 2 * 768
+    assert of_tasks(serial, BERT, matrices_only=True) == of_tasks(parallel, BERT, matrices_only=True)
+    assert flops(serial, BERT, 128) == flops(parallel, BERT, 128)
+
+
 def test_biases_add_less_than_a_tenth_of_a_percent():
     plan = eight(in_layer)
     with_biases, without = of_tasks(plan, BERT), of_tasks(plan, BERT, matrices_only=True)
@@ -460,6 +515,38 @@ def test_narrow_attention_layers_on_top_have_the_published_parameters():
     assert count == 8 * (2 * 768 * 204 + 6 * 4 * 204**2)
     assert round(count / 1e6, 2) == 10.50
     assert round(1 + count / 109_482_240, 3) == 1.096
+
+
+def test_a_feed_forward_layer_on_top_weighs_what_an_attention_layer_does():
+    """5.a.4: one hidden layer of 408 of 204, 2 * 204 * 408 = 4 * 204^2 exactly."""
+    forms = {"width": 204, "enter": True, "leave": True, "stop": 13}
+    attention = eight(on_top, feed_forward=0, heads=12, **forms)
+    dense = eight(on_top, feed_forward=408, heads=6, attention=False, **forms)
+    bare = eight(on_top, feed_forward=408, heads=6, attention=False, residual=False, **forms)
+    counts = [of_tasks(plan, BERT, matrices_only=True) for plan in (attention, dense, bare)]
+    assert counts == [8 * (2 * 768 * 204 + 4 * 204**2)] * 3
+    assert of_tasks(dense, BERT) - of_tasks(bare, BERT) == 8 * 2 * 204
+    assert not any(
+        ".attention." in array.name for array in arrays_of_plan(dense, BERT) if array.owner != "trunk"
+    )
+    pairs = 8 * 4 * 128**2 * 204
+    assert flops(attention, BERT, 128) == flops(dense, BERT, 128) + pairs == flops(bare, BERT, 128) + pairs
+
+
+def test_a_pooler_of_all_tasks_is_counted_once():
+    """5.a.1: one dense tanh layer, and an output layer for each task."""
+    paths = {}
+    for task in GLUE:
+        shared = Head(
+            kind="single_label", width=2, part=f"task:{task}", hidden=768, hidden_part="family:pooler"
+        )
+        paths[task] = Path(nodes=(*pooled(task, BERT).nodes[:-1], shared))
+    plan = merge(paths)
+    assert parameters(plan, BERT) == 109_482_240 + 8 * (2 * 768 + 2)
+    assert flops(plan, BERT, 128) == flops(eight(lambda task: pooled(task, BERT)), BERT, 128)
+    owners = {owner.owner: owner for owner in cost_of(plan, BERT, 128).owners}
+    assert owners["family:pooler"].flops == 8 * 2 * 768**2
+    assert added(plan, "rte", BERT, 128).parameters == 2 * 768 + 2
 
 
 def test_a_whole_layer_on_top_of_each_task_has_the_published_parameters():
@@ -505,6 +592,10 @@ def test_a_delta_takes_the_published_flops_in_one_layer():
     assert round(layer / 1e9, 3) == 1.862
     assert round(100 * alone() / layer, 1) == 6.7
     assert alone(kind="scale", size=0, heads=1, tied=False) == 0
+    assert alone(kind="prefix", size=20, heads=1, tied=False) == 4 * 128 * 20 * 768
+    targets = ("attention.query", "feed_forward.inner")
+    lora = alone(kind="lora", size=8, heads=1, tied=False, alpha=16.0, targets=targets)
+    assert lora == 2 * 128 * 8 * ((768 + 768) + (768 + 3072))
 
 
 # an independent counter
@@ -530,6 +621,70 @@ def test_flops_equal_what_torch_counts_for_a_bert():
         assert counter.get_total_flops() == flops(plan, shape, tokens)
     count = sum(value.numel() for module in (model, output) for value in module.parameters())
     assert count == parameters(plan, shape)
+
+
+def small_trunk():
+    """A trunk of small layers that counts in plain products, its shape, and ids and mask of one text of 9 tokens."""
+    torch = pytest.importorskip("torch")
+    from polyhead.nn.trunk import Trunk
+
+    torch.set_num_threads(1)
+    shape = Architecture(layers=2, width=24, heads=4, feed_forward=40, vocabulary=50, positions=32)
+    trunk = Trunk(shape, generator=torch.Generator().manual_seed(0)).train()
+    return trunk, shape, torch.ones(1, 9, dtype=torch.long), torch.ones(1, 9, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"kind": "projected_attention", "size": 6, "heads": 2, "tied": True},
+        {"kind": "projected_attention", "size": 6, "heads": 3, "serial": True},
+        {"kind": "low_rank", "size": 5},
+        {"kind": "feed_forward", "size": 4},
+        {"kind": "scale"},
+        {"kind": "bottleneck", "size": 5},
+        {"kind": "prefix", "size": 3},
+        {"kind": "lora", "size": 2, "alpha": 1.0, "targets": ("attention.query", "feed_forward.outer")},
+    ],
+    ids=["attention", "serial", "low-rank", "feed-forward", "scale", "bottleneck", "prefix", "lora"],
+)
+def test_flops_and_parameters_of_a_delta_equal_what_torch_counts(delta):
+    trunk, shape, ids, mask = small_trunk()
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from polyhead.nn.deltas import Deltas
+
+    node = Delta(part="task:a", **delta)
+    made = Deltas(node, (0, 1), width=24, heads=4, feed_forward=40).train()
+    path = Path(
+        nodes=(Embed(trunk="plain"), Layers(start=0, stop=2, delta=node), Pool(), head("a", hidden=0))
+    )
+    of_head = 2 * 24 * 2
+    with FlopCounterMode(display=False) as counter:
+        trunk.go_on(trunk.start(ids, mask), stop=2, deltas={index: made.at(index) for index in (0, 1)})
+    assert counter.get_total_flops() == flops(merge({"a": path}), shape, 9) - of_head
+    count = sum(value.numel() for value in made.parameters())
+    assert count == of_tasks(merge({"a": path}), shape, prefixes=("delta",)) > 0
+
+
+def test_flops_of_isolated_prompts_equal_what_torch_counts_where_the_texts_keys_are_kept():
+    """Every prompt in a call of its own: side by side, products with other prompts' rows are computed and masked."""
+    trunk, shape, ids, mask = small_trunk()
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    tasks = GLUE[:3]
+    paths = {}
+    for task in tasks:
+        nodes = prompted(task, [task], isolated=True).nodes
+        paths[task] = Path(
+            nodes=(nodes[0], Layers(start=0, stop=2), nodes[2], head(task, hidden=0, bias=False))
+        )
+    with FlopCounterMode(display=False) as counter:
+        text = trunk.go_on(trunk.start(ids, mask), stop=2, keep=True)
+        for _ in tasks:
+            trunk.beside(text, torch.zeros(2, 24), sizes=[2])
+    assert counter.get_total_flops() == flops(merge(paths), shape, 9) - len(tasks) * 2 * 24 * 2
 
 
 def test_flops_equal_what_torch_counts_for_poolers_and_narrow_embeddings():
@@ -669,8 +824,22 @@ def test_a_path_without_that_owner_has_no_part():
         Layers(start=0, stop=12, leave=True),
         Layers(start=0, stop=2, weights="task:a", width=204),
         Layers(start=0, stop=2, weights="task:a", heads=7),
+        Layers(start=0, stop=2, residual=False),
+        Layers(start=0, stop=2, attention=False),
+        Layers(start=0, stop=2, weights="task:a", feed_forward=0, delta=Delta(kind="scale", part="task:a")),
+        Layers(start=0, stop=2, weights="task:a", residual=False, delta=Delta(kind="scale", part="task:a")),
     ],
-    ids=["too-deep", "narrow-trunk", "trunk-with-projection", "narrow-without-entry", "heads"],
+    ids=[
+        "too-deep",
+        "narrow-trunk",
+        "trunk-with-projection",
+        "narrow-without-entry",
+        "heads",
+        "trunk-without-norms",
+        "half-a-trunk",
+        "delta-in-half-a-layer",
+        "delta-without-norms",
+    ],
 )
 def test_layers_that_do_not_fit_the_trunk_are_refused(layers):
     plan = merge({"a": Path(nodes=(Embed(trunk="plain"), layers, Pool(), head("a")))})

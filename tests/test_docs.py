@@ -18,7 +18,8 @@ from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
 from polyhead.plan import CodecName
-from polyhead.project import Project, Strategy, read_project
+from polyhead.project import Project, read_project
+from polyhead.strategy import Strategy
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
 

@@ -397,11 +397,28 @@ def test_a_path_has_at_most_one_head():
         lambda: Head(kind="single_label", width=2, part="task:a", activation="relu"),
         lambda: Delta(kind="feed_forward", part="task:a", size=5),
         lambda: Prompt(part="task:a", rows=0),
+        lambda: Delta(kind="prefix", part="task:a"),
+        lambda: Delta(kind="prefix", part="task:a", size=4, tied=True),
+        lambda: Delta(kind="bottleneck", part="task:a", size=4, serial=True),
+        lambda: Delta(kind="lora", part="task:a", size=4, gelu="inside", alpha=1.0, targets=("attention.key",)),
+        lambda: Delta(kind="low_rank", part="task:a", size=4, ends="family:f"),
+        lambda: Delta(kind="lora", part="task:a", size=4, alpha=1.0),
+        lambda: Delta(kind="lora", part="task:a", size=4, targets=("attention.key",)),
+        lambda: Delta(kind="lora", part="task:a", size=4, alpha=1.0, targets=("attention.key",) * 2),
+        lambda: Delta(kind="low_rank", part="task:a", size=4, alpha=1.0),
+        lambda: Delta(kind="low_rank", part="task:a", size=4, targets=("attention.key",)),
+        lambda: Embed(trunk="t", shift=True),
+        lambda: Embed(trunk="t", prompts=(Prompt(part="task:a", rows=1),), isolated=True, shift=True),
+        lambda: Layers(start=0, stop=1, weights="task:a", attention=False, feed_forward=0),
+        lambda: Head(kind="single_label", width=2, part="task:a", hidden_part="family:f"),
     ],
     ids=[
         "empty-range", "below-zero", "attention-without-part", "mix-without-part", "part-of-nothing",
         "last-of-two", "mean-of-none", "constants-of-sign", "scale-without-zero", "low-rank-of-0",
         "sized-scale", "tied-scale", "heads", "activation-of-nothing", "odd", "no-rows",
+        "prefix-of-0", "tied-prefix", "serial-bottleneck", "lora-with-gelu", "ends-not-tied", "no-targets",
+        "no-alpha", "twice", "alpha-of-nothing", "targets-of-nothing", "shifted-by-nothing", "shifted-by-unseen",
+        "no-halves", "no-hidden-layer",
     ],
 )  # fmt: skip
 def test_nodes_that_mean_nothing_are_refused(make):
@@ -442,12 +459,43 @@ def test_a_path_survives_json(path, boundaries):
 
 
 def test_every_owner_on_a_path_is_named():
-    delta = Delta(kind="low_rank", part="family:f", size=2)
+    delta = Delta(kind="low_rank", part="family:f", size=2, tied=True, ends="family:ends")
     nodes = (
         Embed(trunk="t", prompts=(Prompt(part="family:group", rows=2),)),
         Layers(start=0, stop=1),
         Layers(start=1, stop=2, weights="task:a", delta=delta),
         Pool(positions="prompt", part="family:group"),
-        head("a"),
+        Head(kind="single_label", width=2, part="task:a", hidden=4, hidden_part="family:pooler"),
     )
-    assert set(owners_of(Path(nodes=nodes))) == {TRUNK, "task:a", "family:f", "family:group"}
+    families = {"family:f", "family:ends", "family:group", "family:pooler"}
+    assert set(owners_of(Path(nodes=nodes))) == {TRUNK, "task:a", *families}
+
+
+def test_what_a_delta_and_a_prompt_do_is_part_of_the_digest():
+    """Each of these ways to compute another value has another digest."""
+    prompts = (Prompt(part="task:a", rows=2),)
+    low = {"kind": "low_rank", "part": "task:a", "size": 4}
+    lora = {"kind": "lora", "part": "task:a", "size": 4}
+    deltas = [
+        None,
+        Delta(**low),
+        Delta(**low, gelu="inside"),
+        Delta(**low, gelu="after"),
+        Delta(**low, serial=True),
+        Delta(**low, tied=True),
+        Delta(**low, tied=True, ends="family:f"),
+        Delta(kind="prefix", part="task:a", size=4),
+        Delta(**lora, alpha=1.0, targets=("attention.key",)),
+        Delta(**lora, alpha=2.0, targets=("attention.key",)),
+        Delta(**lora, alpha=1.0, targets=("attention.key", "attention.value")),
+    ]
+    own = {"start": 1, "stop": 2, "weights": "task:a"}
+    nodes = [
+        *((Embed(trunk="t"), Layers(start=0, stop=1, delta=delta)) for delta in deltas),
+        *((Embed(trunk="t", prompts=prompts, **how), Layers(start=0, stop=1))
+          for how in ({}, {"isolated": True}, {"shift": True})),
+        *((Embed(trunk="t"), Layers(start=0, stop=1), Layers(**own, **how))
+          for how in ({}, {"attention": False}, {"residual": False})),
+    ]  # fmt: skip
+    found = {digest(Path(nodes=some), parts(Path(nodes=some))) for some in nodes}
+    assert len(found) == len(nodes) == 17

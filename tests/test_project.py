@@ -7,9 +7,7 @@ from polyhead.config import to_toml
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.project import (
     BRANCH_TRAINING,
-    Branch,
     Choice,
-    Pooled,
     Training,
     TrunkChoice,
     read_project,
@@ -17,6 +15,7 @@ from polyhead.project import (
     training_of,
     with_seed,
 )
+from polyhead.strategy import Branch, Pooled
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
 

@@ -4,7 +4,8 @@ import msgspec
 
 import tiny
 from polyhead.nn.load import load_trunk
-from polyhead.project import Branch, Training
+from polyhead.project import Training
+from polyhead.strategy import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.branch_run import Branches
 from polyhead.train.extract import Extractor
@@ -51,7 +52,7 @@ def branches_of(home, extractor, name, *, strategy=STRATEGY, training=TRAINING, 
     prepared = prepared_of(home, name, strategy=strategy, training=training)
     made = Branches(prepared, strategy, extractor, precision=extractor.precision, **named)
     taps = {made.path(layers) for layers in depths} if strategy.tap is None else {made.path(strategy.layers)}
-    extractor.fill([w for path in taps for w in wanted_taps(prepared, path, precision=extractor.precision)])
+    extractor.fill([w for path in taps for w in wanted_taps(prepared, path, extractor)])
     return made
 
 

@@ -50,23 +50,31 @@ def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
     yield "embeddings.position.weight", (shape.positions, narrow)
     if shape.segments:
         yield "embeddings.segment.weight", (shape.segments, narrow)
-    yield "embeddings.norm.weight", (narrow,)
-    yield "embeddings.norm.bias", (narrow,)
+    yield from norm("embeddings.norm", narrow)
     if narrow != shape.width:
         yield from linear("embeddings.project", narrow, shape.width)
 
 
-def layer_arrays(prefix: str, width: int, feed_forward: int) -> Iterator[ArrayShape]:
-    """Names and shapes of one layer; `feed_forward` 0 leaves out that half."""
-    for name in ("query", "key", "value", "output"):
-        yield from linear(f"{prefix}.attention.{name}", width, width)
-    yield f"{prefix}.attention.norm.weight", (width,)
-    yield f"{prefix}.attention.norm.bias", (width,)
+def layer_arrays(
+    prefix: str, width: int, feed_forward: int, *, attention: bool = True, residual: bool = True
+) -> Iterator[ArrayShape]:
+    """Names and shapes of one layer; `feed_forward` 0 or no `attention` leaves out a half, no `residual` the norms."""
+    if attention:
+        for name in ("query", "key", "value", "output"):
+            yield from linear(f"{prefix}.attention.{name}", width, width)
+        if residual:
+            yield from norm(f"{prefix}.attention.norm", width)
     if feed_forward:
         yield from linear(f"{prefix}.feed_forward.inner", width, feed_forward)
         yield from linear(f"{prefix}.feed_forward.outer", feed_forward, width)
-        yield f"{prefix}.feed_forward.norm.weight", (width,)
-        yield f"{prefix}.feed_forward.norm.bias", (width,)
+        if residual:
+            yield from norm(f"{prefix}.feed_forward.norm", width)
+
+
+def dense_ends(name: str, width: int, feed_forward: int) -> tuple[int, int]:
+    """Inputs and outputs of a layer's dense map, by its name in the layer (`attention.query`, `feed_forward.inner`)."""
+    ends = {"feed_forward.inner": (width, feed_forward), "feed_forward.outer": (feed_forward, width)}
+    return ends.get(name, (width, width))
 
 
 def trunk_arrays(shape: Architecture) -> Iterator[ArrayShape]:
@@ -74,6 +82,12 @@ def trunk_arrays(shape: Architecture) -> Iterator[ArrayShape]:
     yield from embedding_arrays(shape)
     for index in range(shape.layers):
         yield from layer_arrays(f"layers.{index}", shape.width, shape.feed_forward)
+
+
+def norm(name: str, width: int) -> Iterator[ArrayShape]:
+    """A layer norm's gain and bias."""
+    yield f"{name}.weight", (width,)
+    yield f"{name}.bias", (width,)
 
 
 def linear(name: str, inputs: int, outputs: int, *, bias: bool = True) -> Iterator[ArrayShape]:

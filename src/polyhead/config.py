@@ -86,7 +86,7 @@ def digested(value: object) -> Any:
     digests is therefore never changed.
     """
     if isinstance(value, msgspec.Struct):
-        kept = {name: digested(getattr(value, name)) for name in _changed(value)}
+        kept = {name: digested(getattr(value, name)) for name in changed_fields(value)}
         tag = value.__struct_config__.tag
         return kept if tag is None else {str(value.__struct_config__.tag_field): tag, **kept}
     if isinstance(value, dict):
@@ -94,7 +94,8 @@ def digested(value: object) -> Any:
     return [digested(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _changed(value: msgspec.Struct) -> list[str]:
+def changed_fields(value: msgspec.Struct) -> list[str]:
+    """Names of the fields that are not at their default."""
     found = []
     for field in msgspec.structs.fields(type(value)):
         default = field.default_factory() if callable(field.default_factory) else field.default

@@ -20,6 +20,7 @@ PolyheadError
 │   └── IsolationError     a change that would have changed other tasks' answers; it was undone
 ├── StoreError         kept encoder outputs cannot be read or written
 ├── TrainError         training cannot go on
+│   └── NotFinite          a loss, a gradient or a weight is no finite number
 ├── BackendError       a backend cannot run a plan
 └── MissingExtra       a package that is not installed, with the line that installs it
 """
@@ -132,6 +133,10 @@ class StoreError(PolyheadError):
 
 class TrainError(PolyheadError):
     """Training cannot go on."""
+
+
+class NotFinite(TrainError):
+    """A loss, a gradient or a weight is no finite number any more."""
 
 
 class BackendError(PolyheadError):

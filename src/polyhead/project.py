@@ -11,9 +11,9 @@ import msgspec
 
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
-from polyhead.plan import CodecName
 from polyhead.recipe import Frozen, Joint, Recipe
 from polyhead.seq2seq_data import Summarizer
+from polyhead.strategy import Branch, Pooled, Strategy
 from polyhead.tasks.columns import Source
 from polyhead.tasks.task import KindName, Task
 
@@ -38,84 +38,6 @@ class TrunkChoice(Value):
         """The name as `load_trunk` takes it: a folder's path, relative to the project file's `folder`, or the name."""
         inside = folder / os.path.expanduser(self.name)
         return str(inside) if self.name != "minilm" and inside.is_dir() else self.name
-
-
-class Pooled(Value, tag="pooled", tag_field="kind"):
-    """Strategy `pooled` (Du et al. 2020, second stage): frozen features, a pooler and a head of the task's own.
-
-    Defaults: attention over the mean of the last four layers, the best of the frozen poolers that were measured on
-    two tweet tasks on validation (rows of results/first_light_quality.json).
-    """
-
-    layers: Literal["last", "mean", "learned"] = "mean"
-    of: int = 4  # last layers that `mean` averages; cut to the trunk's depth
-    positions: Literal["first", "mean", "attention", "auto"] = "attention"  # auto: the best on validation
-    heads: int | None = None  # of attention; None: one per 64 dimensions
-    hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    codec: CodecName = "float16"
-    codec_per: Literal["tensor", "dimension"] = "tensor"  # constants of uint8
-    codec_before_mean: bool = False
-
-    def __post_init__(self) -> None:
-        for name, least in (("of", 1), ("heads", 1), ("hidden", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
-
-
-class Branch(Value, tag="branch", tag_field="kind"):
-    """Strategy `branch` (Wei et al. 2021): private layers above a tap, each task trained alone on kept states.
-
-    Without `layers` the depth is searched, each depth from `least` to `most` at `seeds` seeds. `students` are shorter
-    branches distilled from the one trained; which one is kept, `[allocation]` says.
-    """
-
-    layers: int | None = None  # private layers; None: searched
-    tap: int | None = None  # the private layers stand above this state; None: the trunk's depth less `layers`
-    least: int = 1
-    most: int | None = None  # None: the trunk's depth
-    search: Literal["halving", "grid"] = "halving"
-    seeds: int = 1  # of each depth in the search
-    positions: Literal["first", "mean", "attention"] = "first"
-    hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    dropout: float = 0.1  # inside the private layers, while training; the trunk below has none
-    students: tuple[int, ...] = ()  # private layers of each student
-    init: Literal["teacher", "pretrained"] = "teacher"  # what a student starts from
-    temperature: float = 2.0  # of distillation
-    noisy_teacher: bool = False  # the teacher keeps its dropout, as in the paper's code
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("layers", 1),
-            ("tap", 0),
-            ("least", 1),
-            ("most", 1),
-            ("seeds", 1),
-            ("hidden", 0),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
-        if self.tap is not None and self.layers is None:
-            raise ConfigError("strategy.tap needs strategy.layers: a search tries every tap", got=self.tap)
-        if self.most is not None and self.most < self.least:
-            raise ConfigError("strategy.most is below strategy.least", got=self.most, allowed=self.least)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("strategy.dropout is a share", got=self.dropout, allowed="0 to below 1")
-        if not (self.temperature > 0 and math.isfinite(self.temperature)):
-            raise ConfigError("strategy.temperature must be positive", got=self.temperature)
-        most = self.layers or self.most
-        if any(layers < 1 or (most is not None and layers >= most) for layers in self.students):
-            raise ConfigError(
-                "strategy.students: a student has fewer private layers than its teacher, at least one",
-                got=list(self.students),
-                allowed="1 or more" if most is None else f"1 to {most - 1}" if most > 1 else "none",
-            )
-        if len(set(self.students)) < len(self.students):
-            raise ConfigError("strategy.students names a length twice", got=list(self.students))
-
-
-Strategy = Pooled | Branch  # the other strategies join this union
 
 
 class Choice(Value):

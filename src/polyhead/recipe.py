@@ -130,7 +130,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
     an update. `dataset`: all updates of one task, then all of the next. Numbers of training are `[training]`'s:
     `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
     scores. With `tokens` a micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
-    ones; a single text that is longer stands alone. What is expected before training still counts by `batch`.
+    ones; a single text that is longer stands alone. `steps` that are not given still count by `batch`.
     """
 
     heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
@@ -168,3 +168,6 @@ class Joint(Value, tag="joint", tag_field="kind"):
 
 
 Recipe = Frozen | Joint
+
+ONE_TASK = Joint(families=(), micro_batches=1)
+"""One task a step, heads of their own: fine-tuning of one task, prompts and adapters over a frozen trunk."""

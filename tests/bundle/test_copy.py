@@ -9,9 +9,11 @@ import pytest
 
 from bundle.test_write import add, contents
 from formats.write_v1 import golden_trunk
+from polyhead.bundle.lines import all_on_disk
 from polyhead.bundle.manifest import Live, TaskRecord, read_bundle_file, renamed
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import put_back, set_version, sweep, unlist, write_bundle
+from polyhead.bundle.remove import put_back, sweep, unlist
+from polyhead.bundle.write import set_versions, write_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.plan import Delta, Embed, Head, Layers, Pool, Prompt, owners_of
@@ -51,7 +53,7 @@ def test_task_under_another_name_answers_with_the_same_bits(tmp_path, task):
         bundle = write_bundle(tmp_path / str(number), trunk)
         bundle.add_task(record, arrays, scores={}, probes=[], card="")
         first = Bundle.open(bundle.root)
-        again = renamed(first.tasks[task.name], "another")
+        again = renamed(first.tasks[task.name], {f"task:{task.name}": "task:another"})
         assert set(owners_of(again.path)) <= {"trunk", "task:another"}
         bundle.add_task(again, first.part(task.name), scores={}, probes=[], card="")
         session = Session(bundle.root, deterministic=True)
@@ -72,14 +74,14 @@ def test_owner_is_changed_wherever_a_path_names_it():
     )
     record = TaskRecord(task=tiny_tasks()[0], path=TaskPath(nodes=nodes), trunk="0" * 64, owner=owner)
     record = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, name="first"))
-    found = renamed(record, "second")
+    found = renamed(record, {owner: "task:second"})
     assert list(owners_of(found.path)) == [
         "trunk", "task:second", "trunk", "task:second", "task:second", "task:second", "task:second",
     ]  # fmt: skip
-    assert renamed(found, "first").path == record.path
-    assert (found.owner, found.prefix, found.files) == ("task:second", "", {})
+    assert renamed(found, {"task:second": owner}).path == record.path
+    assert (found.owner, found.task.name) == ("task:second", "second") and found.prefix != record.prefix
     with pytest.raises(BadName):
-        renamed(record, "../second")
+        renamed(record, {owner: "task:../second"})
 
 
 def test_view_shares_the_trunk_and_shows_the_chosen_lines(bundle):
@@ -144,7 +146,7 @@ def test_sweeping_leaves_what_is_no_task_of_ours(bundle, tmp_path):
 
 def test_put_back_undoes_adding_replacing_and_unlisting(bundle):
     before, raw = read_bundle_file(bundle.root), (bundle.root / "bundle.json").read_bytes()
-    there = {name: bundle.versions(name) for name in bundle.lines}
+    there = all_on_disk(bundle.root, before)
     add(bundle, "fourth")
     add(bundle, "second", shift=1, replace=True)
     unlist(bundle.root, ["first"])
@@ -157,7 +159,7 @@ def test_put_back_undoes_adding_replacing_and_unlisting(bundle):
 
 def test_put_back_keeps_what_another_writer_changed_after(bundle):
     before = read_bundle_file(bundle.root)
-    there = {name: bundle.versions(name) for name in bundle.lines}
+    there = all_on_disk(bundle.root, before)
     add(bundle, "second", shift=1, replace=True)
     after = read_bundle_file(bundle.root)
     add(bundle, "foreign")
@@ -187,10 +189,10 @@ def test_version_that_was_edited_is_not_made_live_where_its_record_is_known(bund
     file = bundle.root / "tasks/second/v0001/task.json"
     file.write_bytes(file.read_bytes().replace(b'"epochs": 3', b'"epochs": 4'))
     with pytest.raises(CorruptFile, match=r"task\.json"):
-        set_version(bundle.root, "second", "v0001", record=record)
+        set_versions(bundle.root, {"second": "v0001"}, records={"second": record})
     assert Bundle.open(bundle.root).version("second") == "v0002"
     with pytest.raises(BundleError, match="v0009"):
-        set_version(bundle.root, "second", "v0009", record=record)
+        set_versions(bundle.root, {"second": "v0009"}, records={"second": record})
 
 
 def test_removing_the_last_task_leaves_no_empty_folder(tmp_path):

@@ -407,7 +407,7 @@ def test_copied_tasks_become_live_all_in_one_step(alone, two, tmp_path, monkeypa
         states.append(list(json.loads(content)["tasks"]))
         files.replace_file(path, content)
 
-    monkeypatch.setattr("polyhead.bundle.write.replace_file", seen)
+    monkeypatch.setattr("polyhead.bundle.lines.replace_file", seen)
     assert copy_tasks(source, ["a-b.c", "a"], target) == {"a-b.c": "v0001", "a": "v0001"}
     assert copy_tasks(source, [], target) == {} and states == [["a-b.c", "a"]]
     before = contents(target.root)

@@ -79,7 +79,7 @@ def test_keys_that_format_1_had_not_at_first_are_written_where_they_say_somethin
     for name, (task, later) in tasks.items():
         add_tiny(bundle.root, trunk, task, tiny_path(task, trunk, pool=Pool()), seed=0)
         written = json.loads((bundle.root / "tasks" / name / "v0001" / "task.json").read_text())
-        assert set(written["task"]) == {*FIRST_KEYS, *later}
+        assert set(written["task"]) == {*FIRST_KEYS[Task], *later}
     assert {name: record.task for name, record in Bundle.open(bundle.root).tasks.items()} == {
         name: task for name, (task, _) in tasks.items()
     }
@@ -188,7 +188,13 @@ def test_path_that_cannot_be_the_tasks_is_refused(bundle):
     record = record_named("second", bundle.digest)
     embed, layers, pool, head = record.path.nodes
     paths = {
-        "not its own": (embed, layers, pool, msgspec.structs.replace(head, part="family:scorer")),
+        "not its own": (embed, layers, pool, msgspec.structs.replace(head, part="task:other")),
+        "needs the arrays of family 'scorer'": (
+            embed,
+            layers,
+            pool,
+            msgspec.structs.replace(head, part="family:scorer"),
+        ),
         "deeper": (embed, msgspec.structs.replace(layers, stop=3), pool, head),
         "does not answer": (embed, layers, pool, msgspec.structs.replace(head, width=5)),
     }

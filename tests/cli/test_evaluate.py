@@ -8,7 +8,8 @@ import pytest
 import tiny
 from cli.commands import run, write_project
 from polyhead.config import to_toml
-from polyhead.project import Branch, TaskEntry
+from polyhead.project import TaskEntry
+from polyhead.strategy import Branch
 
 
 def told(*words):

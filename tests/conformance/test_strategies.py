@@ -1,10 +1,10 @@
-"""Every strategy, with every choice of layers and positions, passes every check of `polyhead.testing`."""
+"""Every strategy, in many of its settings, passes every check of `polyhead.testing`."""
 
 import typing
 
 import pytest
 
-from polyhead.project import Branch, Pooled, Strategy
+from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.testing import tiny_tasks, yield_strategy_checks
 
 CHOICES = {
@@ -20,6 +20,47 @@ CHOICES = {
         ("attention", 1, 1, None),
     )
 }
+CHOICES |= {
+    "prompted-group": Prompted(),
+    "prompted-shared-shifted": Prompted(rows=1, shared=2, shift=True, hidden=8),
+    "prompted-isolated": Prompted(isolated=True),
+    "prompted-isolated-long": Prompted(isolated=True, rows=5, hidden=8),
+}
+ADAPTERS = {
+    "attention": Adapter(size=6, heads=2),
+    "attention-upper-untied": Adapter(size=6, heads=3, start=1, tied=False, gelu="after"),
+    "attention-ends": Adapter(size=6, heads=2, share="ends"),
+    "attention-all": Adapter(size=6, heads=2, share="all"),
+    "attention-serial": Adapter(size=6, heads=2, serial=True),
+    "low-rank": Adapter(delta="low_rank", size=3, gelu="inside"),
+    "feed-forward": Adapter(delta="feed_forward", size=4),
+    "scale": Adapter(delta="scale"),
+    "bottleneck": Adapter(delta="bottleneck", size=4),
+    "prefix": Adapter(delta="prefix", size=3),
+    "lora": Adapter(delta="lora", size=2),
+}
+CHOICES |= {f"in-layer-{name}": InLayer(adapters=(adapter,)) for name, adapter in ADAPTERS.items()}
+CHOICES |= {
+    "in-layer-mixed": InLayer(
+        adapters=(Adapter(delta="low_rank", size=3, stop=1), Adapter(size=6, heads=2, start=1)),
+        positions="attention",
+        hidden=0,
+    ),
+    "in-layer-shared-pooler": InLayer(adapters=(ADAPTERS["attention"],), pooler="shared", positions="mean"),
+    "on-top-attention": OnTop(width=8, heads=2, layers=3),
+    "on-top-feed-forward": OnTop(form="feed_forward", width=6, positions="mean"),
+    "on-top-alone": OnTop(width=8, heads=2, layers=1, residual=False, positions="attention"),
+    "on-top-layer-shared-pooler": OnTop(form="layer", pooler="shared"),
+}
+# The tiny tasks that a strategy refuses: those answered by words see no isolated prompt, and a pair read separately has
+# a pooler of another width than that which tasks share.
+WORDS, SEPARATE = {"names", "where", "who"}, {"alike"}
+REFUSED = {
+    "prompted-isolated": WORDS,
+    "prompted-isolated-long": WORDS,
+    "in-layer-shared-pooler": SEPARATE,
+    "on-top-layer-shared-pooler": SEPARATE,
+}
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -31,7 +72,7 @@ def test_strategy_passes_every_check(name):
         except Exception as error:
             raise AssertionError(f"{check.subject}: {check.name}: {error}") from error
         ran += 1
-    assert ran == 3 * len(tiny_tasks()) + 4
+    assert ran == 3 * (len(tiny_tasks()) - len(REFUSED.get(name, ()))) + 4
 
 
 def test_every_strategy_of_a_project_is_looked_at():

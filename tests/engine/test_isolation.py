@@ -20,7 +20,8 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task
 from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import unlist, write_bundle
+from polyhead.bundle.remove import unlist
+from polyhead.bundle.write import write_bundle
 from polyhead.engine import isolation
 from polyhead.engine.isolation import Answering, Certificate, answers, certified, certify, checked, verify
 from polyhead.engine.isolation.certificate import Ledger, read_certificate

@@ -11,8 +11,8 @@ from polyhead.engine.inputs import input_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Pool
-from polyhead.project import Pooled
 from polyhead.sharing.pooled import pooled_path
+from polyhead.strategy import Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths

@@ -6,7 +6,7 @@ from torch import nn
 
 from polyhead.architecture import layer_arrays
 from polyhead.errors import PlanError
-from polyhead.nn.layer import Layer, fill_normal, visible
+from polyhead.nn.layer import Layer, LayerDelta, fill_normal, visible
 
 
 def filled(layer, seed=0):
@@ -14,6 +14,17 @@ def filled(layer, seed=0):
     for value in layer.parameters():
         nn.init.normal_(value, std=0.3, generator=generator)
     return layer.eval()
+
+
+class Times(LayerDelta):
+    """The layer's input some times over."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.times = times
+
+    def term(self, hidden, mask):
+        return self.times * hidden
 
 
 @pytest.fixture
@@ -76,15 +87,55 @@ def test_layer_without_feed_forward_is_the_attention_half():
     assert {f"x.{name}" for name in half.state_dict()} == {name for name, _ in layer_arrays("x", 8, 0)}
 
 
-def test_layer_without_feed_forward_refuses_a_delta(hidden, mask):
+@pytest.mark.parametrize("shape", [{"feed_forward": 0}, {"feed_forward": 12, "residual": False}])
+def test_layer_without_a_second_norm_refuses_a_deltas_term(shape, hidden, mask):
     with pytest.raises(PlanError, match="second norm"):
-        Layer(width=8, heads=2, feed_forward=0)(hidden, mask, lambda hidden, mask: hidden)
+        Layer(width=8, heads=2, **shape)(hidden, mask, Times(1))
+
+
+@pytest.mark.parametrize("feed_forward", [12, 0])
+@pytest.mark.parametrize("attention", [True, False])
+@pytest.mark.parametrize("residual", [True, False])
+def test_array_names_are_those_of_the_halves_that_are_there(feed_forward, attention, residual):
+    half = {"attention": attention, "residual": residual}
+    made = Layer(width=8, heads=2, feed_forward=feed_forward, **half)
+    expected = dict(layer_arrays("x", 8, feed_forward, **half))
+    assert {f"x.{name}": tuple(value.shape) for name, value in made.state_dict().items()} == expected
+
+
+def test_layer_without_attention_is_the_feed_forward_half(layer, hidden, mask):
+    half = Layer(width=8, heads=2, feed_forward=12, attention=False)
+    half.load_state_dict({n: v for n, v in layer.state_dict().items() if n.startswith("feed_forward")})
+    inner = half.feed_forward.inner(hidden)
+    exact = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
+    expected = half.feed_forward.norm(hidden + half.feed_forward.outer(exact))
+    torch.testing.assert_close(half(hidden, mask), expected, atol=1e-6, rtol=0)
+    alone = half(hidden, mask, first=True)
+    torch.testing.assert_close(alone, half(hidden, mask)[:, :1], atol=1e-6, rtol=0)
+
+
+def test_layer_without_residual_is_what_its_halves_give(layer, hidden, mask):
+    """The reference is torch.nn.MultiheadAttention with the same weights, then the two dense maps."""
+    bare = Layer(width=8, heads=2, feed_forward=12, residual=False).eval()
+    ours = {n: v for n, v in layer.state_dict().items() if ".norm." not in n}
+    bare.load_state_dict(ours)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    parts = [f"attention.{name}" for name in ("query", "key", "value")]
+    attention.load_state_dict({
+        **{f"in_proj_{leaf}": torch.cat([ours[f"{part}.{leaf}"] for part in parts]) for leaf in ("weight", "bias")},
+        **{f"out_proj.{leaf}": ours[f"attention.output.{leaf}"] for leaf in ("weight", "bias")},
+    })  # fmt: skip
+    mixed = attention(hidden, hidden, hidden, key_padding_mask=~mask)[0]
+    inner = bare.feed_forward.inner(mixed)
+    expected = bare.feed_forward.outer(inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2))))
+    torch.testing.assert_close(bare(hidden, mask)[mask], expected[mask], atol=1e-5, rtol=0)
+    alone = Layer(width=8, heads=2, feed_forward=0, residual=False).eval()
+    alone.load_state_dict({n: v for n, v in ours.items() if n.startswith("attention")})
+    torch.testing.assert_close(alone(hidden, mask)[mask], mixed[mask], atol=1e-5, rtol=0)
 
 
 def test_zero_delta_changes_no_bit(layer, hidden, mask):
-    assert torch.equal(
-        layer(hidden, mask, lambda hidden, mask: torch.zeros_like(hidden)), layer(hidden, mask)
-    )
+    assert torch.equal(layer(hidden, mask, Times(0)), layer(hidden, mask))
 
 
 def test_delta_reads_the_layers_input_and_enters_before_the_second_norm(layer, hidden, mask):
@@ -94,7 +145,7 @@ def test_delta_reads_the_layers_input_and_enters_before_the_second_norm(layer, h
     exact = inner * 0.5 * (1 + torch.erf(inner / math.sqrt(2)))
     total = attended + layer.feed_forward.outer(exact) + 2 * hidden
     expected = layer.feed_forward.norm(total)
-    torch.testing.assert_close(layer(hidden, mask, lambda h, m: 2 * h), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(layer(hidden, mask, Times(2)), expected, atol=1e-5, rtol=0)
 
 
 def test_fully_padded_row_is_finite_and_leaves_others_alone(layer, hidden, mask):
@@ -170,11 +221,6 @@ def test_the_first_position_alone_is_that_of_the_whole_layer_in_bfloat16(layer, 
     torch.testing.assert_close(first.float(), layer(rounded.float(), mask, first=True), atol=0.1, rtol=0)
 
 
-def test_the_first_position_alone_refuses_a_delta_which_reads_every_position(layer, hidden, mask):
-    with pytest.raises(PlanError, match="every position"):
-        layer(hidden, mask, lambda hidden, mask: hidden, first=True)
-
-
 def test_dropout_acts_in_training_mode_only(hidden, mask):
     layer = filled(Layer(width=8, heads=2, feed_forward=12, dropout=0.5))
     same = filled(Layer(width=8, heads=2, feed_forward=12))
@@ -187,6 +233,21 @@ def test_making_a_layer_leaves_the_global_random_state_alone():
     before = torch.random.get_rng_state()
     fill_normal(Layer(width=8, heads=2, feed_forward=12), torch.Generator().manual_seed(0))
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("norm_init", ["one", "legacy"])
+def test_new_layers_draw_matrices_and_norms_only_where_asked(norm_init):
+    made = Layer(width=40, heads=2, feed_forward=1000)
+    fill_normal(made, torch.Generator().manual_seed(0), norm_init=norm_init)
+    for name, value in made.state_dict().items():
+        if value.dim() == 2 or (norm_init == "legacy" and ".norm." in name):
+            assert 0.012 < value.std() < 0.028 and abs(value.mean()) < 0.01, name
+        else:
+            assert (value == float(name.endswith("norm.weight"))).all(), name
+
+
+def test_keys_computed_before_change_no_bit(layer, hidden, mask):
+    assert torch.equal(layer(hidden, mask, keys=layer.keys(hidden)), layer(hidden, mask))
 
 
 def test_width_must_divide_into_heads():

@@ -16,9 +16,10 @@ from polyhead.papers.together.mixes import Mix
 from polyhead.papers.together.runs import Runs
 from polyhead.papers.together.study import gains, gap_closed, missing, rows_of, trunks_of
 from polyhead.papers.together.tables import compared
-from polyhead.project import Pooled, Training
+from polyhead.project import Training
 from polyhead.recipe import Joint
 from polyhead.report.results import Study
+from polyhead.strategy import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.extract import Extractor
 from polyhead.train.refine import Search

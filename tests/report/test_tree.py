@@ -1,6 +1,6 @@
 """A plan drawn as a tree."""
 
-from polyhead.plan import Codec, Delta, Embed, Layers, Pool, Prompt, merge
+from polyhead.plan import Codec, Delta, Embed, Layers, Path, Pool, Prompt, merge
 from polyhead.report.tree import describe, tree
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 
@@ -32,12 +32,31 @@ def test_a_tree_names_every_task_once_below_what_it_shares():
 
 def test_every_node_says_what_is_its_own():
     prompted = describe(Embed(trunk="a" * 64, prompts=(Prompt(part="task:a", rows=3),)))
-    assert prompted.endswith("1 prompts")
+    assert prompted.endswith("1 prompts of 3 rows before the text")
     layers = Layers(start=2, stop=4, weights="task:a", delta=Delta(kind="low_rank", part="task:b", size=4))
-    for piece in ("3", "4", "of task:a", "with low_rank of task:b"):
+    for piece in ("3", "4", "of task:a", "with low_rank 4 of task:b"):
         assert piece in describe(layers)
     pool = Pool(
         layers="mean", of=4, positions="attention", heads=6, part="task:a", codec=Codec(before_mean=True)
     )
     for piece in ("mean", "4", "attention", "6 heads", "float16", "before the mean"):
         assert piece in describe(pool)
+
+
+def test_isolated_prompts_stand_beside_one_text():
+    trunk = tiny_trunk()
+    plain = tiny_path(TASKS["mood"], trunk, pool=Pool())
+    paths = {"mood": plain}
+    for name in ("topics", "alike"):
+        owner = f"task:{name}"
+        embed = Embed(trunk=trunk.digest, prompts=(Prompt(part=owner, rows=2),), isolated=True)
+        head = tiny_path(TASKS[name], trunk, pool=Pool()).head
+        pool = Pool(positions="prompt", part=owner)
+        paths[name] = Path(nodes=(embed, Layers(start=0, stop=2), pool, head))
+    lines = tree(merge(paths))
+    header = next(i for i, line in enumerate(lines) if line.startswith("Beside the text"))
+    assert trunk.digest[:12] in lines[header] and "run once" in lines[header]
+    assert any("mood" in line for line in lines[:header])
+    below = lines[header + 1 :]
+    assert [line.split()[1] for line in below] == ["topics", "alike"]
+    assert all("own prompt of 2 rows" in line for line in below)

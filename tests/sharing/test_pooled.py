@@ -8,8 +8,8 @@ import torch
 from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
-from polyhead.project import Pooled
 from polyhead.sharing.pooled import PooledPart, compared, owner_of, pooled_path, with_codec
+from polyhead.strategy import Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_tasks
 

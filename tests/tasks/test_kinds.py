@@ -10,10 +10,12 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.task import Task
+from polyhead.text.question import Question
 from polyhead.text.words import places_of, words_of
 
 BIO = ("O", "B-drug", "I-drug", "B-date")
@@ -40,16 +42,21 @@ class Case(msgspec.Struct):
         """Rows of an output: words or options; None where it is one row."""
         return len(self.words) if self.words is not None else len(self.options) or None
 
+    def example(self, **where):
+        """What the labels are about: a text, for `span` beside a question, or a question with the options."""
+        given = ("which?", self.text) if self.task.kind == "span" else (self.text,)
+        return Example(
+            given=Question(text="which?", options=self.options) if self.options else given, **where
+        )
+
     def encoded(self, label, **where):
-        return kind_of(self.task).encode(self.task, label, text=self.text, options=self.options, **where)
+        return kind_of(self.task).encode(self.task, label, self.example(**where))
 
     def decoded(self, output):
-        return kind_of(self.task).decode(self.task, output, text=self.text, options=self.options)
+        return kind_of(self.task).decode(self.task, output, self.example())
 
     def scores(self, outputs, targets):
-        several = [self.words] * len(outputs) if self.words is not None else ()
-        texts = [self.text] * len(outputs)
-        return kind_of(self.task).evaluate(self.task, outputs, targets, texts=texts, words=several)
+        return kind_of(self.task).evaluate(self.task, outputs, targets, [self.example()] * len(outputs))
 
 
 CASES = {
@@ -209,9 +216,9 @@ def test_targets_and_weights_have_the_declared_form(case):
 def test_splits_that_do_not_match_or_are_empty_are_refused(case):
     outputs, targets = perfect(case)
     with pytest.raises(EmptyData):
-        kind_of(case.task).evaluate(case.task, [], [])
+        kind_of(case.task).evaluate(case.task, [], [], [])
     with pytest.raises(DataError):
-        kind_of(case.task).evaluate(case.task, outputs, targets[:-1])
+        kind_of(case.task).evaluate(case.task, outputs, targets[:-1], [])
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -231,39 +238,39 @@ def test_an_unknown_metric_is_refused_with_the_known_ones(case):
 def test_labels_match_by_spelling_and_never_by_value():
     task = Task(name="t", kind="single_label", labels=("0", "1", "true", "false"))
     given = ["0", 0, "1", 1, True, "true", False]
-    assert [int(kind_of(task).encode(task, label)) for label in given] == [0, 0, 1, 1, 2, 2, 3]
+    assert [int(kind_of(task).encode(task, label, Example())) for label in given] == [0, 0, 1, 1, 2, 2, 3]
     for label in (1.0, "True", "01", "1 ", None):
         with pytest.raises(BadValue):
-            kind_of(task).encode(task, label)
+            kind_of(task).encode(task, label, Example())
     assert spelled(1.0) is None
 
 
 def test_unknown_label_holds_the_label_and_the_known_ones():
     task = Task(name="cola", kind="single_label", labels=("0", "1"))
     with pytest.raises(UnknownLabel, match="label 'yes' is not one of") as caught:
-        kind_of(task).encode(task, "yes", row=17, source="train.jsonl")
+        kind_of(task).encode(task, "yes", Example(row=17, source="train.jsonl"))
     assert (caught.value.label, caught.value.allowed) == ("yes", ("0", "1"))
 
 
 def test_equal_outputs_take_the_first_label():
     task = Task(name="t", kind="single_label", labels=("a", "b", "c"))
-    assert kind_of(task).decode(task, np.array([0.0, 2.0, 2.0], np.float32))["label"] == "b"
+    assert kind_of(task).decode(task, np.array([0.0, 2.0, 2.0], np.float32), Example())["label"] == "b"
 
 
 def test_scores_are_a_softmax_and_stay_finite_at_extremes():
     task = Task(name="t", kind="single_label", labels=("a", "b"))
-    answer = kind_of(task).decode(task, np.array([1e30, -1e30], np.float32))
+    answer = kind_of(task).decode(task, np.array([1e30, -1e30], np.float32), Example())
     assert answer == {"label": "a", "scores": {"a": 1.0, "b": 0.0}}
-    answer = kind_of(task).decode(task, np.array([0.0, math.log(3)], np.float32))
+    answer = kind_of(task).decode(task, np.array([0.0, math.log(3)], np.float32), Example())
     assert answer["scores"]["b"] == pytest.approx(0.75, abs=1e-7)
 
 
 def test_multi_label_gives_labels_from_the_threshold_on():
     task = Task(name="t", kind="multi_label", labels=("a", "b"), threshold=0.8)
     output = np.array([math.log(3), math.log(9)], np.float32)  # 0.75 and 0.9
-    assert kind_of(task).decode(task, output)["labels"] == ["b"]
+    assert kind_of(task).decode(task, output, Example())["labels"] == ["b"]
     even = msgspec.structs.replace(task, threshold=0.5)
-    assert kind_of(even).decode(even, np.array([0.0, -1e30], np.float32)) == {
+    assert kind_of(even).decode(even, np.array([0.0, -1e30], np.float32), Example()) == {
         "labels": ["a"],
         "scores": {"a": 0.5, "b": 0.0},
     }
@@ -272,20 +279,17 @@ def test_multi_label_gives_labels_from_the_threshold_on():
 def test_regression_answers_are_clipped_to_the_range():
     task = Task(name="t", kind="regression", range=(1.0, 5.0))
     kind = kind_of(task)
-    assert [kind.decode(task, np.array([x], np.float32))["value"] for x in (-0.3, 0.5, 7.0)] == [
-        1.0,
-        3.0,
-        5.0,
-    ]
+    answers = [kind.decode(task, np.array([x], np.float32), Example()) for x in (-0.3, 0.5, 7.0)]
+    assert [answer["value"] for answer in answers] == [1.0, 3.0, 5.0]
     with pytest.raises(BadValue, match="Allowed: 1 to 5"):
-        kind.encode(task, 0.99, row=2)
+        kind.encode(task, 0.99, Example(row=2))
 
 
 def test_positive_label_makes_its_f1_the_default():
     task = Task(name="t", kind="single_label", labels=("a", "b"), positive="b")
     assert kind_of(task).default_metric(task) == "f1"
     outputs = [np.array(row, np.float32) for row in ([0, 1], [0, 1], [1, 0])]
-    scores = kind_of(task).evaluate(task, outputs, [np.array(i) for i in (1, 0, 1)])
+    scores = kind_of(task).evaluate(task, outputs, [np.array(i) for i in (1, 0, 1)], [])
     assert scores["f1"] == pytest.approx(0.5)
 
 
@@ -336,14 +340,14 @@ def test_words_are_taken_from_the_window_that_read_them():
     first, second = tagged(["O", "B-drug", "O"]), tagged(["B-date", "O", "B-date"])
     first[2], second[0] = np.nan, np.nan
     merged = kind_of(task).merge_windows(task, [first, second])
-    spans = kind_of(task).decode(task, merged, text="take pills tomorrow")["spans"]
+    spans = kind_of(task).decode(task, merged, Example(given=("take pills tomorrow",)))["spans"]
     assert [(span["text"], span["label"]) for span in spans] == [("pills", "drug"), ("tomorrow", "date")]
 
 
 def test_spans_hold_offsets_text_and_the_mean_score():
     task = Task(name="t", kind="tagging", labels=("O", "B-x", "I-x"))
     output = np.log(np.array([[0.2, 0.7, 0.1], [0.2, 0.3, 0.5], [0.9, 0.05, 0.05]], np.float32))
-    spans = kind_of(task).decode(task, output, text="São Paulo!")["spans"]
+    spans = kind_of(task).decode(task, output, Example(given=("São Paulo!",)))["spans"]
     assert [dict(span, score=round(span["score"], 5)) for span in spans] == [
         {"start": 0, "end": 9, "label": "x", "text": "São Paulo", "score": 0.6}
     ]
@@ -352,31 +356,32 @@ def test_spans_hold_offsets_text_and_the_mean_score():
 def test_a_text_without_words_has_no_spans():
     for labels, key in ((BIO, "spans"), (("N", "V"), "words")):
         task = Task(name="t", kind="tagging", labels=labels)
-        assert kind_of(task).decode(task, np.zeros((0, len(labels)), np.float32), text=" ") == {key: []}
+        outputs = np.zeros((0, len(labels)), np.float32)
+        assert kind_of(task).decode(task, outputs, Example(given=(" ",))) == {key: []}
 
 
 def test_unread_words_count_as_outside_or_as_wrong():
     task = Task(name="t", kind="tagging", labels=BIO)
     output = tagged(["B-drug", "B-date"])
     output[1] = np.nan
-    target = kind_of(task).encode(task, ["B-drug", "B-date"])
-    assert kind_of(task).evaluate(task, [output], [target]) == {
+    target = kind_of(task).encode(task, ["B-drug", "B-date"], Example())
+    assert kind_of(task).evaluate(task, [output], [target], []) == {
         "span_f1": pytest.approx(2 / 3),
         "accuracy": 0.5,
     }
-    assert len(kind_of(task).decode(task, output, text="a b")["spans"]) == 1
+    assert len(kind_of(task).decode(task, output, Example(given=("a b",)))["spans"]) == 1
     plain = Task(name="t", kind="tagging", labels=("N", "V"))
     row = np.array([[1, 0], [np.nan, np.nan]], np.float32)
-    assert kind_of(plain).evaluate(plain, [row], [np.array([0, 0])])["accuracy"] == 0.5
-    assert len(kind_of(plain).decode(plain, row, text="a b")["words"]) == 1
+    assert kind_of(plain).evaluate(plain, [row], [np.array([0, 0])], [])["accuracy"] == 0.5
+    assert len(kind_of(plain).decode(plain, row, Example(given=("a b",)))["words"]) == 1
 
 
 def test_as_many_outputs_as_words_are_needed():
     task = Task(name="t", kind="tagging", labels=BIO)
     with pytest.raises(DataError, match="one output a word"):
-        kind_of(task).decode(task, tagged(["O"]), text="two words")
+        kind_of(task).decode(task, tagged(["O"]), Example(given=("two words",)))
     with pytest.raises(DataError, match="row 0"):
-        kind_of(task).evaluate(task, [tagged(["O"])], [np.array([0, 0])])
+        kind_of(task).evaluate(task, [tagged(["O"])], [np.array([0, 0])], [])
 
 
 def test_spans_become_tags_of_the_words_they_touch():

@@ -21,6 +21,7 @@ from polyhead.errors import (
     MissingExtra,
     UnknownLabel,
 )
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Source, read
 from polyhead.tasks.task import Task
@@ -418,10 +419,8 @@ def test_real_sets_are_read_whole_and_perfect_answers_score_one(name):
         outputs = [target.reshape(1) for target in found.targets]
     else:
         outputs = [np.eye(len(task.labels), dtype=np.float32)[target] for target in found.targets]
-    assert kind_of(task).evaluate(task, outputs, found.targets)[
-        kind_of(task).default_metric(task)
-    ] == pytest.approx(1)
+    assert found.scores(task, outputs)[kind_of(task).default_metric(task)] == pytest.approx(1)
     for row in range(0, len(outputs), 97):
         words = found.words[row] if found.words else None
-        answer = kind_of(task).decode(task, outputs[row], text=found.inputs[row][0], words=words)
+        answer = kind_of(task).decode(task, outputs[row], Example(given=found.inputs[row], words=words))
         assert json.dumps(answer)

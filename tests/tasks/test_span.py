@@ -10,6 +10,7 @@ import pytest
 
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.project import TaskEntry
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import LONGEST, answered, best_span
 from polyhead.tasks.read import Source, read
@@ -221,23 +222,24 @@ def test_windows_without_a_word_do_not_hide_an_answer():
     empty, full = np.full((3, 2), np.nan, np.float32), np.zeros((3, 2), np.float32)
     empty[0] = 9.0
     assert best_span(KIND.merge_windows(TASK, [empty, full])) == best_span(full)
-    assert KIND.decode(TASK, KIND.merge_windows(TASK, [empty]), text="a b")["text"] is None
+    assert KIND.decode(TASK, KIND.merge_windows(TASK, [empty]), Example(given=("", "a b")))["text"] is None
 
 
 def test_an_answer_has_its_text_its_characters_and_the_chance_of_both_ends():
     outputs = np.zeros((12, 2), np.float32)
     outputs[4, 0], outputs[6, 1] = math.log(10), math.log(30)
-    answer = KIND.decode(TASK, outputs, text=CONTEXT)
+    about = Example(given=("where?", CONTEXT))
+    answer = KIND.decode(TASK, outputs, about)
     assert {k: answer[k] for k in ("text", "start", "end")} == {"text": "in the box", "start": 14, "end": 24}
     assert answer["score"] == pytest.approx(10 / 21 * 30 / 41)
     outputs[9:] = np.nan  # places that were not read take no share
-    assert KIND.decode(TASK, outputs, text=CONTEXT)["score"] == pytest.approx(10 / 18 * 30 / 38)
+    assert KIND.decode(TASK, outputs, about)["score"] == pytest.approx(10 / 18 * 30 / 38)
     outputs[0] = 9.0
-    assert KIND.decode(TASK, outputs, text=CONTEXT)["text"] == "in the box"
-    none = KIND.decode(NULL, outputs, text=CONTEXT)
+    assert KIND.decode(TASK, outputs, about)["text"] == "in the box"
+    none = KIND.decode(NULL, outputs, about)
     assert (none["text"], none["start"], none["end"]) == (None, None, None) and 0.9 < none["score"] < 1
     with pytest.raises(DataError, match="one output a place"):
-        KIND.decode(TASK, outputs[1:], text=CONTEXT)
+        KIND.decode(TASK, outputs[1:], about)
 
 
 def test_scores_are_over_texts_and_every_right_answer(tmp_path):
@@ -259,7 +261,7 @@ def test_scores_are_over_texts_and_every_right_answer(tmp_path):
     assert scores["exact_match"] == pytest.approx(2 / 5)
     assert scores["f1"] == pytest.approx((1 + 2 / 3 + 1 + 0 + 0) / 5)
     with pytest.raises(DataError, match=r"score with Examples\.scores"):
-        KIND.evaluate(NULL, outputs, found.targets)
+        KIND.evaluate(NULL, outputs, found.targets, [])
 
 
 DATA = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))

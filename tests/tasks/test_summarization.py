@@ -12,6 +12,7 @@ from polyhead.project import Project, TaskEntry
 from polyhead.recipe import Joint
 from polyhead.seq2seq_data import Summarizer
 from polyhead.tasks.columns import Source
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import read
 from polyhead.tasks.split import split
@@ -34,7 +35,8 @@ def test_rouge_is_that_of_the_package_and_of_several_references_the_best():
     for several, written in zip(REFERENCES, WRITTEN, strict=True):
         for name, values in wanted.items():
             values.append(max(scorer.score(one, written)[name].fmeasure for one in several))
-    found = KIND.evaluate(TASK, outputs(WRITTEN), [KIND.encode(TASK, several) for several in REFERENCES])
+    targets = [KIND.encode(TASK, several, Example()) for several in REFERENCES]
+    found = KIND.evaluate(TASK, outputs(WRITTEN), targets, [])
     assert list(found) == list(KIND.metrics(TASK)) == ["rouge_l", "rouge_1", "rouge_2"]
     for name, key in (("rouge_l", "rougeL"), ("rouge_1", "rouge1"), ("rouge_2", "rouge2")):
         assert found[name] == pytest.approx(np.mean(wanted[key]), abs=1e-12)
@@ -62,17 +64,17 @@ def test_rouge_needs_rows_and_its_package(monkeypatch):
 
 @pytest.mark.parametrize("label", ["a summary", ["one", "another"], ["a \ud800"]])
 def test_summaries_become_targets_and_answers(label):
-    target = KIND.encode(TASK, label)
+    target = KIND.encode(TASK, label, Example())
     several = label if isinstance(label, list) else [label]
     assert target.tolist() == [one.replace("\ud800", "\ufffd") for one in several]
-    answer = KIND.decode(TASK, np.array(str(target[0]), np.str_))
+    answer = KIND.decode(TASK, np.array(str(target[0]), np.str_), Example())
     assert json.loads(json.dumps(answer)) == {"summary": str(target[0])}
 
 
 @pytest.mark.parametrize("label", [None, 3, True, "", "  ", [], ["a", ""], ["a", 3], [["a"]], {"a": 1}])
 def test_what_is_no_summary_is_refused(label):
     with pytest.raises(BadValue, match=r"task 'brief', train\.jsonl row 4"):
-        KIND.encode(TASK, label, row=4, source="data/train.jsonl")
+        KIND.encode(TASK, label, Example(row=4, source="data/train.jsonl"))
 
 
 def test_a_cell_holds_one_summary_or_several():

@@ -7,6 +7,7 @@ import pytest
 
 from polyhead.errors import ConfigError
 from polyhead.project import TaskEntry
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagging import UNREAD, best
 from polyhead.tasks.kinds.transitions import allowed, best_path
@@ -95,10 +96,10 @@ def task(decoder):
 def test_answers_and_scores_use_the_decoder():
     target = np.array([0, 1, 2])
     kind = kind_of(task("greedy"))
-    assert kind.evaluate(task("greedy"), [OUTPUTS], [target])["accuracy"] == pytest.approx(2 / 3)
-    assert kind.evaluate(task("constrained"), [OUTPUTS], [target]) == {"span_f1": 1.0, "accuracy": 1.0}
-    (greedy,) = kind.decode(task("greedy"), OUTPUTS, text="take red pills")["spans"]
-    (found,) = kind.decode(task("constrained"), OUTPUTS, text="take red pills")["spans"]
+    assert kind.evaluate(task("greedy"), [OUTPUTS], [target], [])["accuracy"] == pytest.approx(2 / 3)
+    assert kind.evaluate(task("constrained"), [OUTPUTS], [target], []) == {"span_f1": 1.0, "accuracy": 1.0}
+    (greedy,) = kind.decode(task("greedy"), OUTPUTS, Example(given=("take red pills",)))["spans"]
+    (found,) = kind.decode(task("constrained"), OUTPUTS, Example(given=("take red pills",)))["spans"]
     assert (found["label"], found["text"]) == (greedy["label"], greedy["text"]) == ("drug", "red pills")
     second, third = (np.exp(log_softmax(OUTPUTS[i].astype(np.float64))) for i in (1, 2))
     assert found["score"] == pytest.approx((second[1] + third[2]) / 2)
@@ -110,7 +111,8 @@ def test_a_span_of_another_label_is_not_gone_on_with():
     outputs = outputs_of([0, 5, 0, 0, 0], [0, 0, 2, 0, 3])
     kind = kind_of(task("greedy"))
     spans = [
-        kind.decode(task(name), outputs, text="red pills")["spans"] for name in ("greedy", "constrained")
+        kind.decode(task(name), outputs, Example(given=("red pills",)))["spans"]
+        for name in ("greedy", "constrained")
     ]
     assert [[span["label"] for span in found] for found in spans] == [["drug", "date"], ["drug"]]
 
@@ -119,8 +121,10 @@ def test_words_that_were_not_read_let_a_span_through():
     outputs = outputs_of([0, 5, 0, 0, 0], [np.nan] * 5, [0, 0, 5, 0, 0])
     assert best_path(outputs, LABELS)[[0, 2]].tolist() == [1, 2]
     kind = kind_of(task("constrained"))
-    assert kind.evaluate(task("constrained"), [outputs], [np.array([1, 0, 2])])["accuracy"] == 1.0
-    assert kind.evaluate(task("constrained"), [outputs * np.nan], [np.array([0, 0, 0])])["accuracy"] == 1.0
+    assert kind.evaluate(task("constrained"), [outputs], [np.array([1, 0, 2])], [])["accuracy"] == 1.0
+    assert (
+        kind.evaluate(task("constrained"), [outputs * np.nan], [np.array([0, 0, 0])], [])["accuracy"] == 1.0
+    )
     assert UNREAD not in best_path(outputs, LABELS)
 
 

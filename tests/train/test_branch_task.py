@@ -16,8 +16,9 @@ from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.project import Branch, Choice, Pooled
+from polyhead.project import Choice
 from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.strategy import Branch, Pooled
 from polyhead.train import fit as fitting
 from polyhead.train import run as running
 from polyhead.train.branch_run import Branches
@@ -636,6 +637,6 @@ def test_states_are_read_for_the_depths_that_are_tried_alone(home, tmp_path):
     extractor = extractor_of(home, tmp_path)
     prepared = prepared_of(home, "mood", strategy=Branch(least=2, hidden=8))
     for path in branch_paths(prepared, extractor):
-        extractor.fill(wanted_taps(prepared, path, precision="float32"))
+        extractor.fill(wanted_taps(prepared, path, extractor))
     stores = [folder for folder in extractor.folder.iterdir() if folder.is_dir()]
     assert len(stores) == 2

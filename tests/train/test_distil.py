@@ -8,8 +8,8 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 import tiny
 from polyhead.errors import TrainError
-from polyhead.project import Branch
-from polyhead.sharing.branch import arrays_of_part
+from polyhead.sharing.make import arrays_of_part
+from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.branch_run import _noisy
 from polyhead.train.distil import distilled

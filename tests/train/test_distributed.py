@@ -15,9 +15,11 @@ from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
 from polyhead.errors import ConfigError
-from polyhead.project import Branch, TaskEntry
+from polyhead.project import TaskEntry
 from polyhead.recipe import Frozen, Joint, Sampling, Smoothing, Weighting
+from polyhead.strategy import Branch
 from polyhead.train.devices import Place, from_first, place_in
+from polyhead.train.lineage import lineage_of
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(
@@ -261,7 +263,7 @@ def test_what_processes_cannot_share_is_refused_by_all(pair, home):
 def test_a_loss_that_is_not_finite_ends_all_processes_with_its_task(pair, home):
     huge = msgspec.structs.replace(TRAINING, learning_rate=1e30, warmup=0.0, clip=1e30)
     found = pair.run(refused, job(home, training=huge))
-    assert found[0] == found[1] and found[0][0] == "TrainError" and "of task '" in found[0][1]
+    assert found[0] == found[1] and found[0][0] == "NotFinite" and "of task '" in found[0][1]
 
 
 def test_sharded_arrays_are_slices(pair, home):
@@ -326,6 +328,7 @@ def test_torchrun_trains_one_bundle_and_says_everything_once(home, tmp_path):
     assert "2 processes (ddp), the first on cpu" in done.stdout
     assert set(json.loads((tmp_path / "told.json").read_text())["scores"]) == set(NAMES)
     assert "trained already, unchanged" in run("train", path).out
+    assert lineage_of(tmp_path / "learned").processes == 2
     arrays = learn(Place(), job(home))["arrays"]
     for name, array in Bundle.open(tmp_path / "learned").trunk().arrays.items():
         if not name.endswith("key.bias"):

@@ -6,16 +6,17 @@ import torch
 
 from polyhead.plan import Codec, Pool
 from polyhead.project import Training
+from polyhead.recipe import Joint
 from polyhead.sharing.pooled import PooledPart
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenise import Tokeniser
 from polyhead.text.words import words_of
-from polyhead.train.examples import FeatureExamples, outputs_of, stacked
+from polyhead.train.examples import FeatureExamples, TextExamples, outputs_of, stacked
 from polyhead.train.extract import Extractor, Wanted
-from polyhead.train.fine_tune import FineTuned, TextExamples
 from polyhead.train.fit import Course
 from polyhead.train.loss import LOSSES, UNLABELLED
+from polyhead.train.together import Together
 
 TASKS = {task.name: task for task in tiny_tasks()}
 LENGTHS = (3, 1, 5, 2)
@@ -80,11 +81,12 @@ def frozen_and_live(name, pool, tmp_path):
     wanted = Wanted(path=path, inputs=TEXTS, words=words)
     extractor.fill([wanted])
     kept = FeatureExamples(extractor.store(path).features(wanted.keys()), targets)
-    generator = torch.Generator().manual_seed(4)
-    live = FineTuned(data, path, dropout=0.0, bfloat16=False, generator=generator).eval()
-    part = PooledPart(path, 16, generator=torch.Generator().manual_seed(4)).eval()
+    recipe, training = Joint(layer_dropout=0.0), Training(dropout=0.0)
+    live = Together(data, {name: path}, training=training, recipe=recipe, bfloat16=False).eval()
+    part = PooledPart(path, 16).eval()
+    part.load_state_dict(live.model.parts[name].state_dict())
     texts = TextExamples(Tokeniser(data.tokenizer, data.settings), TEXTS, targets, words)
-    return outputs_of(part, kept), outputs_of(live, texts), live, texts
+    return outputs_of(part, kept), outputs_of(live.bound(name), texts), live, texts
 
 
 @pytest.mark.parametrize(
@@ -105,10 +107,11 @@ def test_a_fine_tuned_trunk_starts_where_the_frozen_one_stands(name, pool, tmp_p
 def test_fine_tuning_changes_its_own_trunk_and_not_the_given_arrays(tmp_path):
     _, _, live, texts = frozen_and_live("mood", Pool(positions="mean"), tmp_path)
     data = tiny_trunk()
-    before = {n: v.clone() for n, v in live.trunk.state_dict().items()}
+    before = {n: v.clone() for n, v in live.model.trunk.state_dict().items()}
     training = Training(epochs=2, patience=2, batch=2, learning_rate=1e-3)
-    fitted = Course(live, texts, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training).train()
+    loss, run = LOSSES["cross_entropy"], live.bound("mood")
+    fitted = Course(live, texts, loss=loss, score=lambda: 0.0, training=training, run=run).train()
     assert fitted.examples_seen == 8
-    after = live.trunk.state_dict()
+    after = live.model.trunk.state_dict()
     assert any(not torch.equal(before[n], after[n]) for n in before)
     assert tiny_trunk().digest == data.digest

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 
 from polyhead import plan as planning
-from polyhead.engine.backends.reference import ReferenceBackend, TokenBatch
-from polyhead.plan import Codec, Embed, Layers, Path, Pool
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.store.codec import decode, encode
-from polyhead.testing import tiny_trunk
+from polyhead.testing import tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
 from polyhead.train import extract as extraction
 from polyhead.train.extract import Extractor, Wanted
@@ -41,17 +42,18 @@ def kept(extractor, wanted):
 def reference_states(trunk, extractor, text):
     """Every layer's states of one text alone, by the numpy backend: (layers + 1, tokens, width)."""
     encoded = extractor.tokeniser.encode([text])[0]
-    backend = ReferenceBackend(trunk, {})
     batch = TokenBatch(
         ids=encoded.ids[None].astype(np.int64),
         mask=np.ones((1, len(encoded.ids)), bool),
         segments=encoded.segments[None].astype(np.int64),
-        words=np.zeros((1, 1), np.int64),
+        words=np.arange(len(encoded.ids))[None],  # every token is a word
     )
-    states = [backend._embed(batch)]
-    for index in range(trunk.architecture.layers):
-        states.append(backend._layer(trunk.arrays, f"layers.{index}", states[-1], batch.mask))
-    return np.stack([s[0] for s in states]), encoded
+    head, words = Head(kind="single_label", width=2, part="task:t"), Pool(positions="tokens")
+    depths = range(trunk.architecture.layers + 1)
+    paths = {str(depth): Path(nodes=(*tap(trunk, depth, words).nodes, head)) for depth in depths}
+    backend = ReferenceBackend(trunk, tiny_owned(paths, trunk.architecture))
+    states = backend.features(planning.merge(paths), batch)
+    return np.stack([states[name][0] for name in paths]), encoded
 
 
 POOLS = {

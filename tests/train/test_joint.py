@@ -1,6 +1,7 @@
 """The joint recipe: what an update is, who learns from it, and that a stopped run goes on as if it never was."""
 
 import copy
+import json
 
 import msgspec
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 import tiny
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import remove_task
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.nn.load import load_trunk
@@ -20,7 +22,7 @@ from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse, Mixed, text_examples
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import _alone, train_together
-from polyhead.train.lineage import lineage_of
+from polyhead.train.lineage import LINEAGE, lineage_of
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 from polyhead.trunk_data import arrays_digest
@@ -168,6 +170,35 @@ def test_the_same_again_is_kept_and_other_data_is_refused(home, tmp_path):
     with pytest.raises(BundleError, match="name another bundle"):
         train_together(project(home, "mood", "urgency", bundle=made.bundle), folder=home)
     assert set(Bundle.open(made.bundle).tasks) == {"mood", "same"}
+
+
+def test_a_trunk_without_heads_is_not_trained_again_and_keeps_its_scores(home, tmp_path, monkeypatch):
+    """The bundle has no task that could hold them; the same command used to come back with none."""
+    recipe = msgspec.structs.replace(RECIPE, heads="strip")
+    made = project(home, "mood", "same", recipe=recipe, bundle=str(tmp_path / "learned"))
+    first = train_together(made, folder=home)
+    monkeypatch.setattr(JointCourse, "learn", lambda *_: pytest.fail("it is trained again"))
+    again = train_together(made, folder=home)
+    assert set(again.scores) == {"mood", "same"} and set(again.scores["mood"]) == {"validation", "test"}
+    assert again == msgspec.structs.replace(first, kept=True, seconds=again.seconds)
+
+
+def test_a_lineage_says_on_how_many_processes_and_how_a_trunk_was_learned(home, tmp_path):
+    """One that was written before these were kept is read as well, and gives the scores that it has."""
+    made = project(home, "mood", "same", bundle=str(tmp_path / "learned"))
+    first = train_together(made, folder=home)
+    found = lineage_of(tmp_path / "learned")
+    assert found.processes == 1 and found.numerics["precision"] == "float32"
+    file = tmp_path / "learned" / "trunk" / LINEAGE
+    older = json.loads(file.read_text())
+    for name in ("processes", "numerics", "scores"):
+        del older[name]
+    file.write_text(json.dumps(older))
+    assert lineage_of(tmp_path / "learned").processes is None
+    assert train_together(made, folder=home).scores == first.scores
+    remove_task(tmp_path / "learned", "same")
+    again = train_together(made, folder=home).scores
+    assert again["mood"] == first.scores["mood"] and again["same"] == {"validation": found.validation["same"]}
 
 
 def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):

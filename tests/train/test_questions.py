@@ -10,21 +10,23 @@ import torch
 import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.project import Branch, Pooled, Project, TaskEntry, Training, TrunkChoice
+from polyhead.project import Project, TaskEntry, Training, TrunkChoice
+from polyhead.recipe import Joint
 from polyhead.sharing.pooled import PooledPart
+from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenise import Tokeniser
 from polyhead.train.branch_run import Branches
 from polyhead.train.events import Events
-from polyhead.train.examples import outputs_of
+from polyhead.train.examples import TextExamples, outputs_of
 from polyhead.train.extract import Extractor
-from polyhead.train.fine_tune import FineTuned, TextExamples
 from polyhead.train.loss import LOSSES, UNLABELLED
 from polyhead.train.prepare import prepare, single_inputs
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import examples_of, paths_of, train_task, wanted
+from polyhead.train.together import Together
 
 THINGS, PLAIN = (
     ("lamp", "kettle", "phone", "box"),
@@ -99,8 +101,17 @@ def filled(home, folder, prepared, *, max_tokens=None):
     data = load_trunk(str(home / "trunk"), max_tokens=max_tokens)
     extractor = Extractor(data, folder=folder, precision="float32")
     (path,) = paths_of(prepared, extractor, Codec(name="float32"))
-    extractor.fill(wanted(prepared, path))
+    extractor.fill(wanted(prepared, path, extractor))
     return extractor, path
+
+
+def both(extractor, name, path):
+    """A part over kept features, and the trunk and the same part over texts; both answer the task."""
+    recipe = Joint(layer_dropout=0.0)
+    live = Together(extractor.data, {name: path}, training=TRAINING, recipe=recipe, bfloat16=False).eval()
+    part = PooledPart(path, 16).eval()
+    part.load_state_dict(live.model.parts[name].state_dict())
+    return part, live.bound(name)
 
 
 def equal(one, other, atol=1e-5):
@@ -115,10 +126,7 @@ def test_kept_features_and_live_texts_give_the_same_outputs_batches_and_losses(h
     extractor, path = filled(home, tmp_path, prepared, max_tokens=12)
     kept = examples_of(prepared, prepared.train, path, extractor)
     examples = prepared.train.examples
-    part = PooledPart(path, 16, generator=torch.Generator().manual_seed(4)).eval()
-    live = FineTuned(
-        extractor.data, path, dropout=0.0, bfloat16=False, generator=torch.Generator().manual_seed(4)
-    ).eval()
+    part, live = both(extractor, name, path)
     texts = TextExamples(extractor.tokeniser, examples.inputs, examples.targets, examples.words)
     whole = outputs_of(part, kept)
     equal(whole, outputs_of(live, texts))
@@ -144,16 +152,13 @@ def test_each_option_is_read_once_and_belongs_to_its_question(home, tmp_path):
     assert alone == [pair for question in examples.inputs for pair in question.pairs]
     extractor, path = filled(home, tmp_path, prepared)
     kept = examples_of(prepared, prepared.train, path, extractor)
-    module = PooledPart(path, 16, generator=torch.Generator().manual_seed(4)).eval()
+    module, live = both(extractor, "choice", path)
     whole = outputs_of(module, kept)
     assert [row.shape for row in whole] == [(len(question.options),) for question in examples.inputs]
     turned = [
         msgspec.structs.replace(question, options=question.options[::-1]) for question in examples.inputs
     ]
     texts = TextExamples(extractor.tokeniser, turned, [np.zeros((), np.int64)] * len(turned))
-    live = FineTuned(
-        extractor.data, path, dropout=0.0, bfloat16=False, generator=torch.Generator().manual_seed(4)
-    ).eval()
     equal([row[::-1] for row in outputs_of(live, texts)], whole)
     batch = kept.batch(np.array([3, 0]))
     sizes = [len(examples.inputs[i].options) for i in (3, 0)]
@@ -198,7 +203,7 @@ def test_a_branch_and_its_student_learn_on_kept_states(home, tmp_path, name):
     prepared = prepared_of(home, name, strategy=strategy, training=training)
     extractor = Extractor(load_trunk(str(home / "trunk")), folder=tmp_path, precision="float32")
     branches = Branches(prepared, strategy, extractor, precision="float32")
-    extractor.fill(wanted_taps(prepared, branches.path(2), precision="float32"))
+    extractor.fill(wanted_taps(prepared, branches.path(2), extractor))
     teacher = branches.teacher(2)
     losses = [row["loss"] for row in teacher.fitted.history]
     assert losses[-1] < losses[0], losses

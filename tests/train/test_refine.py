@@ -11,6 +11,7 @@ from polyhead.nn.load import load_trunk
 from polyhead.recipe import Joint
 from polyhead.tasks.read import Examples
 from polyhead.train import fit as fitting
+from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.prepare import prepare
@@ -85,6 +86,31 @@ def test_ties_go_to_the_first(home, data):
     assert (
         refine(prepared(home, "mood"), data, search=still, precision="float32").chosen == still.candidates[0]
     )
+
+
+def test_a_candidate_that_does_not_stay_finite_has_failed_and_the_search_goes_on(home, data):
+    """The first rate overflows float32 in one step; the second alone is chosen, as if it had been tried alone."""
+    one = prepared(home, "mood")
+    wild = Search(learning_rates=(1e38, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))
+    lines = []
+    found = refine(one, data, search=wild, precision="float32", events=Events(say=lines.append))
+    failed, fine = found.tried
+    assert failed.score is failed.best_epoch is None and "not finite" in failed.error
+    assert any("rate 1e+38" in line and failed.error in line for line in lines)
+    alone = refine(
+        one, data, search=msgspec.structs.replace(wild, learning_rates=(3e-3,)), precision="float32"
+    )
+    assert (fine,) == alone.tried and not fine.error
+    assert found.chosen == fine.candidate and found.scores == alone.scores
+
+
+def test_a_search_of_which_all_fail_names_every_failure(home, data):
+    wild = Search(learning_rates=(1e38, 2e38), epsilons=(1e-8,), dropouts=(0.0,))
+    with pytest.raises(TrainError, match="'mood'") as caught:
+        refine(prepared(home, "mood"), data, search=wild, precision="float32")
+    said = str(caught.value)
+    assert "rate 1e+38 epsilon 1e-08" in said and "rate 2e+38" in said and said.count("not finite") == 2
+    assert [tried.candidate for tried in caught.value.tried] == list(wild.candidates)
 
 
 def test_the_test_split_is_read_once(home, data, monkeypatch):

@@ -20,7 +20,8 @@ from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
-from polyhead.project import Pooled, with_seed
+from polyhead.project import with_seed
+from polyhead.strategy import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.train import extract as extraction
 from polyhead.train import fit as fitting

@@ -1,10 +1,12 @@
 """What a run says before, while and after it works: plan, progress, events, card, probes, splits, numerics."""
 
 import json
+from contextlib import nullcontext
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 import tiny
 from polyhead.errors import BadName, EmptyData
@@ -139,6 +141,21 @@ def test_events_are_one_json_object_a_line(tmp_path):
 def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypatch):
     assert precision_of(Training(precision="float32")) == "float32"
     for native, expected in ((True, "bfloat16"), (False, "float32")):
-        monkeypatch.setattr("polyhead.train.numerics.has_native_bfloat16", lambda native=native: native)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
         assert precision_of(Training()) == expected
     assert set(numerics("float32")) == {"backend", "precision", "version", "processor"}
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
+def test_precision_auto_is_what_the_device_has_that_trains(monkeypatch, native):
+    """A CUDA device without bfloat16 of its own emulates it, which torch counts as support unless told not to."""
+    asked = []
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: not native)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: asked.append(device) or nullcontext())
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card of {device}")
+    assert precision_of(Training(), "cuda:1") == ("bfloat16" if native else "float32")
+    assert precision_of(Training(), "cpu") == ("float32" if native else "bfloat16")
+    assert asked == ["cuda:1"] and numerics("float32", "cuda:1")["processor"] == "card of cuda:1"

@@ -13,13 +13,14 @@ import tiny
 from pair import Job, course_of, learn
 from polyhead.config import to_value
 from polyhead.errors import ConfigError, MissingExtra
-from polyhead.project import Branch
 from polyhead.recipe import Joint, Sampling
+from polyhead.strategy import Branch
 from polyhead.train import events as telling
 from polyhead.train.devices import Place, on
 from polyhead.train.events import Events, Meter, Update, tensorboard
 from polyhead.train.fit import Batch
 from polyhead.train.joint import Mixed
+from polyhead.train.joint_run import batches_in_a_pass
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 
 NAMES = ("mood", "urgency", "names", "same")
@@ -138,6 +139,28 @@ def test_a_run_under_a_budget_stays_within_it_and_goes_on_where_it_stopped(home,
     again = learn(Place(), kept)
     assert again["seen"] == straight["seen"] and again["epochs"] == 1
     assert all(again["arrays"][n].tobytes() == a.tobytes() for n, a in straight["arrays"].items())
+
+
+def test_what_is_expected_before_training_counts_what_a_budget_gives(home):
+    """Against the passes that a run really reads; by `batch` alone they would be overstated more than twice."""
+    turns = with_(tokens=40, sampling=Sampling(kind="round_robin"), steps=30)
+    made = course_of(job(home, recipe=turns), Place())
+    feed = Mixed(made.examples, made.mixture, TRAINING, tokens=40)
+    for epoch in range(TRAINING.epochs):
+        list(feed.updates(epoch))
+    read = {name: feed.state()[name][2] / examples.count for name, examples in made.examples.items()}
+    in_a_pass = batches_in_a_pass(made)
+    expected = {one.task: one for one in made.mixture.expected(in_a_pass)}
+    assert {name: one.passes for name, one in expected.items()} == pytest.approx(read, rel=0.1)
+    assert all(one.passes > 2 * read[one.task] for one in made.mixture.expected())
+    heading, *rows = made.mixture.lines(in_a_pass)
+    assert f"at most {TRAINING.batch} examples and 40 tokens" in heading
+    assert [row.split()[-2] for row in rows] == [f"{one.passes:.2f}" for one in expected.values()]
+
+
+def test_without_a_budget_a_pass_is_counted_by_examples(home):
+    made = course_of(job(home), Place())
+    assert made.mixture.lines(batches_in_a_pass(made)) == made.mixture.lines()
 
 
 def test_bf16_computes_the_trunk_and_stores_nothing(home):

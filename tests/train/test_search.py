@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polyhead.project import Branch
+from polyhead.strategy import Branch
 from polyhead.train import fit as fitting
 from polyhead.train.search import Candidate, grid, halving, spread
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed

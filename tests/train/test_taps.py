@@ -9,15 +9,15 @@ import tiny
 from polyhead import plan
 from polyhead.model import Model
 from polyhead.nn.trunk import Trunk
-from polyhead.project import Branch
-from polyhead.sharing.branch import arrays_of_part, branch_path, tap_path
+from polyhead.sharing.branch import branch_path, tap_path
+from polyhead.sharing.make import arrays_of_part
+from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
 from polyhead.train.branch_run import Branches
-from polyhead.train.examples import outputs_of
+from polyhead.train.examples import TextExamples, outputs_of
 from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
-from polyhead.train.fine_tune import TextExamples
 from polyhead.train.loss import LOSSES, UNLABELLED
 from polyhead.train.prepare import single_inputs
 from polyhead.train.taps import tap_examples, wanted_taps
@@ -122,9 +122,7 @@ def test_every_distinct_text_is_read_once_for_all_taps(home, tmp_path, name):
     extractor = extractor_of(home, tmp_path)
     prepared = prepared_of(home, name)
     branches = branches_of(home, extractor, name, depths=())
-    wanted = [
-        w for tap in range(DEPTH) for w in wanted_taps(prepared, path_at(branches, tap), precision="float32")
-    ]
+    wanted = [w for tap in range(DEPTH) for w in wanted_taps(prepared, path_at(branches, tap), extractor)]
     texts = {
         text
         for split in prepared.splits
@@ -142,7 +140,7 @@ def test_tasks_over_the_same_texts_share_what_is_kept(home, tmp_path):
     branches_of(home, extractor, "mood")
     prepared = prepared_of(home, "names")
     path = branches_of(home, extractor, "names", depths=()).path(2)
-    assert extractor.fill(wanted_taps(prepared, path, precision="float32")).passes == 0
+    assert extractor.fill(wanted_taps(prepared, path, extractor)).passes == 0
 
 
 def model_outputs(extractor, prepared, path, part):
@@ -384,7 +382,7 @@ def test_words_that_no_token_stands_for_teach_nothing_and_have_no_answer(home, t
     prepared = prepared_of(home, "names")
     branches = Branches(prepared, STRATEGY, extractor, precision="float32")
     path = branches.path(1)
-    done = extractor.fill(wanted_taps(prepared, path, precision="float32"))
+    done = extractor.fill(wanted_taps(prepared, path, extractor))
     assert done.cut > 0
     teacher = [np.where(np.arange(len(t))[:, None] < 6, 1.0, np.nan) * np.ones((1, 3)) for t in
                prepared.train.examples.targets]  # fmt: skip

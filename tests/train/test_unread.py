@@ -5,8 +5,9 @@ import pytest
 
 import tiny
 from polyhead.errors import EmptyData
-from polyhead.project import Branch, Pooled, Project, TaskEntry, Training, TrunkChoice
+from polyhead.project import Project, TaskEntry, Training, TrunkChoice
 from polyhead.recipe import Joint
+from polyhead.strategy import Branch, Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.events import Events
 from polyhead.train.joint_run import train_together

@@ -5,14 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.model import Model
 from polyhead.nn.load import load_trunk
-from polyhead.plan import Embed, Head, Layers, Pool, merge
-from polyhead.project import Branch
+from polyhead.plan import Embed, Head, Layers, Pool
+from polyhead.recipe import Joint
+from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.distil import distilled
-from polyhead.train.fine_tune import FineTuned, TextExamples
-from polyhead.train.whole import restore_whole, train_whole, whole_path
+from polyhead.train.examples import TextExamples
+from polyhead.train.together import Together
+from polyhead.train.whole import lowest, restore_whole, train_whole, whole_path
 from polyhead.trunk_data import arrays_digest
 from tiny_branch import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
 
@@ -60,7 +61,7 @@ def test_the_path_is_first_position_tanh_layer_output(home):
 def test_every_array_moves_the_embeddings_too_and_the_shared_trunk_does_not(home, extractor, whole):
     before = arrays_digest(load_trunk(str(home / "trunk")).arrays)
     assert arrays_digest(extractor.trunk.to_arrays()) == before == arrays_digest(extractor.data.arrays)
-    moved = {name: value.numpy() for name, value in whole.module.trunk.state_dict().items()}
+    moved = {name: value.numpy() for name, value in whole.weights["trunk"].state_dict().items()}
     assert set(moved) == set(extractor.data.arrays)
     still = {name for name, array in moved.items() if np.array_equal(array, extractor.data.arrays[name])}
     assert not {name for name in still if not name.endswith("key.bias")}, still
@@ -70,9 +71,9 @@ def test_every_array_moves_the_embeddings_too_and_the_shared_trunk_does_not(home
 
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_a_model_of_fewer_layers_starts_as_the_lowest_of_the_trunk(home, extractor, layers):
-    module = trained(home, extractor, layers=layers, training=STILL).module
-    assert len(module.trunk.layers) == layers
-    for name, value in module.trunk.state_dict().items():
+    trunk = trained(home, extractor, layers=layers, training=STILL).weights["trunk"]
+    assert len(trunk.layers) == layers
+    for name, value in trunk.state_dict().items():
         np.testing.assert_allclose(value, extractor.data.arrays[name], rtol=0, atol=1e-25, err_msg=name)
 
 
@@ -84,8 +85,8 @@ def test_a_model_of_half_depth_starts_as_its_teachers_embeddings_bottommost_laye
     teacher.save(tmp_path / "teacher.pt")
     student = trained(
         home, extractor, name, layers=2, training=STILL, teacher=tmp_path / "teacher.pt"
-    ).module.state_dict()
-    known = teacher.module.state_dict()
+    ).weights.state_dict()
+    known = teacher.weights.state_dict()
     assert set(student) == {n for n in known if not n.startswith("trunk.layers.2.")}
     for part, value in student.items():
         np.testing.assert_allclose(value, known[part], rtol=0, atol=1e-25, err_msg=part)
@@ -153,20 +154,28 @@ def test_dropout_of_the_layers_is_the_strategys_and_acts_in_training_alone(home,
 
 @pytest.mark.parametrize("positions", ["first", "mean"])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_fine_tuned_model_is_its_trunk_and_part_run_by_their_plan(home, extractor, layers, positions):
-    """The last layer computes one position where one is read; the plan's own run computes all of them."""
+def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(
+    home, extractor, layers, positions
+):
+    """The last layer computes one position where one is read; here all are computed, and pooled by hand."""
     prepared = prepared_of(home, "mood")
     path = whole_path(prepared, layers, 16)
     nodes = [Pool(positions=positions) if isinstance(node, Pool) else node for node in path.nodes]
     path = msgspec.structs.replace(path, nodes=tuple(nodes))
-    module = FineTuned(
-        extractor.data, path, dropout=0.0, bfloat16=False, generator=torch.Generator().manual_seed(0)
+    module = Together(
+        lowest(extractor.data, layers),
+        {"mood": path},
+        training=TRAINING,
+        recipe=Joint(layer_dropout=0.5),
+        bfloat16=False,
     ).eval()
     examples = TextExamples(
         extractor.tokeniser, prepared.train.examples.inputs, prepared.train.examples.targets
     )
     (batch,) = examples.batch(np.arange(32)).arguments
-    model = Model(extractor.trunk, {"mood": module.part}).eval()
     with torch.inference_mode():
-        expected = model(merge({"mood": path}), batch)["mood"]
-        torch.testing.assert_close(module(batch), expected, atol=1e-5, rtol=0)
+        states = extractor.trunk.start(batch.ids, batch.mask, segments=batch.segments)
+        hidden, mask = extractor.trunk.go_on(states, stop=layers).last, batch.mask[..., None]
+        pooled = hidden[:, 0] if positions == "first" else (hidden * mask).sum(dim=1) / mask.sum(dim=1)
+        expected = module.model.parts["mood"](pooled[:, None, None], batch.mask[:, :1])
+        torch.testing.assert_close(module("mood", batch), expected, atol=1e-5, rtol=0)

@@ -3,8 +3,9 @@
 To change the format: (1) write a golden bundle of the number that ends into `tests/formats/v<number>/` if it
 is not there yet; (2) move what reads that number into `bundle/old/v<number>.py` and list it in
 `bundle/old/__init__.py`; (3) add one to FORMAT; (4) say in `docs/bundle-format.md` what changed and why, and
-keep the golden bundle's test. A new digest rule is a change of format. A reader refuses numbers that it does
-not know; it never guesses.
+keep the golden bundle's test. A new digest rule or default is a change of format. A new key is not where it is written
+only if it says something (`manifest.FIRST_KEYS`): a reader of before refuses the key by its name, and reads all else. A
+reader refuses numbers that it does not know; it never guesses.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ FORMAT = 1
 BUNDLE = "bundle.json"
 TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safetensors", "tokenizer.json"
 TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
+FAMILIES, FAMILY = "families", "family.json"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
 CERTIFICATES = "certificates"
 LOCK = ".lock"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,16 +24,14 @@ from polyhead.bundle.format import (
     TRUNK,
     TRUNK_RECORD,
 )
-from polyhead.config import Value, ValueT, from_json, to_json
+from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, titled
+from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk
 from polyhead.plan import TRUNK as TRUNK_OWNER
-from polyhead.plan import Path, digest, owners_of
+from polyhead.plan import Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk_data import TextSettings, trunk_digest
-
-# Of a task, when format 1 was made.
-FIRST_KEYS = ("name", "kind", "labels", "pair", "metric", "threshold", "range", "positive", "long_texts")
 
 
 class Live(Value, frozen=True, kw_only=True):
@@ -42,12 +41,24 @@ class Live(Value, frozen=True, kw_only=True):
     record: str
 
 
-class BundleFile(Value, frozen=True, kw_only=True):
+class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
     """bundle.json: the only file that ever changes."""
 
     format: int
     trunk: str  # digest
     tasks: dict[str, Live]
+    families: dict[str, Live] = {}  # by owner; written where there are any
+
+    @property
+    def lines(self) -> dict[str, Live]:
+        """The live version of everything that owns arrays, by owner."""
+        return {owner_named(name): live for name, live in self.tasks.items()} | self.families
+
+    def of(self, lines: Mapping[str, Live]) -> BundleFile:
+        """The same with these live versions, by owner."""
+        tasks = {name: lines[owner] for owner in lines if (name := owner.removeprefix(TASK_OF)) != owner}
+        families = {owner: live for owner, live in lines.items() if is_family(owner)}
+        return msgspec.structs.replace(self, tasks=tasks, families=families)
 
 
 class TrunkRecord(Value, frozen=True, kw_only=True):
@@ -76,6 +87,18 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     arrays: str = ""  # their digest, `trunk_data.arrays_digest`
     files: dict[str, str] = {}  # SHA-256 of part.safetensors, scores.json and probes.jsonl
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
+    needs: dict[str, str] = {}  # owner -> digest of its arrays: families and other tasks that the path reads
+
+
+# Of the values in task.json, when format 1 was made.
+FIRST_KEYS: Mapping[type, tuple[str, ...]] = {
+    TaskRecord: ("task", "path", "trunk", "prefix", "owner", "arrays", "files", "trained_with"),
+    Task: ("name", "kind", "labels", "pair", "metric", "threshold", "range", "positive", "long_texts"),
+    Embed: ("trunk", "prompts", "isolated"),
+    Layers: ("start", "stop", "weights", "delta", "width", "feed_forward", "heads", "enter", "leave"),
+    Delta: ("kind", "part", "size", "heads", "tied"),
+    Head: ("kind", "width", "part", "hidden", "bias", "separate"),
+}
 
 
 def read_bundle_file(root: FilePath) -> BundleFile:
@@ -159,14 +182,19 @@ def task_json(record: TaskRecord) -> bytes:
 
     Readers of before refuse keys that they do not know, and so still read every task that they can run.
     """
-    plain = msgspec.to_builtins(record)
-    for node in plain["path"]["nodes"]:
-        if node.get("activation") == "tanh":
-            del node["activation"]
-    for field in msgspec.structs.fields(Task):
-        if field.name not in FIRST_KEYS and plain["task"][field.name] == field.default:
-            del plain["task"][field.name]
-    return to_json(plain)
+    return to_json(_written(record))
+
+
+def _written(value: Any) -> Any:
+    """Plain data without the keys that are not among the first and say no more than their default."""
+    if isinstance(value, msgspec.Struct):
+        config, first, changed = value.__struct_config__, FIRST_KEYS.get(type(value)), changed_fields(value)
+        names = [n for n in value.__struct_fields__ if first is None or n in first or n in changed]
+        kept = {name: _written(getattr(value, name)) for name in names}
+        return kept if config.tag is None else {config.tag_field: config.tag, **kept}
+    if isinstance(value, dict):
+        return {key: _written(item) for key, item in value.items()}
+    return [_written(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
@@ -184,13 +212,11 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
         raise BundleError(
             f"the part of task '{name}' has another owner", got=record.owner, allowed=owner_of(record.task)
         )
-    foreign = set(owners_of(record.path)) - {TRUNK_OWNER, record.owner}
-    if foreign:
+    if sorted(record.needs) != (foreign := foreign_owners(record)):
         raise BundleError(
-            f"task '{name}' reads arrays that are not its own",
-            got=sorted(foreign),
-            allowed=[TRUNK_OWNER, record.owner],
-            do="give the task a part of its own; format 1 keeps no families",
+            f"the record of task '{name}' does not say which arrays of others it needs",
+            got=sorted(record.needs),
+            allowed=foreign,
         )
     deepest = max((n.stop for n in record.path.layers if n.weights == TRUNK_OWNER), default=0)
     if deepest > shape.layers or any(n.stop > LARGEST_DEPTH for n in record.path.layers):
@@ -208,35 +234,54 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
         )
 
 
+def foreign_owners(record: TaskRecord) -> list[str]:
+    """Whose arrays the task reads beside the trunk's and its own.
+
+    Raises BundleError unless they are families, and other tasks of which it reads the prompt.
+    """
+    own, path = {TRUNK_OWNER, owner_of(record.task)}, record.path
+    foreign = sorted(set(owners_of(path)) - own)
+    beyond = {owner for node in path.nodes[1:] for owner in owners_of_node(node)}
+    wrong = [o for o in foreign if not is_family(o) and (o in beyond or not o.startswith(TASK_OF))]
+    if wrong:
+        raise BundleError(
+            f"task '{record.task.name}' reads arrays that are not its own",
+            got=wrong,
+            allowed=[*sorted(own), "families", "prompts of other tasks"],
+            do="give the task a part of its own, or its tasks a family",
+        )
+    for owner in foreign:
+        if is_family(owner):
+            check_family(owner)
+        else:
+            check_name(owner.removeprefix(TASK_OF))
+    return foreign
+
+
 def prefix_of(record: TaskRecord) -> str:
     """The digest of the value that a store keeps for this task."""
-    stored = record.path.stored()
-    parts = {owner: record.arrays for owner in owners_of(stored) if owner != TRUNK_OWNER}
-    return digest(stored, parts)
+    stored, known = record.path.stored(), {record.owner: record.arrays, **record.needs}
+    return digest(stored, {owner: known[owner] for owner in owners_of(stored) if owner != TRUNK_OWNER})
 
 
-def renamed(record: TaskRecord, name: str) -> TaskRecord:
-    """The record of the same task under another name: its arrays get another owner, so its path another digest."""
-    task = msgspec.structs.replace(record.task, name=name)
-    old, new = owner_of(record.task), owner_of(task)
-    return msgspec.structs.replace(
-        record,
-        task=task,
-        path=Path(nodes=tuple(_owned(node, old, new) for node in record.path.nodes)),
-        owner=new,
-        prefix="",
-        files={},
-    )
+def renamed(record: TaskRecord, owners: Mapping[str, str]) -> TaskRecord:
+    """The same task where owners have other names (old -> new), its own or others: in its path, needs and prefix."""
+    owner = owners.get(record.owner, record.owner)
+    task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
+    path = Path(nodes=tuple(_owned(node, owners) for node in record.path.nodes))
+    needs = {owners.get(other, other): needed for other, needed in record.needs.items()}
+    found = msgspec.structs.replace(record, task=task, path=path, owner=owner, needs=needs)
+    return msgspec.structs.replace(found, prefix=prefix_of(found))
 
 
-def _owned(value: Any, old: str, new: str) -> Any:
-    """The value with its owner changed wherever a field names it: nodes, their prompts, their deltas."""
+def _owned(value: Any, owners: Mapping[str, str]) -> Any:
+    """The value with its owners changed wherever a field names them: nodes, their prompts, their deltas."""
     if isinstance(value, msgspec.Struct):
-        fields = {name: _owned(getattr(value, name), old, new) for name in value.__struct_fields__}
+        fields = {name: _owned(getattr(value, name), owners) for name in value.__struct_fields__}
         return msgspec.structs.replace(value, **fields)
     if isinstance(value, tuple):
-        return tuple(_owned(item, old, new) for item in value)
-    return new if value == old and isinstance(value, str) else value
+        return tuple(_owned(item, owners) for item in value)
+    return owners.get(value, value) if isinstance(value, str) else value
 
 
 def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
@@ -258,12 +303,15 @@ class _Numbered(msgspec.Struct):
 
 
 def _check_bundle_file(found: BundleFile, path: FilePath) -> None:
-    for name, live in found.tasks.items():
+    for name in found.tasks:
         check_name(name)
+    for owner in found.families:
+        check_family(owner)
+    for owner, live in found.lines.items():
         if not re.fullmatch(r"v\d{4,9}", live.version):
             raise CorruptFile(
-                f"{path}: task '{name}' has no version", got=live.version, allowed="v0001 and up"
+                f"{path}: {titled(owner)} has no version", got=live.version, allowed="v0001 and up"
             )
-    for value in (found.trunk, *(live.record for live in found.tasks.values())):
+    for value in (found.trunk, *(live.record for live in found.lines.values())):
         if not re.fullmatch(r"[0-9a-f]{64}", value):
             raise CorruptFile(f"{path} holds something that is no digest", got=value)

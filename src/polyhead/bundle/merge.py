@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import check_hash, open_inside, replace_file, sync_folder, write_file, writing
+import msgspec
+
+from polyhead.bundle.files import check_hash, open_inside, sync_folder, write_file, writing
 from polyhead.bundle.format import (
-    BUNDLE,
     CARD,
+    FAMILY,
     FORMAT,
     PART,
     PROBES,
@@ -26,10 +28,27 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file, read_trunk_record
+from polyhead.bundle.lines import check_free, live_owned
+from polyhead.bundle.manifest import (
+    BundleFile,
+    TaskRecord,
+    read_bundle_file,
+    read_trunk_record,
+    renamed,
+    task_json,
+)
+from polyhead.bundle.owners import (
+    Owned,
+    is_family,
+    listed,
+    new_names,
+    owner_named,
+    place_of,
+    task_names,
+)
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle
-from polyhead.bundle.write import listed, new_versions
+from polyhead.bundle.write import New, new_versions
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 
@@ -68,26 +87,47 @@ def copy_task(source: Bundle, name: str, target: Bundle, *, replace: bool = Fals
 
 
 def copy_tasks(
-    source: Bundle, names: Sequence[str], target: Bundle, *, replace: bool = False
+    source: Bundle,
+    names: Sequence[str],
+    target: Bundle,
+    *,
+    replace: bool = False,
+    called: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Copies tasks' live versions to a bundle of the same trunk, byte for byte, and makes all live there in one step.
 
-    Gives the new versions' names, by task. All or nothing, also under a kill. Raises BadName for a name that is taken
-    and not to be replaced, WrongTrunk for another trunk, CorruptFile for a file that is not as it was written.
+    `called` gives some of them other names; their task.json, and those of tasks that read their arrays, are written
+    anew. Families that the tasks read come with them, under another name where theirs is taken by other arrays. Gives
+    the new versions' names, by task. All or nothing, also under a kill. Raises BadName for a name that is taken and
+    not to be replaced, WrongTrunk for another trunk, CorruptFile for a file that is not as it was written, BundleError
+    for some of the tasks that stand or fall together without the others.
     """
     root = target.root
-    if source.root.resolve() == root.resolve():
+    if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
         raise BundleError(f"{root} cannot give {listed(names)} to itself", do="name another bundle")
     _check_trunks([target, source])
     taken = _taken(source, names, target)
+    owners = {owner_named(name): owner_named((called or {}).get(name, name)) for name in taken.lines}
     with writing(root, f"{listed(names)} cannot be copied to {root}"):
         bundle = read_bundle_file(root)
-        for name in taken.lines:
-            for other in bundle.tasks:
-                if other != name or not replace:
-                    _check_apart(name, source.root, other, root)
-        writers = {name: partial(_copy_version, taken, name) for name in taken.lines}
-        return new_versions(root, bundle, writers)
+        _check_names(owners, source, root, bundle, replace=replace)
+        there = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
+        made = new_versions(root, bundle, _copies(taken, owners, there))
+    return {name: made[owner_named(name)] for name in task_names(owners.values())}
+
+
+def _check_names(
+    owners: Mapping[str, str], source: Bundle, root: FilePath, bundle: BundleFile, *, replace: bool
+) -> None:
+    """Raises BadName unless tasks may have these new names (owner in the source -> owner here)."""
+    there = list(bundle.lines)
+    for old, owner in owners.items():
+        (name,) = task_names([owner])
+        for other in bundle.tasks if old == owner else ():
+            if other != name or not replace:
+                _check_apart(name, source.root, other, root)
+        check_free(there, owner, replace and owner not in there[len(bundle.lines) :])
+        there.append(owner)
 
 
 def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
@@ -181,16 +221,34 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
 
 
 def _write(root: FilePath, trunk: Bundle, chosen: Mapping[str, Bundle]) -> None:
-    (root / TASKS).mkdir(parents=True)
+    root.mkdir()
     _copy_trunk(trunk, root / TRUNK)
-    live = {}
-    for name, source in chosen.items():
-        version = "v0001"
-        (root / TASKS / name).mkdir()
-        live[name] = Live(version=version, record=_copy_version(source, name, root / TASKS / name / version))
-        sync_folder(root / TASKS / name)
-    sync_folder(root / TASKS)
-    replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=trunk.digest, tasks=live)))
+    new: dict[str, New] = {}
+    for source in dict.fromkeys(chosen.values()):
+        owners = {owner: owner for owner in map(owner_named, source.lines)}
+        new |= _copies(source, owners, {owner: one.owned for owner, one in new.items()})
+    with writing(root, f"{root} cannot be written"):
+        new_versions(root, BundleFile(format=FORMAT, trunk=trunk.digest, tasks={}), new)
+
+
+def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned | None]) -> dict[str, New]:
+    """What copies the source's tasks and the families they read, by the owners' new names; `there` is in the target."""
+    records = source.tasks
+    needed = {o: d for record in records.values() for o, d in record.needs.items() if is_family(o)}
+    left = {need for o, one in there.items() if o not in owners.values() and one for need in one.needs}
+    families = {o: one.arrays if one else "" for o, one in there.items() if is_family(o)}
+    names = {**owners, **new_names(needed, families, free=set(families) - left)}
+    others = {old: new for old, new in names.items() if old != new}
+    found = {}
+    for family, digest in needed.items():
+        if families.get(names[family]) != digest:
+            copy = partial(_copy_family, source, family, names[family])
+            found[names[family]] = New(owned=Owned(arrays=digest), write=copy)
+    for name, record in records.items():
+        moved = renamed(record, others) if others.keys() & {record.owner, *record.needs} else record
+        copy = partial(_copy_version, source, name, moved)
+        found[moved.owner] = New(owned=Owned(arrays=moved.arrays, needs=moved.needs), write=copy)
+    return found
 
 
 def _copy_trunk(source: Bundle, folder: FilePath) -> None:
@@ -203,16 +261,33 @@ def _copy_trunk(source: Bundle, folder: FilePath) -> None:
     sync_folder(folder)
 
 
-def _copy_version(source: Bundle, name: str, folder: FilePath) -> str:
-    """All files of a task's live version into a new folder; the SHA-256 of its task.json, which comes last."""
+def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePath) -> str:
+    """All files of a task's live version into a new folder; the SHA-256 of its task.json, which comes last.
+
+    `record` is the task's, or says otherwise what owners are called.
+    """
     source.part(name)
-    record, place = source.tasks[name], (TASKS, name, source.version(name))
+    source.others(name)
+    place = (TASKS, name, source.version(name))
     folder.mkdir()
     for file in (PART, SCORES, PROBES):
         _copy(source.root, (*place, file), folder, record.files.get(file, ""))
     if os.path.lexists(source.root.joinpath(*place, CARD)):
         _copy(source.root, (*place, CARD), folder, None)  # people may edit a card
-    hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
+    if record == source.tasks[name]:
+        hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
+    else:
+        hashed = write_file(folder / TASK, [task_json(record)])
+    sync_folder(folder)
+    return hashed
+
+
+def _copy_family(source: Bundle, family: str, called: str, folder: FilePath) -> str:
+    """The same of a family, its arrays byte for byte; the SHA-256 of its family.json."""
+    record, place = source.family(family), (*place_of(family), source.families[family].version)
+    folder.mkdir()
+    _copy(source.root, (*place, PART), folder, record.part)
+    hashed = write_file(folder / FAMILY, [to_json(msgspec.structs.replace(record, family=called))])
     sync_folder(folder)
     return hashed
 

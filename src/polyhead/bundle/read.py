@@ -13,17 +13,21 @@ import numpy as np
 
 from polyhead.architecture import Architecture
 from polyhead.bundle import write
+from polyhead.bundle.complete import check_read
+from polyhead.bundle.families import FamilyRecord, read_family
 from polyhead.bundle.files import check_hash, hash_inside, read_inside
 from polyhead.bundle.format import (
     LARGEST_TEXT,
     PART,
     PROBES,
     SCORES,
+    TASK,
     TASKS,
     TOKENIZER,
     TRUNK,
     WEIGHTS,
 )
+from polyhead.bundle.lines import versions
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -37,9 +41,11 @@ from polyhead.bundle.manifest import (
 )
 from polyhead.bundle.models import models_touched
 from polyhead.bundle.notes import Notes
+from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
+from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
-from polyhead.errors import CorruptFile, PolyheadError, UnknownTask
+from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.tasks.kinds import kind_of
 from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays
 
@@ -47,16 +53,20 @@ from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays
 class Bundle(Notes):
     """A trunk and its tasks. What changes on disk after `open` is seen by opening again."""
 
-    def __init__(self, root: FilePath, content: BundleFile) -> None:
+    def __init__(self, root: FilePath, content: BundleFile, whole: BundleFile | None = None) -> None:
         self.root, self._content = root, content
+        self._whole = whole or content  # of a view: with the owners that it does not show
+        self._records: dict[str, TaskRecord] = {}
+        self._families: dict[str, FamilyRecord] = {}
+        self._foreign: dict[str, dict[str, np.ndarray]] = {}
 
     @classmethod
     def open(cls, root: FilePath | str, *, verify: bool = True) -> Self:
         """The bundle in this folder.
 
-        `verify` hashes every small file (all task.json, trunk.json, tokenizer.json) at once; without it each
-        is hashed when first read. Arrays are always hashed when read. Raises BundleError, or one of its
-        kinds.
+        `verify` hashes every small file (all task.json, trunk.json, tokenizer.json) at once, and checks that every
+        task finds the arrays of others that it was made with; without it each is checked when first read. Arrays
+        are always hashed when read. Raises BundleError, or one of its kinds.
         """
         root = FilePath(root)
         bundle = cls(root, read_bundle_file(root))
@@ -82,16 +92,27 @@ class Bundle(Notes):
     @cached_property
     def tasks(self) -> Mapping[str, TaskRecord]:
         """The live version of every task, by name."""
-        shape = self.architecture
-        return {
-            name: read_task(self.root, name, live, trunk=self.digest, shape=shape)
-            for name, live in self._content.tasks.items()
-        }
+        return {name: self._record_of(name) for name in self._content.tasks}
 
     @property
     def lines(self) -> Mapping[str, Live]:
         """The live version of every task and the SHA-256 of its task.json, as bundle.json says."""
         return self._content.tasks
+
+    @property
+    def families(self) -> Mapping[str, Live]:
+        """The live version of every family and the SHA-256 of its family.json, by owner."""
+        return self._content.families
+
+    def groups(self) -> list[frozenset[str]]:
+        """Tasks that stand or fall together, since one reads the prompt of another; a task alone is in none."""
+        prompts = [
+            (owner_named(name), owner)
+            for name, record in self.tasks.items()
+            for owner in record.needs
+            if not is_family(owner)
+        ]
+        return [frozenset(task_names(owners)) for owners in connected(prompts)]
 
     def version(self, name: str) -> str:
         """The live version of a task, such as v0001."""
@@ -100,7 +121,7 @@ class Bundle(Notes):
     def versions(self, name: str) -> list[str]:
         """All versions of a task on disk, oldest first."""
         self._live(name)
-        return write.versions(self.root, name)
+        return versions(self.root, name)
 
     def trunk(self) -> TrunkData:
         """The trunk with its arrays, memory-mapped; hashed at the first call (0.1 s for 90 MB)."""
@@ -108,10 +129,8 @@ class Bundle(Notes):
 
     def part(self, name: str) -> dict[str, np.ndarray]:
         """The arrays that a task owns, memory-mapped, hashed and checked against the task's path."""
-        record = self._task(name)
-        arrays = read_arrays(self.root, *self._place(name), PART)
-        path = self.root.joinpath(*self._place(name), PART)
-        check_hash(path, arrays_digest(arrays), record.arrays)
+        record, path = self._task(name), self.root.joinpath(*self._place(name), PART)
+        arrays = self._arrays(self._place(name), record.arrays)
         try:
             check_arrays(
                 arrays, part_arrays(record.path, self.architecture, record.owner), owner=f"task '{name}'"
@@ -121,6 +140,33 @@ class Bundle(Notes):
                 f"{path} does not fit its task.json", got=error, do="restore the folder", path=path
             ) from None
         return arrays
+
+    def others(self, name: str) -> dict[str, dict[str, np.ndarray]]:
+        """The arrays that a task reads of each other owner but the trunk, memory-mapped, hashed and checked as its own.
+
+        Raises CorruptFile where they are not those that the task was made with.
+        """
+        self._check_needs(name)
+        record, found = self._task(name), {}
+        for owner in record.needs:
+            try:
+                found[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
+            except WeightsMismatch as error:
+                path = self.root.joinpath(*self._place(name), TASK)
+                raise CorruptFile(
+                    f"{path} does not fit the arrays that it needs",
+                    got=error,
+                    do="restore the folder",
+                    path=path,
+                ) from None
+        return found
+
+    def family(self, owner: str) -> FamilyRecord:
+        """The live record of a family."""
+        if owner not in self._families:
+            live = self._whole.families[owner]
+            self._families[owner] = read_family(self.root, owner, live, trunk=self.digest)
+        return self._families[owner]
 
     def headline(self, name: str) -> tuple[str, float | None]:
         """The task's metric and its value on the test split, else on the last split that has it."""
@@ -136,9 +182,19 @@ class Bundle(Notes):
 
     def touched(self) -> Iterator[PolyheadError]:
         """Hashes every live file; an error for each that is not as it was written, the trunk's files first."""
-        checks = itertools.chain([self._check_trunk_files, self.trunk], self._task_checks())
-        yield from _errors(checks)
+        yield from _errors(
+            itertools.chain(
+                [self._check_trunk_files, self.trunk],
+                *(self._family_checks(owner, live) for owner, live in self.families.items()),
+                self._task_checks(),
+                (partial(self.view({name: line}).others, name) for name, line in self.lines.items()),
+            )
+        )
         yield from models_touched(self.root)
+
+    def touched_family(self, owner: str, live: Live) -> Iterator[PolyheadError]:
+        """The same for the files of one version of a family."""
+        yield from _errors(self._family_checks(owner, live))
 
     def touched_tasks(self) -> Iterator[PolyheadError]:
         """The same for the files of the tasks alone."""
@@ -146,7 +202,8 @@ class Bundle(Notes):
 
     def view(self, lines: Mapping[str, Live]) -> Self:
         """The same trunk, loaded once for both, with these lines of bundle.json: fewer tasks, or other versions."""
-        made = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)))
+        whole = msgspec.structs.replace(self._whole, tasks={**self._whole.tasks, **lines})
+        made = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
         loaded = ("_record", "_trunk", "tokenizer")
         made.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
         return made
@@ -172,15 +229,43 @@ class Bundle(Notes):
 
     def remove_task(self, name: str) -> None:
         """Removes a task and all its versions; no other task is touched."""
-        write.remove_task(self.root, name)
+        remove_tasks(self.root, [name])
 
     def set_version(self, name: str, version: str) -> None:
         """Rolls a task back (or forward) to a version that is still on disk."""
-        write.set_version(self.root, name, version)
+        write.set_versions(self.root, {name: version})
 
     def _read_small_files(self) -> None:
         for name in ("tokenizer", "tasks"):
             getattr(self, name)
+        for owner in self.families:
+            self.family(owner)
+        for name in self.tasks:
+            self._check_needs(name)
+
+    def _check_needs(self, name: str) -> None:
+        """Raises CorruptFile unless the live owners have the arrays that the task was made with."""
+        for owner, digest in self._task(name).needs.items():
+            found = self._digest_of(owner)
+            if found != digest:
+                path = self.root.joinpath(*self._place(name), TASK)
+                raise CorruptFile(
+                    f"task '{name}' of {self.root} needs other arrays of {titled(owner)} than the bundle holds",
+                    got=f"arrays {found or 'of nobody'}",
+                    allowed=f"arrays {digest}",
+                    do="restore the bundle from a copy, or add the task again with all that stand or fall with it",
+                    path=path,
+                )
+
+    def _family_checks(self, owner: str, live: Live) -> Iterator[Callable[[], object]]:
+        families = {**self._whole.families, owner: live}
+        one = type(self)(self.root, msgspec.structs.replace(self._content, tasks={}, families=families))
+        place = (*place_of(owner), live.version)
+        yield partial(one.family, owner)
+        yield lambda: check_hash(
+            self.root.joinpath(*place, PART), hash_inside(self.root, *place, PART), one.family(owner).part
+        )
+        yield partial(one._arrays_of, owner)
 
     def _task_checks(self) -> Iterator[Callable[[], object]]:
         for name, line in self.lines.items():
@@ -224,6 +309,31 @@ class Bundle(Notes):
             )
         except PolyheadError as error:
             raise CorruptFile(f"the trunk of {self.root} contradicts itself", got=error) from None
+
+    def _record_of(self, name: str) -> TaskRecord:
+        """The record of a task, also of one that a view does not show."""
+        if name not in self._records:
+            live, shape = self._whole.tasks[name], self.architecture
+            self._records[name] = read_task(self.root, name, live, trunk=self.digest, shape=shape)
+        return self._records[name]
+
+    def _digest_of(self, owner: str) -> str:
+        """Of the arrays of a task or a family; "" where there is none of this name."""
+        if owner not in self._whole.lines:
+            return ""
+        return (self.family(owner) if is_family(owner) else self._record_of(*task_names([owner]))).arrays
+
+    def _arrays_of(self, owner: str) -> dict[str, np.ndarray]:
+        """All arrays of a task or a family, read and hashed once."""
+        if owner not in self._foreign:
+            place = (*place_of(owner), self._whole.lines[owner].version)
+            self._foreign[owner] = self._arrays(place, self._digest_of(owner))
+        return self._foreign[owner]
+
+    def _arrays(self, place: tuple[str, str, str], digest: str) -> dict[str, np.ndarray]:
+        arrays = read_arrays(self.root, *place, PART)
+        check_hash(self.root.joinpath(*place, PART), arrays_digest(arrays), digest)
+        return arrays
 
     def _live(self, name: str) -> Live:
         if name not in self._content.tasks:

@@ -1,4 +1,4 @@
-"""Creating a bundle; adding, replacing, rolling back and removing its tasks: one folder and one line each.
+"""Creating a bundle; adding, replacing and rolling back its tasks, with the families that they read: folders and lines.
 
 Every file is written under a temporary name, flushed, and renamed. bundle.json comes last when something is
 added and first when something is removed, so a reader, or a kill at any moment, meets the state before or the
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from polyhead.bundle.complete import Others, check_all_read, completed
+from polyhead.bundle.families import FamilyDraft, write_family
 from polyhead.bundle.files import (
     check_hash,
     check_no_links,
@@ -33,6 +33,7 @@ from polyhead.bundle.files import (
 from polyhead.bundle.format import (
     BUNDLE,
     CARD,
+    FAMILIES,
     FORMAT,
     LARGEST_JSON,
     LOCK,
@@ -47,30 +48,38 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
+from polyhead.bundle.lines import (
+    check_free,
+    check_known,
+    live_owned,
+    on_disk,
+    replace_lines,
+    version_with,
+    versions,
+    without_reader,
+)
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
     TaskRecord,
     TrunkRecord,
-    check_fit,
-    prefix_of,
     read_bundle_file,
     read_task,
     read_trunk_record,
     task_json,
 )
 from polyhead.bundle.models import check_no_models
+from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
 from polyhead.bundle.tensors import write_arrays
 from polyhead.config import Value, to_json
-from polyhead.cost import part_arrays
-from polyhead.errors import BadName, BundleError, UnknownTask
+from polyhead.errors import BundleError
 from polyhead.tasks.task import owner_of
-from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays, trunk_digest
+from polyhead.trunk_data import TrunkData, arrays_digest, trunk_digest
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
 
-Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; the SHA-256 of its task.json
+Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; the SHA-256 of its record
 
 
 def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
@@ -108,164 +117,137 @@ class Draft(Value, eq=False):
     card: str
 
 
-def add_tasks(root: FilePath, drafts: Sequence[Draft], *, replace: bool = False) -> dict[str, str]:
+class New(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that is to be written: what it will give and need, and what writes it."""
+
+    owned: Owned
+    write: Writer
+
+
+def add_tasks(
+    root: FilePath, drafts: Sequence[Draft], *, families: Sequence[FamilyDraft] = (), replace: bool = False
+) -> dict[str, str]:
     """Writes a new version of each task and makes all live in one step, so that a kill leaves none or all of them.
 
-    Gives the versions' names, by task. Raises as `Bundle.add_task` does.
+    `families` are those that the tasks read and the bundle does not hold yet, or not with these arrays. Gives the
+    versions' names, by task. Raises as `Bundle.add_task` does, and where the change would take from another task
+    what it reads.
     """
     names = [draft.record.task.name for draft in drafts]
     with writing(root, f"{listed(names)} cannot be added to {root}"):
         bundle = read_bundle_file(root)
-        writers: dict[str, Writer] = {}
-        for name, draft in zip(names, drafts, strict=True):
-            _check_free([*bundle.tasks, *writers], name, replace and name not in writers)
-            record = _completed(draft.record, draft.arrays, root, bundle)
-            writers[name] = partial(_write_task, msgspec.structs.replace(draft, record=record))
-        return new_versions(root, bundle, writers)
+        made = new_versions(root, bundle, _new(root, bundle, drafts, families, replace=replace))
+    return {name: made[owner_named(name)] for name in names}
 
 
-def new_versions(root: FilePath, bundle: BundleFile, writers: Mapping[str, Writer]) -> dict[str, str]:
-    """Lets each writer fill a new version of its task, then makes all live by one replacement of bundle.json.
+def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> dict[str, str]:
+    """Lets each writer fill a new version of its owner, then makes all live by one replacement of bundle.json.
 
-    Gives the versions' names. To be called under the lock; what did not become live is removed.
+    Gives the versions' names, by owner. To be called under the lock; what did not become live is removed.
     """
     made: dict[str, str] = {}
     lines: dict[str, Live] = {}
-    if not writers:
+    if not new:
         return made
-    check_no_models(root, writers)
+    check_no_models(root, task_names(new))
+    gone = without_reader(root, bundle, {owner: one.owned for owner, one in new.items()})
     try:
-        for name, write in writers.items():
-            folder = root / TASKS / name
-            _prepare(root, folder)
-            made[name] = version = _next_version(folder)
-            hashed = write(folder / f"{TEMPORARY}{version}")
+        for owner, one in new.items():
+            folder = _prepare(root, owner)
+            made[owner] = version = _next_version(root, owner)
+            hashed = one.write(folder / f"{TEMPORARY}{version}")
             os.rename(folder / f"{TEMPORARY}{version}", folder / version)
             sync_folder(folder)
-            lines[name] = Live(version=version, record=hashed)
-        for changed in (root / TASKS, root):
-            sync_folder(changed)
-        _make_live(root, bundle, lines)
+            lines[owner] = Live(version=version, record=hashed)
+        for section in dict.fromkeys(place_of(owner)[0] for owner in new):
+            sync_folder(root / section)
+        sync_folder(root)
+        lines = {**bundle.lines, **lines}
+        replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
     except BaseException:
         _undo(root, made)
         raise
     return made
 
 
-def set_version(root: FilePath, name: str, version: str, *, record: str | None = None) -> None:
-    """Makes an older or newer version on disk the live one; see `Bundle.set_version`.
+def set_versions(
+    root: FilePath, wanted: Mapping[str, str], *, records: Mapping[str, str | None] | None = None
+) -> None:
+    """Makes older or newer versions on disk the live ones, all in one step, with the families that they were made with.
 
-    `record` is the SHA-256 that its task.json must have, where somebody wrote that down.
+    `records` says which SHA-256 a version's task.json must have, by task, where somebody wrote that down. Raises
+    BundleError for a version that is not there, or one that does not fit what stays live.
     """
-    with writing(root, f"version {version} of task '{name}' cannot be made live in {root}"):
+    with writing(root, f"other versions of {listed(list(wanted))} cannot be made live in {root}"):
         bundle = read_bundle_file(root)
-        _check_known(bundle, name)
-        on_disk = versions(root, name)
-        if version not in on_disk:
-            raise BundleError(f"task '{name}' has no version {version}", allowed=on_disk)
-        raw = read_inside(root, TASKS, name, version, TASK, limit=LARGEST_JSON)
-        live = Live(version=version, record=hashlib.sha256(raw).hexdigest())
-        check_hash(root / TASKS / name / version / TASK, live.record, record or live.record)
-        read_task(root, name, live, trunk=bundle.trunk, shape=read_trunk_record(root).architecture)
-        _make_live(root, bundle, {name: live})
+        shape = read_trunk_record(root).architecture
+        new: dict[str, tuple[Live, Owned]] = {}
+        for name, version in wanted.items():
+            live = _line_of(root, bundle, name, version)
+            check_hash(
+                root / TASKS / name / version / TASK, live.record, (records or {}).get(name) or live.record
+            )
+            record = read_task(root, name, live, trunk=bundle.trunk, shape=shape)
+            new[owner_named(name)] = live, Owned(arrays=record.arrays, needs=record.needs)
+        for _, owned in list(new.values()):
+            new |= _families_of(root, bundle, owned)
+        gone = without_reader(root, bundle, {owner: owned for owner, (_, owned) in new.items()})
+        lines = {**bundle.lines, **{owner: live for owner, (live, _) in new.items()}}
+        replace_lines(root, bundle, {owner: live for owner, live in lines.items() if owner not in gone})
 
 
-def remove_task(root: FilePath, name: str) -> None:
-    """Takes a task's line out of bundle.json, then removes its folder with all versions."""
-    with writing(root, f"task '{name}' cannot be removed from {root}"):
-        _unlist(root, [name])
-        # From here on the task is gone; what cannot be removed now, the next writer removes.
-        with suppress(OSError):
-            _remove_folder(root, name)
+def _new(
+    root: FilePath,
+    bundle: BundleFile,
+    drafts: Sequence[Draft],
+    families: Sequence[FamilyDraft],
+    *,
+    replace: bool,
+) -> dict[str, New]:
+    """What is to be written, by owner, families first; those that are live with the same arrays are not."""
+    shape, found = read_trunk_record(root).architecture, dict[str, New]()
+    given = {owner_of(draft.record.task): draft.arrays for draft in drafts}
+    others = Others(root, bundle, given | {family.family: family.arrays for family in families})
+    records = [completed(d.record, d.arrays, others, trunk=bundle.trunk, shape=shape) for d in drafts]
+    for family in families:
+        owned = Owned(arrays=others.digest(family.family))
+        if owned != live_owned(root, bundle, family.family):
+            check_free([*bundle.lines, *found], family.family, replace and family.family not in found)
+            check_all_read(family, records, shape)
+            found[family.family] = New(owned=owned, write=partial(write_family, family, bundle.trunk))
+    for draft, record in zip(drafts, records, strict=True):
+        check_free([*bundle.lines, *found], record.owner, replace and record.owner not in found)
+        owned = Owned(arrays=record.arrays, needs=record.needs)
+        write = partial(_write_task, msgspec.structs.replace(draft, record=record))
+        found[record.owner] = New(owned=owned, write=write)
+    return found
 
 
-def unlist(root: FilePath, names: Sequence[str]) -> None:
-    """Takes tasks' lines out of bundle.json, all at once; their folders stay until `sweep`, or `put_back`."""
-    with writing(root, f"{listed(names)} cannot be removed from {root}"):
-        _unlist(root, names)
+def _line_of(root: FilePath, bundle: BundleFile, name: str, version: str) -> Live:
+    check_known(bundle, name)
+    there = versions(root, name)
+    if version not in there:
+        raise BundleError(f"task '{name}' has no version {version}", allowed=there)
+    raw = read_inside(root, TASKS, name, version, TASK, limit=LARGEST_JSON)
+    return Live(version=version, record=hashlib.sha256(raw).hexdigest())
 
 
-def sweep(root: FilePath) -> None:
-    """Removes folders of tasks that bundle.json does not name: of removed tasks, and of adds that were killed."""
-    with writing(root, f"folders of removed tasks cannot be deleted in {root}"):
-        check_no_links(root, TASKS)
-        if not (root / TASKS).is_dir():
-            return
-        named = read_bundle_file(root).tasks
-        there = [entry for entry in (root / TASKS).iterdir() if entry.is_dir() and not entry.is_symlink()]
-        for folder in there:
-            if folder.name not in named and not folder.name.startswith(TEMPORARY) and _is_ours(folder):
-                _remove_folder(root, folder.name)
-        with suppress(OSError):
-            (root / TASKS).rmdir()  # of a bundle without tasks; else it is not empty and stays
-
-
-def put_back(
-    root: FilePath, before: BundleFile, after: BundleFile, versions_before: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """Undoes in bundle.json what differs between two of its states; lines that others changed since are kept.
-
-    Versions that were not there before are removed. Gives the tasks whose old version is no longer on disk, so that
-    their lines cannot be put back.
-    """
-    with writing(root, f"bundle.json of {root} could not be put back as it was"):
-        try:
-            now = read_bundle_file(root)
-        except BundleError:
-            now = after  # what is there cannot be read, so nobody's change is lost with it
-        old, new = before.tasks, after.tasks
-        differing = [n for n in {**old, **new} if old.get(n) != new.get(n) == now.tasks.get(n)]
-        lost = [n for n in differing if n in old and old[n].version not in versions(root, n)]
-        undone = [n for n in differing if n not in lost]
-        wanted = {n: live for n, live in now.tasks.items() if n not in undone}
-        wanted |= {n: old[n] for n in undone if n in old}
-        tasks = {n: wanted[n] for n in {**old, **now.tasks} if n in wanted}  # each in its old place
-        replace_file(root / BUNDLE, to_json(msgspec.structs.replace(before, tasks=tasks)))
-        for name, there in versions_before.items():
-            for version in set(versions(root, name)) - {*there, tasks[name].version if name in tasks else ""}:
-                with suppress(OSError):
-                    _remove_version(root / TASKS / name, version)
-    return lost
-
-
-def listed(names: Sequence[str]) -> str:
-    """Tasks, as an error names them."""
-    return f"task '{names[0]}'" if len(names) == 1 else f"tasks {', '.join(names)}"
-
-
-def versions(root: FilePath, name: str) -> list[str]:
-    """Versions of a task on disk, oldest first, the live one included."""
-    folder = root / TASKS / name
-    found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return sorted((v for v in found if re.fullmatch(r"v\d{4,9}", v)), key=lambda v: int(v[1:]))
-
-
-def _unlist(root: FilePath, names: Sequence[str]) -> None:
-    bundle = read_bundle_file(root)
-    for name in names:
-        _check_known(bundle, name)
-        check_no_links(root, TASKS, name)
-    kept = {other: live for other, live in bundle.tasks.items() if other not in names}
-    replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=kept)))
-
-
-def _remove_folder(root: FilePath, name: str) -> None:
-    """Renamed first, so that a kill leaves no half of a folder under the task's name."""
-    remove_leftovers(root / TASKS)
-    os.rename(root / TASKS / name, root / TASKS / f"{TEMPORARY}{name}")
-    remove_leftovers(root / TASKS)
-
-
-def _remove_version(folder: FilePath, version: str) -> None:
-    remove_leftovers(folder)
-    os.rename(folder / version, folder / f"{TEMPORARY}{version}")
-    remove_leftovers(folder)
-
-
-def _is_ours(folder: FilePath) -> bool:
-    """Whether the folder holds versions of a task and nothing else."""
-    names = [entry.name for entry in folder.iterdir()]
-    return all(name.startswith(TEMPORARY) or re.fullmatch(r"v\d{4,9}", name) for name in names)
+def _families_of(root: FilePath, bundle: BundleFile, owned: Owned) -> dict[str, tuple[Live, Owned]]:
+    """The versions of families that a task was made with, where others are live."""
+    found = {}
+    for owner, digest in owned.needs.items():
+        wanted = Owned(arrays=digest)
+        if is_family(owner) and live_owned(root, bundle, owner) != wanted:
+            live = version_with(root, owner, digest)
+            if live is None:
+                raise BundleError(
+                    f"the version needs arrays of {titled(owner)} that are no longer on disk",
+                    got=f"versions {on_disk(root, owner)}",
+                    allowed=f"arrays {digest}",
+                    do="choose another version",
+                )
+            found[owner] = live, wanted
+    return found
 
 
 def _is_leftover(entry: FilePath) -> bool:
@@ -297,37 +279,6 @@ def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
     return trunk_digest(record.architecture, record.arrays, trunk.tokenizer, record.settings)
 
 
-def _completed(
-    record: TaskRecord, arrays: Mapping[str, np.ndarray], root: FilePath, bundle: BundleFile
-) -> TaskRecord:
-    """The record with its empty fields filled in; what was given must agree."""
-    shape, given = read_trunk_record(root).architecture, record
-    record = msgspec.structs.replace(
-        record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays)
-    )
-    check_fit(record, trunk=bundle.trunk, shape=shape)
-    check_arrays(arrays, part_arrays(record.path, shape, record.owner), owner=f"task '{record.task.name}'")
-    record = msgspec.structs.replace(record, prefix=prefix_of(record))
-    for field in ("prefix", "arrays"):
-        if getattr(given, field) not in ("", getattr(record, field)):
-            raise BundleError(
-                f"the record of task '{record.task.name}' has another digest of its {field}",
-                got=getattr(given, field),
-                allowed=getattr(record, field),
-                do="leave the field empty",
-            )
-    return record
-
-
-def _prepare(root: FilePath, folder: FilePath) -> None:
-    check_no_links(root, TASKS, folder.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(root)
-    for path in (root / TASKS, *(root / TASKS).iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            remove_leftovers(path)
-
-
 def _write_task(draft: Draft, folder: FilePath) -> str:
     """Writes all files of one version; the SHA-256 of its task.json, which is written last."""
     record = draft.record
@@ -348,19 +299,27 @@ def _write_task(draft: Draft, folder: FilePath) -> str:
     return hashed
 
 
-def _make_live(root: FilePath, bundle: BundleFile, lines: Mapping[str, Live]) -> None:
-    tasks = {**bundle.tasks, **lines}
-    replace_file(root / BUNDLE, to_json(msgspec.structs.replace(bundle, tasks=tasks)))
+def _prepare(root: FilePath, owner: str) -> FilePath:
+    """The folder of an owner's versions, made where it is not there; what killed writers left anywhere is removed."""
+    folder = root.joinpath(*place_of(owner))
+    check_no_links(root, *place_of(owner))
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(root)
+    for section in (root / TASKS, root / FAMILIES):
+        for path in (section, *section.iterdir()) if section.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                remove_leftovers(path)
+    return folder
 
 
 def _undo(root: FilePath, made: Mapping[str, str]) -> None:
     """Removes versions that did not become live; those that did are kept, though their last flush failed."""
     try:
-        tasks = read_bundle_file(root).tasks
+        lines = read_bundle_file(root).lines
     except (BundleError, OSError):
         return
-    for name, version in made.items():
-        folder, live = root / TASKS / name, tasks.get(name)
+    for owner, version in made.items():
+        folder, live = root.joinpath(*place_of(owner)), lines.get(owner)
         shutil.rmtree(folder / f"{TEMPORARY}{version}", ignore_errors=True)
         if live is None or live.version != version:
             shutil.rmtree(folder / version, ignore_errors=True)
@@ -368,26 +327,6 @@ def _undo(root: FilePath, made: Mapping[str, str]) -> None:
             folder.rmdir()
 
 
-def _next_version(folder: FilePath) -> str:
-    on_disk = versions(folder.parents[1], folder.name)
-    return f"v{int(on_disk[-1][1:]) + 1 if on_disk else 1:04d}"
-
-
-def _check_free(tasks: Sequence[str], name: str, replace: bool) -> None:
-    if name in tasks and not replace:
-        raise BadName(
-            f"the bundle has a task '{name}' already",
-            got=name,
-            do="choose another name, or replace that task",
-        )
-    # Folders of these two would be one on systems that ignore case.
-    same = [other for other in tasks if other != name and other.casefold() == name.casefold()]
-    if same:
-        raise BadName(
-            f"task '{name}' differs from another in case alone", got=name, allowed=f"not like '{same[0]}'"
-        )
-
-
-def _check_known(bundle: BundleFile, name: str) -> None:
-    if name not in bundle.tasks:
-        raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
+def _next_version(root: FilePath, owner: str) -> str:
+    there = on_disk(root, owner)
+    return f"v{int(there[-1][1:]) + 1 if there else 1:04d}"

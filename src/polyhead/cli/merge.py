@@ -64,7 +64,8 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
 
     Each is a folder, or FOLDER:TASK,TASK for some of its tasks. They stay as they are, and their files are copied
     byte for byte. Before OUT gets its name, every task answers its pinned probes there and in the bundle it comes
-    from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so.
+    from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so. Tasks of one
+    prompt group come together, and families with the tasks that read them.
     """
     from polyhead.bundle.merge import merge_bundles
     from polyhead.bundle.models import model_names
@@ -132,7 +133,9 @@ def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Cer
         before |= Answering(bundle).answered(bundle.lines)
     printer.show("asking the merged bundle")
     after = Answering(made).answered(made.lines)
-    _check(before, after)
+    _check(
+        before, after, {name for one in taken for name in one.lines if one.tasks[name] != made.tasks[name]}
+    )
     _check_together(made)
     with locked(made.root, "merge"):
         return Ledger(made.root).write(
@@ -148,13 +151,13 @@ def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Cer
         )
 
 
-def _check(before: dict[str, Answered], after: dict[str, Answered]) -> None:
-    """Equal but for the name of the version, which every bundle counts for itself."""
+def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[str]) -> None:
+    """Equal but for the version, which every bundle counts for itself, and the record where a family is called anew."""
 
-    def told(found: Answered) -> tuple[str, int, str]:
-        return found.record, found.probes, found.sha256
+    def told(name: str, found: Answered) -> tuple[str, int, str]:
+        return "" if name in moved else found.record, found.probes, found.sha256
 
-    _refuse([name for name in before if told(before[name]) != told(after[name])])
+    _refuse([name for name in before if told(name, before[name]) != told(name, after[name])])
 
 
 def _check_together(made: Bundle) -> None:

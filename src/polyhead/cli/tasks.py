@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyhead.cli.certificates import answers_changed, end
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.isolation import AnswerChange, Certificate, Verification
+    from polyhead.engine.isolation import Certificate, Verification
 
-SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 FOLDER = click.Path(file_okay=False)
 
 
@@ -51,12 +51,20 @@ def list_(bundle: str, json_to: str | None) -> None:
 @click.argument("bundle", type=FOLDER)
 @click.argument("source", type=FOLDER, metavar="FROM")
 @click.argument("names", nargs=-1)
-@click.option("--as", "new_name", metavar="NEW", help="Add the one task that is named under this name.")
+@click.option(
+    "--as",
+    "new_names",
+    metavar="[NAME=]NEW",
+    multiple=True,
+    help="Add the task NAME under the name NEW; NAME may be left out where one is named.",
+)
 @json_option
-def add(bundle: str, source: str, names: tuple[str, ...], new_name: str | None, json_to: str | None) -> None:
+def add(
+    bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None
+) -> None:
     """Add tasks of the bundle FROM, which has the same trunk, to BUNDLE: those named, or all.
 
-    All of them are added, or none.
+    All of them are added, or none, with the families that they read. Tasks of one prompt group come together.
     """
     from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
@@ -64,50 +72,69 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_name: str | None, 
     printer = Printer(json_to)
     theirs = Bundle.open(source)
     chosen = list(dict.fromkeys(names)) or list(theirs.tasks)
-    if new_name is not None and len(chosen) != 1:
-        raise click.BadParameter("it renames one task; name that task", param_hint="'--as'")
+    called = _pairs(new_names, chosen, "--as")
     if not chosen:
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
-
-    def act() -> None:
-        if new_name is not None:
-            _taken(theirs, chosen[0], Path(bundle), new_name, replace=False)
-        else:
-            copy_tasks(theirs, chosen, Bundle.open(bundle, verify=False))
-
-    certificate = _certified(bundle, "add", act, chosen if new_name is None else [new_name])
+    certificate = _certified(
+        bundle,
+        "add",
+        lambda: copy_tasks(theirs, chosen, Bundle.open(bundle, verify=False), called=called),
+        [called.get(name, name) for name in chosen],
+    )
     for name, (_, version) in certificate.changed.items():
         printer.line(f"added {name} ({version})")
-    _end(printer, bundle, certificate)
+    end(printer, bundle, certificate)
 
 
 @command.command("update")
 @click.argument("bundle", type=FOLDER)
 @click.argument("source", type=FOLDER, metavar="FROM")
-@click.argument("name")
-@click.option("--from-name", metavar="OTHER", help="The task's name in FROM; by default the same.")
+@click.argument("names", nargs=-1, required=True)
+@click.option(
+    "--from-name",
+    "from_names",
+    metavar="[NAME=]OTHER",
+    multiple=True,
+    help="What the task NAME is called in FROM; by default the same. NAME may be left out where one is named.",
+)
 @json_option
-def update(bundle: str, source: str, name: str, from_name: str | None, json_to: str | None) -> None:
-    """Make NAME of the bundle FROM a new version of NAME in BUNDLE; the old one stays on disk.
+def update(
+    bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None
+) -> None:
+    """Make NAMES of the bundle FROM new versions of NAMES in BUNDLE; the old ones stay on disk.
 
-    Its labels may be others. Prints which of the task's probes get another answer now; the certificate keeps them all.
+    Their labels may be others. Prints which of a task's probes get another answer now; the certificate keeps them all.
+    Tasks of one prompt group are updated together.
     """
+    from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
-    old = ours.version(name)  # UnknownTask where there is nothing to update
-    before, after = _labels(ours, name), _known(theirs, from_name or name).task.labels
+    chosen = list(dict.fromkeys(names))
+    there = _pairs(from_names, chosen, "--from-name")
+    called = {there.get(name, name): name for name in chosen}
+    if len(called) < len(chosen):
+        raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
+    old = {name: ours.version(name) for name in chosen}  # UnknownTask where there is nothing to update
+    labels = {
+        name: {"before": _labels(ours, name), "after": _known(theirs, other).task.labels}
+        for other, name in called.items()
+    }
+    renamed = {other: name for other, name in called.items() if other != name}
     certificate = _certified(
         bundle,
         "update",
-        lambda: _taken(theirs, from_name or name, Path(bundle), name, replace=True),
-        [name],
+        lambda: copy_tasks(
+            theirs, list(called), Bundle.open(bundle, verify=False), replace=True, called=renamed
+        ),
+        chosen,
     )
-    printer.line(f"updated {name}: {old} -> {certificate.after[name].version}")
-    if before not in (None, after):
-        printer.line(f"  labels were {', '.join(before or ())}; they are {', '.join(after)}")
-    printer.lines(_answers_changed(certificate, name))
-    _end(printer, bundle, certificate, labels={"before": before, "after": after})
+    for name in chosen:
+        printer.line(f"updated {name}: {old[name]} -> {certificate.after[name].version}")
+        printer.lines(_labels_changed(**labels[name]))
+        printer.lines(answers_changed(certificate, name))
+    facts = {"labels": labels[chosen[0]]} if len(chosen) == 1 else {}
+    end(printer, bundle, certificate, **facts, tasks={name: {"labels": labels[name]} for name in chosen})
 
 
 @command.command("remove")
@@ -115,9 +142,12 @@ def update(bundle: str, source: str, name: str, from_name: str | None, json_to: 
 @click.argument("names", nargs=-1, required=True)
 @json_option
 def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
-    """Remove tasks from BUNDLE, with all their versions; this cannot be undone."""
+    """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
+
+    Families that no other task reads go with them. Tasks of one prompt group are removed together.
+    """
     from polyhead.bundle.models import model_names, remove_model
-    from polyhead.bundle.write import unlist
+    from polyhead.bundle.remove import unlist
 
     printer, chosen = Printer(json_to), list(dict.fromkeys(names))
     own = [name for name in chosen if name in model_names(Path(bundle))]
@@ -130,27 +160,35 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     for name in chosen:
         printer.line(f"removed {name}")
     if certificate is not None:
-        _end(printer, bundle, certificate)
+        end(printer, bundle, certificate)
     else:
         printer.json({"bundle": bundle, "removed": own})
 
 
 @command.command("rollback")
 @click.argument("bundle", type=FOLDER)
-@click.argument("name")
-@click.argument("version", required=False)
+@click.argument("names", nargs=-1, required=True, metavar="NAMES... [VERSION]")
 @json_option
-def rollback(bundle: str, name: str, version: str | None, json_to: str | None) -> None:
-    """Make another VERSION of NAME the live one: by default the version before the live one.
+def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
+    """Make another VERSION of NAMES the live one: by default the version before the live one.
 
-    The one that was live stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again.
+    The one that was live stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
+    prompt group go back together: VERSION is of the first, and the others get the versions that were made with it.
     """
-    printer = Printer(json_to)
-    certificate = _certified(bundle, "rollback", lambda: _roll_back(Path(bundle), name, version), [name])
-    old, new = certificate.changed.get(name, (certificate.after[name].version,) * 2)
-    printer.line(f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already")
-    printer.lines(_answers_changed(certificate, name))
-    _end(printer, bundle, certificate)
+    from polyhead.bundle.read import Bundle
+
+    printer, version = Printer(json_to), None
+    if len(names) > 1 and names[-1] not in Bundle.open(bundle, verify=False).lines:
+        *names, version = names
+    chosen = list(dict.fromkeys(names))
+    certificate = _certified(bundle, "rollback", lambda: _roll_back(Path(bundle), chosen, version), chosen)
+    for name in chosen:
+        old, new = certificate.changed.get(name, (certificate.after[name].version,) * 2)
+        printer.line(
+            f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already"
+        )
+        printer.lines(answers_changed(certificate, name))
+    end(printer, bundle, certificate)
 
 
 @command.command("verify")
@@ -180,24 +218,21 @@ def _certified(bundle: str, operation: Any, act: Any, changing: Sequence[str]) -
     return certified(bundle, operation, act, changing=changing)
 
 
-def _taken(source: Bundle, old: str, root: Path, new: str, *, replace: bool) -> None:
-    """Copies a task byte for byte, or writes it anew where its name, which its arrays' owner holds, changes."""
-    from polyhead.bundle.manifest import renamed
-    from polyhead.bundle.merge import copy_task
-    from polyhead.bundle.read import Bundle
-
-    target = Bundle.open(root, verify=False)  # the task that is there may be one that cannot be read
-    if new == old:
-        copy_task(source, old, target, replace=replace)
-        return
-    target.add_task(
-        renamed(_known(source, old), new),
-        source.part(old),
-        scores=source.scores(old),
-        probes=source.probes(old),
-        card=source.card(old),
-        replace=replace,
-    )
+def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
+    """NAME=OTHER of an option, by NAME; OTHER alone is of the one task that is named."""
+    found = {}
+    for one in given:
+        name, _, other = one.rpartition("=")
+        if not name and len(names) != 1:
+            raise click.BadParameter(
+                "it is about one task; name that task, or say NAME=...", param_hint=f"'{option}'"
+            )
+        if name and name not in names:
+            raise click.BadParameter(
+                f"'{name}' is not among the tasks that are named", param_hint=f"'{option}'"
+            )
+        found[name or names[0]] = other
+    return found
 
 
 def _known(bundle: Bundle, name: str) -> Any:
@@ -218,21 +253,19 @@ def _labels(bundle: Bundle, name: str) -> tuple[str, ...] | None:
         return None
 
 
-def _roll_back(root: Path, name: str, version: str | None) -> None:
-    from polyhead.bundle.read import Bundle
-    from polyhead.bundle.write import set_version
-    from polyhead.engine.isolation.certificate import Ledger
-    from polyhead.errors import BundleError
+def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> list[str]:
+    if before in (None, after):
+        return []
+    return [f"  labels were {', '.join(before or ())}; they are {', '.join(after)}"]
 
-    bundle = Bundle.open(root, verify=False)
-    on_disk = bundle.versions(name)
-    earlier = on_disk[: on_disk.index(bundle.version(name))]
-    if version is None and not earlier:
-        raise BundleError(
-            f"task '{name}' has no version before {bundle.version(name)}, the live one", allowed=on_disk
-        )
-    wanted = version or earlier[-1]
-    set_version(root, name, wanted, record=Ledger(root).record_of(name, wanted))
+
+def _roll_back(root: Path, names: Sequence[str], version: str | None) -> None:
+    from polyhead.bundle.lines import made_with
+    from polyhead.bundle.write import set_versions
+    from polyhead.engine.isolation.certificate import Ledger
+
+    ledger, wanted = Ledger(root), made_with(root, names, version)
+    set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})
 
 
 def _row(bundle: Bundle, name: str) -> dict[str, Any]:
@@ -298,58 +331,6 @@ def _listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
         cells += [len(row["labels"]) or "-", score, *depths, in_bytes(row["bytes"])]
         rows.append(cells + ([row["team"] or "-"] if has_team else []))
     return table(rows, left=4)
-
-
-def _answers_changed(certificate: Certificate, name: str) -> list[str]:
-    """How many of the probes get another answer, and the first of them."""
-    if name not in certificate.changed:
-        return []
-    if name not in certificate.answers_changed:
-        return ["  the old version cannot be read, so its answers are not compared"]
-    changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
-    lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]
-    lines += [f"    {_said(change)}" for change in changed[:SHOWN]]
-    if len(changed) > SHOWN:
-        lines.append(f"    and {len(changed) - SHOWN:,} more: see answers_changed in {_file(certificate)}")
-    return lines
-
-
-def _said(change: AnswerChange) -> str:
-    return f"{_short(change.before)} -> {_short(change.after)}  {change.text}"
-
-
-def _short(answer: dict[str, Any] | None) -> str:
-    """What people call the answer: a label, labels, a number, or labelled texts."""
-    if answer is None:
-        return "(not read)"
-    if set(answer) == {"spans"}:
-        return ", ".join(f"{span['label']} '{span['text']}'" for span in answer["spans"]) or "(none)"
-    if set(answer) == {"words"}:
-        return " ".join(str(word["label"]) for word in answer["words"]) or "(none)"
-    said = []
-    for value in answer.values():
-        several = value if isinstance(value, list) else [value]
-        said += [f"{one:.4g}" if isinstance(one, float) else str(one) for one in several]
-    return ", ".join(said) or "(none)"
-
-
-def _end(printer: Printer, bundle: str, certificate: Certificate, **facts: object) -> None:
-    """What the certificate says, for people and as JSON."""
-    others = [name for name, answered in certificate.before.items() if answered.probes]
-    if others:
-        printer.line(
-            f"{counted(len(others), 'other task')}: the same bits on {counted(certificate.probes, 'probe')} as before"
-        )
-    else:
-        printer.line("no other task has probes, so there was nothing to prove")
-    if certificate.unproven:
-        printer.line(f"without probes, so by their files alone: {', '.join(certificate.unproven)}")
-    printer.line(f"certificate: {Path(bundle) / _file(certificate)}")
-    printer.json({"bundle": bundle, "certificate": certificate, **facts})
-
-
-def _file(certificate: Certificate) -> str:
-    return f"certificates/{certificate.name}"
 
 
 def _verified(found: Verification) -> list[str]:

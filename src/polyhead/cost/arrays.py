@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from polyhead.architecture import Architecture, ArrayShape, embedding_arrays, layer_arrays, linear
+from polyhead.architecture import (
+    Architecture,
+    ArrayShape,
+    dense_ends,
+    embedding_arrays,
+    layer_arrays,
+    linear,
+    norm,
+)
 from polyhead.config import Value
 from polyhead.cost.place import Place, check_layers, places, places_of_path
 from polyhead.errors import PlanError
@@ -53,12 +61,22 @@ def arrays_of(
             check_layers(node, width, shape)
             yield from _owned(node.weights, _layers(node, shape, width))
             if node.delta is not None:
-                delta = _delta(node.delta, range(node.start, node.stop), node.width or shape.width)
-                yield from _owned(node.delta.part, delta)
+                width = node.width or shape.width
+                if node.delta.tied:
+                    ends = _ends("delta", node.delta.size, width)
+                    yield from _owned(node.delta.ends or node.delta.part, ends)
+                for index in range(node.start, node.stop):
+                    delta = _delta(node.delta, f"delta.{index}", width, feed_forward_of(node, shape))
+                    yield from _owned(node.delta.part, delta)
         case Pool(part=str(owner)):
             yield from _owned(owner, _pool(node, width, depth))
         case Head():
-            yield from _owned(node.part, _head(node, width))
+            inputs = head_inputs(node, width)
+            if node.hidden:
+                hidden = linear("head.hidden", inputs, node.hidden)
+                yield from _owned(node.hidden_part or node.part, hidden)
+            output = linear("head.output", node.hidden or inputs, node.width, bias=node.bias)
+            yield from _owned(node.part, output)
 
 
 def arrays_of_path(path: Path, shape: Architecture) -> Iterator[OwnedArray]:
@@ -110,7 +128,13 @@ def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShap
     if node.enter:
         yield from linear("enter", width, inner)
     for index in range(node.start, node.stop):
-        yield from layer_arrays(f"layers.{index}", inner, feed_forward_of(node, shape))
+        yield from layer_arrays(
+            f"layers.{index}",
+            inner,
+            feed_forward_of(node, shape),
+            attention=node.attention,
+            residual=node.residual,
+        )
     if node.leave:
         yield from linear("leave", inner, shape.width)
 
@@ -128,25 +152,37 @@ def delta_hidden(delta: Delta) -> int:
     return 3 * delta.size // 2
 
 
-def _delta(delta: Delta, layers: range, width: int) -> Iterator[ArrayShape]:
-    if delta.tied:
-        yield from _ends("delta", delta.size, width)
-    for prefix in (f"delta.{index}" for index in layers):
-        if delta.kind == "scale":
+def _delta(delta: Delta, prefix: str, width: int, feed_forward: int) -> Iterator[ArrayShape]:
+    """Of one layer; a tied encoder and decoder are not the layer's."""
+    match delta.kind:
+        case "scale":
             yield f"{prefix}.scale", (width,)
-            continue
-        if delta.kind == "bottleneck":
+        case "prefix":
+            for name in ("key", "value"):
+                yield f"{prefix}.{name}", (delta.size, width)
+        case "lora":
+            for target in delta.targets:
+                inputs, outputs = dense_ends(target, width, feed_forward)
+                yield from linear(f"{prefix}.{target}.encoder", inputs, delta.size, bias=False)
+                yield from linear(f"{prefix}.{target}.decoder", delta.size, outputs, bias=False)
+        case "bottleneck":
             yield from _ends(f"{prefix}.attention", delta.size, width)
             yield from _ends(f"{prefix}.feed_forward", delta.size, width)
-            continue
-        if not delta.tied:
-            yield from _ends(prefix, delta.size, width)
-        if delta.kind == "projected_attention":
-            for name in ("query", "key", "value"):
-                yield from linear(f"{prefix}.{name}", delta.size, delta.size)
-        elif delta.kind == "feed_forward":
-            yield from linear(f"{prefix}.inner", delta.size, delta_hidden(delta))
-            yield from linear(f"{prefix}.outer", delta_hidden(delta), delta.size)
+        case "projected_attention" | "low_rank" | "feed_forward":
+            yield from _task_function(delta, prefix, width)
+
+
+def _task_function(delta: Delta, prefix: str, width: int) -> Iterator[ArrayShape]:
+    if not delta.tied:
+        yield from _ends(prefix, delta.size, width)
+    if delta.kind == "projected_attention":
+        for name in ("query", "key", "value"):
+            yield from linear(f"{prefix}.{name}", delta.size, delta.size)
+    elif delta.kind == "feed_forward":
+        yield from linear(f"{prefix}.inner", delta.size, delta_hidden(delta))
+        yield from linear(f"{prefix}.outer", delta_hidden(delta), delta.size)
+    if delta.serial:
+        yield from norm(f"{prefix}.norm", width)
 
 
 def _ends(prefix: str, size: int, width: int) -> Iterator[ArrayShape]:
@@ -162,13 +198,6 @@ def _pool(pool: Pool, width: int, depth: int) -> Iterator[ArrayShape]:
         yield "pool.query", (width,)
         for name in ("inner_query", "key", "value", "output"):
             yield from linear(f"pool.{name}", width, width)
-
-
-def _head(head: Head, width: int) -> Iterator[ArrayShape]:
-    inputs = head_inputs(head, width)
-    if head.hidden:
-        yield from linear("head.hidden", inputs, head.hidden)
-    yield from linear("head.output", head.hidden or inputs, head.width, bias=head.bias)
 
 
 def head_inputs(head: Head, width: int) -> int:

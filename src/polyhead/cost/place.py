@@ -59,12 +59,15 @@ def place_after(node: Node, before: Place, shape: Architecture) -> Place:
 def check_layers(node: Layers, width: int, shape: Architecture) -> None:
     """Raises PlanError when layers cannot run on states of this width, or the trunk has no such layers."""
     where = f"layers [{node.start}, {node.stop}) of '{node.weights}'"
-    own = node.width is not None or node.feed_forward is not None or node.heads is not None
+    whole = node.attention and node.residual and node.feed_forward != 0
+    own = node.width is not None or node.feed_forward is not None or node.heads is not None or not whole
     if node.weights == TRUNK:
         if node.stop > shape.layers:
             raise PlanError(f"{where} are not there", got=node.stop, allowed=f"0 to {shape.layers}")
         if own or not node.is_plain:
             raise PlanError(f"{where} cannot have another shape than the trunk", do="give them to a part")
+    if node.delta is not None and not whole:
+        raise PlanError(f"{where} have no place for a delta", do="give them both halves and their norms")
     inner, heads = node.width or shape.width, node.heads or shape.heads
     if inner % heads:
         raise PlanError(f"{where} must be as wide as a multiple of their heads", got=f"{inner} and {heads}")

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from polyhead.architecture import Architecture
+from polyhead.architecture import Architecture, dense_ends
 from polyhead.config import Value
 from polyhead.cost.arrays import delta_hidden, feed_forward_of, head_inputs
 from polyhead.cost.place import Place, places
 from polyhead.errors import PlanError
-from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
+from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
 
 
 class Work(Value):
@@ -75,9 +75,10 @@ def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
     done: set[int] = set()
     for index, (step, at) in enumerate(zip(plan.steps, places(plan, shape), strict=True)):
         if isinstance(step.node, (Pool, Head)):
-            if step.node.part is not None:
-                count = _end_flops(step.node, at, tokens, folded=folded)
-                found.append(Work(owner=step.node.part, tasks=step.tasks, flops=count))
+            found += [
+                Work(owner=owner, tasks=step.tasks, flops=count)
+                for owner, count in _end_flops(step.node, at, tokens, folded=folded)
+            ]
             continue
         text, prompts = _extents(at, tokens)
         for owner, rate, layers in _rates(step.node, at.width, shape):
@@ -135,36 +136,45 @@ def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tu
         yield TRUNK, _Rate(row=2 * narrow * shape.width if narrow != shape.width else 0), 0
         return
     inner, count = node.width or shape.width, node.stop - node.start
-    dense = count * (4 * inner**2 + 2 * inner * feed_forward_of(node, shape))
+    dense = count * (4 * node.attention * inner**2 + 2 * inner * feed_forward_of(node, shape))
     ends = node.enter * width * inner + node.leave * inner * shape.width
-    yield node.weights, _Rate(row=2 * (dense + ends), pair=4 * inner * count), count
+    yield node.weights, _Rate(row=2 * (dense + ends), pair=4 * node.attention * inner * count), count
     if node.delta is not None:
-        rate = _delta_rate(node.delta, inner)
-        yield node.delta.part, _Rate(row=rate.row * count, pair=rate.pair * count), 0
+        for owner, rate in _delta_rates(node.delta, inner, feed_forward_of(node, shape)):
+            yield owner, _Rate(row=rate.row * count, pair=rate.pair * count), 0
 
 
-def _delta_rate(delta: Delta, width: int) -> _Rate:
-    """One layer's (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
-    ends = 2 * width * delta.size
+def _delta_rates(delta: Delta, width: int, feed_forward: int) -> Iterator[tuple[str, _Rate]]:
+    """One layer's, by owner (projected attention of 204, 128 tokens, width 768 is 0.1255 GFLOP)."""
+    size, ends = delta.size, 4 * width * delta.size
+    if delta.kind in ADDED:
+        yield delta.ends or delta.part, _Rate(row=ends)
     match delta.kind:
         case "projected_attention":
-            return _Rate(row=2 * (ends + 3 * delta.size**2), pair=4 * delta.size)
+            yield delta.part, _Rate(row=6 * size**2, pair=4 * size)
         case "feed_forward":
-            return _Rate(row=2 * (ends + 2 * delta.size * delta_hidden(delta)))
+            yield delta.part, _Rate(row=4 * size * delta_hidden(delta))
         case "bottleneck":
-            return _Rate(row=4 * ends)
-        case "low_rank":
-            return _Rate(row=2 * ends)
-        case "scale":
-            return _Rate(row=0)
+            yield delta.part, _Rate(row=2 * ends)
+        case "prefix":
+            yield delta.part, _Rate(row=4 * size * width)
+        case "lora":
+            wide = sum(sum(dense_ends(target, width, feed_forward)) for target in delta.targets)
+            yield delta.part, _Rate(row=2 * size * wide)
+        case "low_rank" | "scale":
+            pass
 
 
-def _end_flops(node: Pool | Head, at: Place, tokens: int, *, folded: bool) -> int:
-    """FLOPs of a pooler over the text's tokens, or of a head on what it reads."""
+def _end_flops(node: Pool | Head, at: Place, tokens: int, *, folded: bool) -> Iterator[tuple[str, int]]:
+    """FLOPs by owner: of a pooler over the text's tokens, or of a head on what it reads."""
     if isinstance(node, Pool):
-        return _pool_flops(node, at, tokens, folded=folded)
-    inputs = head_inputs(node, at.width)
-    return 2 * (tokens if at.words else 1) * (inputs * (node.hidden or node.width) + node.hidden * node.width)
+        if node.part is not None:
+            yield node.part, _pool_flops(node, at, tokens, folded=folded)
+        return
+    vectors, inputs = tokens if at.words else 1, head_inputs(node, at.width)
+    if node.hidden:
+        yield node.hidden_part or node.part, 2 * vectors * inputs * node.hidden
+    yield node.part, 2 * vectors * (node.hidden or inputs) * node.width
 
 
 def _pool_flops(pool: Pool, at: Place, tokens: int, *, folded: bool) -> int:

@@ -11,8 +11,9 @@ from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.question import Question
+from polyhead.text.question import Given, Question, texts_of
 from polyhead.text.tokenise import Input
+from polyhead.text.words import joined
 
 FORMS = (
     'a string, {"text": ...}, {"text": ..., "text_b": ...}, {"tokens": [...]}, '
@@ -74,17 +75,12 @@ def why_not(task: Task, given: AnyInput) -> str:
 
 def is_blank(given: AnyInput) -> bool:
     """Whether a text that has to be there holds nothing: then no task reads the input."""
-    texts = (given.text, *given.options) if isinstance(given, Question) else plain(given)
+    texts = (given.text, *given.options) if isinstance(given, Question) else texts_of(plain(given))
     return not all(text.strip() for text in texts)
 
 
-def texts_of(given: AnyInput) -> tuple[str, ...]:
-    """Every text of an input."""
-    return given.texts if isinstance(given, Question) else plain(given)
-
-
-def plain(given: Input | Passage) -> Input:
-    """The text or the pair of texts, in the order in which they are read."""
+def plain(given: AnyInput) -> Given:
+    """The input in the form that tasks are trained on: a passage as a pair, any other as it is."""
     return (given.question, given.context) if isinstance(given, Passage) else given
 
 
@@ -128,9 +124,8 @@ def _tokens(row: Mapping[str, Any]) -> tuple[Input, np.ndarray] | None:
     tokens = row.get("tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         return None
-    ends = np.cumsum([len(token) + 1 for token in tokens]) - 1
-    starts = ends - [len(token) for token in tokens]
-    return (" ".join(tokens),), np.stack([starts, ends], axis=1).astype(np.int32).reshape(-1, 2)
+    text, words = joined(tokens)
+    return (text,), words
 
 
 def _bad(what: str, got: object, allowed: str) -> BadValue:

@@ -13,9 +13,9 @@ from polyhead.engine.inputs import AnyInput, Form, form_of, forms_of, is_blank, 
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
-from polyhead.text.question import Question
-from polyhead.text.tokenise import Encoded, Input, Tokeniser, Windows
-from polyhead.text.words import Search, best_windows, places_of, words_of
+from polyhead.text.question import read_alone
+from polyhead.text.tokenise import Encoded, Input, Tokeniser, windows_of
+from polyhead.text.words import Search, best_windows, words_in
 from polyhead.trunk_data import TextSettings
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
@@ -93,11 +93,8 @@ def _passes(inputs: Sequence[AnyInput], tasks: Mapping[str, Task]) -> Iterator[_
 
 def _texts(row: int, given: AnyInput) -> Iterator[_Text]:
     """What is read of an input: it as it is, or a pair for each option, in order."""
-    if not isinstance(given, Question):
-        yield _Text(row, plain(given))
-        return
-    for option, pair in enumerate(given.pairs):
-        yield _Text(row, pair, option)
+    for option, texts in enumerate(read_alone([plain(given)])):
+        yield _Text(row, texts, option)
 
 
 def _read(
@@ -111,13 +108,13 @@ def _read(
     tasks = one.tasks
     windowed = tuple(n for n, t in tasks.items() if t.long_texts == "windows" and t.pair != "separate")
     per_word = any(kind_of(task).per_word for task in tasks.values())
-    windows = Windows(size=settings.max_tokens, stride=settings.max_tokens // 4) if windowed else None
+    windows = windows_of(settings.max_tokens) if windowed else None
     search = Search(np.zeros((0, 2), np.int32))
     for encoded in tokeniser.encode([text.texts for text in one.texts], windows=windows):
         text = one.texts[encoded.row]
         if per_word and encoded.window == 0:  # a text's windows follow each other, and share its words
             given = words[text.row] if words is not None else None
-            search = Search(_words(text.texts) if given is None else given)
+            search = Search(words_in(text.texts) if given is None else given)
         places, read = search.read_in(encoded)
         yield Reading(
             id=next_id,
@@ -131,11 +128,6 @@ def _read(
             option=text.option,
         )
         next_id += 1
-
-
-def _words(texts: Input) -> np.ndarray:
-    """The words of a text; of a pair the places of its second text, where answers to the first may begin or end."""
-    return words_of(texts[0]) if len(texts) == 1 else places_of(texts[1])
 
 
 def batched(

@@ -12,15 +12,16 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.engine.inputs import AnyInput, plain, texts_of, why_not
+from polyhead.engine.inputs import AnyInput, plain, why_not
 from polyhead.engine.rows import Reading, batched, readings_of
 from polyhead.engine.summaries import Summaries
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan, merge
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.question import Question
-from polyhead.text.tokenise import Encoded, Tokeniser, lone_surrogates, repair
+from polyhead.text.question import texts_of
+from polyhead.text.tokenise import Encoded, Tokeniser, lone_surrogates, windows_of
 
 
 class Receipt(Value):
@@ -62,7 +63,7 @@ class Session:
         trunk = self.bundle.trunk()
         self.records = dict(self.bundle.tasks)
         loaded = {
-            name: LoadedTask(path=record.path, arrays=self.bundle.part(name))
+            name: LoadedTask(path=record.path, arrays=self.bundle.part(name), others=self.bundle.others(name))
             for name, record in self.records.items()
         }
         self.deterministic = deterministic
@@ -224,7 +225,8 @@ class Session:
                 skipped[name] = why_not(task, given)
                 continue
             own = next(r for r in mine if name in r.tasks)
-            answers[name] = _decoded(task, given, outputs[name, index], own.all_words)
+            example = Example(given=plain(given), words=own.all_words)
+            answers[name] = kind_of(task).decode(task, outputs[name, index], example)
         receipt = self._receipt(given, mine, list(answers))
         return Result(answers=answers, receipt=receipt, skipped=skipped)
 
@@ -236,7 +238,7 @@ class Session:
             tokens=sum(len(r.encoded.ids) for r in readings),
             cut=sum(r.encoded.cut for r in readings) + self._unread(readings),
             windows=max((r.encoded.window + 1 for r in readings), default=1),
-            repaired=sum(map(lone_surrogates, texts_of(given))) if readings else 0,
+            repaired=sum(map(lone_surrogates, texts_of(plain(given)))) if readings else 0,
             added_flops={task: self._added_by(task, readings) for task in answered},
         )
 
@@ -253,7 +255,7 @@ class Session:
         later = [r for r in readings if r.encoded.window > 0]
         if not later or set(later[0].tasks) == set(readings[0].tasks):
             return 0
-        stride = self.settings.max_tokens // 4
+        stride = windows_of(self.settings.max_tokens).stride
         return sum(_moved(r.encoded, readings[0].encoded) - stride for r in later)
 
     def _added(self, task: str, tokens: int) -> int:
@@ -284,14 +286,6 @@ def _of_windows(task: Task, readings: Sequence[Reading], raw: Sequence[np.ndarra
         best = readings[0].best_windows([r.encoded for r in readings])[:, 0]
         return kind.merge_words(task, raw, [r.places for r in readings], best)
     return raw[0] if len(raw) == 1 else kind.merge_windows(task, list(raw))
-
-
-def _decoded(task: Task, given: AnyInput, outputs: np.ndarray, words: np.ndarray) -> dict[str, object]:
-    """The answer, with offsets into the only or the last text, or beside the options."""
-    if isinstance(given, Question):
-        options = [repair(option) for option in given.options]
-        return kind_of(task).decode(task, outputs, options=options)
-    return kind_of(task).decode(task, outputs, text=repair(plain(given)[-1]), words=words)
 
 
 def _precision(trained_with: Mapping[str, object]) -> str | None:

@@ -19,9 +19,10 @@ from polyhead.cost.summary import summary_flops, summary_layers
 from polyhead.engine.inputs import AnyInput, form_of, forms_of, is_blank, plain, why_not
 from polyhead.errors import MissingExtra
 from polyhead.seq2seq_data import Seq2SeqShape, shape_of
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.question import Question
+from polyhead.text.question import Question, texts_of
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Result
@@ -78,7 +79,7 @@ class Summaries:
             return results
         written = self._written(name, [given[i] for i in fitting])
         for i, one in zip(fitting, written, strict=True):
-            answer = kind_of(task).decode(task, np.array(one.text, np.str_))
+            answer = kind_of(task).decode(task, np.array(one.text, np.str_), Example(given=plain(given[i])))
             results[i] = self._answered(results[i], name, answer, one)
         return results
 
@@ -101,7 +102,7 @@ class Summaries:
 
     def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
         """`polyhead.nn.seq2seq.Written` for each text."""
-        texts = [plain(one)[0] for one in inputs if not isinstance(one, Question)]
+        texts = [texts_of(plain(one))[0] for one in inputs if not isinstance(one, Question)]
         found: list[Any] = self._model(name).write(texts, alone=self._alone) if texts else []
         return found
 

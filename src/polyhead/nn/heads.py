@@ -24,6 +24,7 @@ class Head(nn.Module):
 
     Arrays: `hidden.{weight,bias}` when `hidden` > 0, `output.weight`, and `output.bias` with `bias`. Dropout
     stands before the output layer and acts in training mode only. Matrices start Xavier-uniform, biases zero.
+    `shared` is a hidden layer that another module has: it is used, and no array of this one.
     """
 
     def __init__(
@@ -34,18 +35,21 @@ class Head(nn.Module):
         hidden: int = 0,
         bias: bool = True,
         activation: Activation = "tanh",
+        shared: Dense | None = None,
         dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.dropout, self.activation = dropout, ACTIVATIONS[activation]
-        self.hidden = Dense(inputs, hidden) if hidden else None
+        self.hidden = Dense(inputs, hidden) if hidden and shared is None else None
+        self._shared = [shared]  # in a list, so that it is not registered here
         self.output = Dense(hidden or inputs, outputs, bias=bias)
         xavier(self, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """(..., inputs) to (..., outputs)."""
-        if self.hidden is not None:
-            features = self.activation(self.hidden(features))
+        hidden = self.hidden or self._shared[0]
+        if hidden is not None:
+            features = self.activation(hidden(features))
         out: Tensor = self.output(functional.dropout(features, self.dropout, self.training))
         return out

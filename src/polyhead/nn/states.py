@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from polyhead.config import Value
 from polyhead.errors import PlanError
+from polyhead.nn.layer import Keys
 
 
 class States(Value, eq=False):
@@ -16,6 +17,7 @@ class States(Value, eq=False):
     hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
     mask: Tensor  # (rows, tokens), True where a token is
     first: int = 0
+    keys: Mapping[int, Keys] = {}  # of layers that were asked to keep them, by index
 
     def __post_init__(self) -> None:
         if not self.hidden or self.first < 0:
@@ -42,9 +44,17 @@ class States(Value, eq=False):
     def upto(self, depth: int) -> States:
         """The states up to layer `depth`; raises PlanError outside `first` to `depth`."""
         self.layer(depth)
-        return States(hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first)
+        kept = {index: keys for index, keys in self.keys.items() if index < depth}
+        return States(
+            hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first, keys=kept
+        )
 
     def rows(self, index: Sequence[int]) -> States:
         """The same layers for some rows only."""
         chosen = list(index)
-        return States(hidden=tuple(h[chosen] for h in self.hidden), mask=self.mask[chosen], first=self.first)
+        return States(
+            hidden=tuple(h[chosen] for h in self.hidden),
+            mask=self.mask[chosen],
+            first=self.first,
+            keys={i: Keys(key=k.key[chosen], value=k.value[chosen]) for i, k in self.keys.items()},
+        )

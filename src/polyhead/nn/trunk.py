@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
 from polyhead.nn.deltas import LayerDelta
-from polyhead.nn.layer import Dense, Layer, fill_normal
+from polyhead.nn.layer import Dense, Keys, Layer, fill_normal
 from polyhead.nn.states import States
 from polyhead.trunk_data import TrunkData, check_arrays
 
@@ -79,13 +79,18 @@ class Trunk(nn.Module):
         segments: Tensor | None = None,
         positions: Tensor | None = None,
         prompts: Tensor | None = None,
+        shift: bool = False,
         noise: Noise | None = None,
     ) -> Tensor:
         """Layer 0's output (rows, prompt rows + tokens, width) for `ids` (rows, tokens); see `Embeddings`."""
         out: Tensor = self.embeddings(
-            ids, segments=segments, positions=positions, prompts=prompts, noise=noise
+            ids, segments=segments, positions=positions, prompts=prompts, shift=shift, noise=noise
         )
         return out
+
+    def embed_prompts(self, prompts: Tensor) -> Tensor:
+        """Prompts as `embed` gives them before a text: (..., prompt rows, embedding width) to the trunk's width."""
+        return self.embeddings.of_prompts(prompts)
 
     def start(
         self,
@@ -94,10 +99,11 @@ class Trunk(nn.Module):
         *,
         segments: Tensor | None = None,
         prompts: Tensor | None = None,
+        shift: bool = False,
         noise: Noise | None = None,
     ) -> States:
         """The embedding's output as states of depth 0; prompt rows come first and are never padding."""
-        hidden = self.embed(ids, segments=segments, prompts=prompts, noise=noise)
+        hidden = self.embed(ids, segments=segments, prompts=prompts, shift=shift, noise=noise)
         added = hidden.shape[1] - ids.shape[1]
         return States(hidden=(hidden,), mask=functional.pad(mask, (added, 0), value=True) if added else mask)
 
@@ -124,8 +130,12 @@ class Trunk(nn.Module):
         stop: int,
         deltas: Mapping[int, LayerDelta] | None = None,
         first: bool = False,
+        keep: bool = False,
     ) -> States:
-        """The same states, and those of the layers up to `stop`; `first`: of the last one the first position alone."""
+        """The same states, and those of the layers up to `stop`; `first`: of the last one the first position alone.
+
+        `keep` keeps the keys and values of the layers without a delta too, for `beside`; no bit of the states changes.
+        """
         start, slots = states.depth, dict(deltas or {})
         if not start <= stop <= len(self.layers):
             raise PlanError(
@@ -135,16 +145,77 @@ class Trunk(nn.Module):
             raise PlanError(
                 "a delta sits outside the layers run", got=sorted(slots), allowed=f"{start} to {stop - 1}"
             )
-        hidden = list(states.hidden)
+        hidden, kept = list(states.hidden), dict(states.keys)
         for index in range(start, stop):
             narrow = first and index == stop - 1
-            layer, delta, again = self.layers[index], slots.get(index), self.checkpointing
-            hidden.append(run_layer(layer, hidden[-1], states.mask, delta, first=narrow, again=again))
-        return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
+            layer, delta, again = self._layer(index), slots.get(index), self.checkpointing
+            if keep and delta is None:
+                kept[index] = layer.keys(hidden[-1])
+            hidden.append(
+                run_layer(
+                    layer, hidden[-1], states.mask, delta, first=narrow, again=again, keys=kept.get(index)
+                )
+            )
+        return States(hidden=tuple(hidden), mask=states.mask, first=states.first, keys=kept)
+
+    def beside(
+        self,
+        states: States,
+        prompts: Tensor,
+        *,
+        sizes: Sequence[int],
+        start: int = 0,
+        stop: int | None = None,
+    ) -> States:
+        """States of isolated prompts, which see the text and themselves while the text sees none of them.
+
+        `states` are the text's own, of layers `start` to `stop` - 1 at least, as the plain pass gives them: they are
+        read and not computed again, nor are keys and values that the pass kept. `prompts`, (rows or 1, prompt rows,
+        width), is the prompts' state `start` (at 0 `embed_prompts`), prompts of `sizes` rows one after another. `stop`
+        None: as deep as the text. Gives the prompt rows' states `start` to `stop`, each (rows, prompt rows, width).
+
+        A prompt's states are those of one input [prompt, text] in which the text's rows see the text alone.
+        """
+        stop = states.depth if stop is None else stop
+        if not states.first <= start <= stop <= min(states.depth + 1, len(self.layers)):
+            raise PlanError(
+                "prompts cannot stand beside these layers",
+                got=f"[{start}, {stop})",
+                allowed=f"a range in [{states.first}, {min(states.depth + 1, len(self.layers))})",
+            )
+        seen = seen_by_prompts(states.mask, sizes)
+        hidden = [prompts.expand(len(states.mask), -1, -1)]
+        if sum(sizes) != prompts.shape[-2]:
+            raise PlanError(
+                "prompts of other sizes than their rows", got=list(sizes), allowed=prompts.shape[-2]
+            )
+        for index in range(start, stop):
+            layer = self._layer(index)
+            keys = states.keys.get(index) or layer.keys(states.layer(index))
+            hidden.append(layer.beside(hidden[-1], keys, seen))
+        mask = states.mask.new_ones(hidden[0].shape[:2])
+        return States(hidden=tuple(hidden), mask=mask, first=start)
 
     def forward(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
         """Every layer's output for `ids` and `mask` (rows, tokens), mask True where a token is."""
         return self.go_on(self.start(ids, mask, segments=segments), stop=len(self.layers))
+
+    def _layer(self, index: int) -> Layer:
+        layer = self.layers[index]
+        assert isinstance(layer, Layer)
+        return layer
+
+
+def seen_by_prompts(mask: Tensor, sizes: Sequence[int]) -> Tensor:
+    """What each isolated prompt row sees of [text, prompt rows]: (rows, 1, prompt rows, tokens + prompt rows).
+
+    The text's real tokens, `mask` (rows, tokens), and the rows of its own prompt; prompts of `sizes` rows follow on one
+    another.
+    """
+    prompt = torch.repeat_interleave(torch.tensor(list(sizes))).to(mask.device)
+    own = (prompt[:, None] == prompt).expand(len(mask), -1, -1)
+    text = mask[:, None].expand(-1, len(prompt), -1)
+    return torch.cat([text, own], dim=-1)[:, None]
 
 
 def run_layer(
@@ -155,14 +226,16 @@ def run_layer(
     *,
     first: bool = False,
     again: bool = False,
+    keys: Keys | None = None,
 ) -> Tensor:
     """The layer's output; `again`: in training mode it keeps its input alone and is computed again backwards.
 
     The second computation has the dropout of the first, so gradients are the same to the bit.
     """
-    if again and layer.training and torch.is_grad_enabled():
-        return checkpoint(layer, hidden, mask, delta, first=first, use_reentrant=False)  # type: ignore[no-any-return]
-    out: Tensor = layer(hidden, mask, delta, first=first)
+    learns = layer.training or (delta is not None and delta.training)
+    if again and learns and torch.is_grad_enabled():
+        return checkpoint(layer, hidden, mask, delta, first=first, keys=keys, use_reentrant=False)  # type: ignore[no-any-return]
+    out: Tensor = layer(hidden, mask, delta, first=first, keys=keys)
     return out
 
 
@@ -186,6 +259,7 @@ class Embeddings(nn.Module):
         segments: Tensor | None = None,
         positions: Tensor | None = None,
         prompts: Tensor | None = None,
+        shift: bool = False,
         noise: Noise | None = None,
     ) -> Tensor:
         """(rows, prompt rows + tokens, width).
@@ -193,23 +267,35 @@ class Embeddings(nn.Module):
         `positions` (rows, tokens) count from 0, the family's own offset is added here; left out, they are
         0, 1, ... `prompts`, (prompt rows, embedding width) or one such matrix a row, stand before the text as
         word vectors (Lester et al. 2021): segment 0, no position term, through the layer
-        norm once. The text keeps its positions. `noise` changes the text's word vectors before anything is added
-        to them (Aghajanyan et al. 2020). Raises TrunkError when it is longer than the position table.
+        norm once. The text keeps its positions, or with `shift` they count the prompt rows too. `noise` changes the
+        text's word vectors before anything is added to them (Aghajanyan et al. 2020). Raises TrunkError when it is
+        longer than the position table.
         """
-        if ids.shape[1] > self.shape.max_tokens:
+        before = prompts.shape[-2] if shift and prompts is not None else 0
+        if before + ids.shape[1] > self.shape.max_tokens:
             raise TrunkError(
-                "inputs are longer than the trunk", got=ids.shape[1], allowed=self.shape.max_tokens
+                "inputs are longer than the trunk", got=before + ids.shape[1], allowed=self.shape.max_tokens
             )
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)
+        positions = positions + before if before else positions
         hidden = self.word(ids) if noise is None else noise(self.word(ids))
         if self.segment is not None:
             hidden = hidden + self._segments(segments)
         hidden = hidden + self.position(positions + self.shape.first_position)
         if prompts is not None:
-            rows = prompts.to(hidden.dtype).expand(len(ids), *prompts.shape[-2:])
-            rows = rows + self.segment.weight[0] if self.segment is not None else rows
-            hidden = torch.cat([rows, hidden], dim=1)
+            rows = self._typed(prompts.to(hidden.dtype))
+            hidden = torch.cat([rows.expand(len(ids), -1, -1), hidden], dim=1)
+        return self._ended(hidden)
+
+    def of_prompts(self, prompts: Tensor) -> Tensor:
+        """Prompts alone, as `forward` gives them before a text."""
+        return self._ended(self._typed(prompts.to(self.word.weight.dtype)))
+
+    def _typed(self, prompts: Tensor) -> Tensor:
+        return prompts if self.segment is None else prompts + self.segment.weight[0]
+
+    def _ended(self, hidden: Tensor) -> Tensor:
         hidden = functional.dropout(self.norm(hidden), self.dropout, self.training)
         return hidden if self.project is None else self.project(hidden)
 

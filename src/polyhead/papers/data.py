@@ -14,7 +14,8 @@ from polyhead.errors import DataError
 from polyhead.project import TaskEntry
 
 if TYPE_CHECKING:
-    from polyhead.project import Strategy, Training
+    from polyhead.project import Training
+    from polyhead.strategy import Strategy
     from polyhead.tasks.read import Examples
     from polyhead.train.prepare import Prepared, Split
 

@@ -10,20 +10,33 @@ ARROW = " → "
 def tree(plan: Plan) -> list[str]:
     """One line for each step that tasks share, and one for the rest of each task's way, with its name first.
 
-    Whatever stands on a line of its own is computed once for all the tasks below it.
+    Whatever stands on a line of its own is computed once for all the tasks below it. Isolated prompts stand in a group
+    of their own: the text does not see them, so its layers run once for them and for all that reads the plain trunk.
     """
     lines: list[str] = []
-    for root in plan.children(-1):
+    beside = [root for root in plan.children(-1) if _is_isolated(plan.steps[root].node)]
+    for root in (root for root in plan.children(-1) if root not in beside):
         if len(plan.steps[root].tasks) == 1:
             lines.append(f"{plan.steps[root].tasks[0]}  {ARROW.join(_way(plan, root))}")
             continue
         lines.append(_shared(plan, root))
         _below(plan, root, "", lines)
+    if beside:
+        trunk = plan.path(plan.steps[beside[0]].tasks[0]).embed.trunk
+        lines.append(f"Beside the text of trunk {trunk[:12]}, which is run once")
+        _branches(plan, beside, "", lines)
     return lines
 
 
+def _is_isolated(node: Node) -> bool:
+    return isinstance(node, Embed) and node.isolated
+
+
 def _below(plan: Plan, index: int, indent: str, lines: list[str]) -> None:
-    children = list(plan.children(index))
+    _branches(plan, list(plan.children(index)), indent, lines)
+
+
+def _branches(plan: Plan, children: list[int], indent: str, lines: list[str]) -> None:
     alone = {child: _way(plan, child) for child in children if len(plan.steps[child].tasks) == 1}
     name_width = max((len(plan.steps[child].tasks[0]) for child in alone), default=0)
     widths = _widths(list(alone.values()))
@@ -61,11 +74,15 @@ def describe(node: Node) -> str:
     """A node in a few words; layers are numbered from 1."""
     match node:
         case Embed():
-            prompts = f", {len(node.prompts)} prompts" if node.prompts else ""
+            rows = sum(prompt.rows for prompt in node.prompts)
+            if node.isolated:
+                return f"own prompt of {rows} rows"
+            prompts = f", {len(node.prompts)} prompts of {rows} rows before the text" if rows else ""
             return f"Embed by trunk {node.trunk[:12]}{prompts}"
         case Layers():
             owner = "" if node.weights == TRUNK else f" of {node.weights}"
-            delta = f" with {node.delta.kind} of {node.delta.part}" if node.delta else ""
+            size = f" {node.delta.size}" if node.delta and node.delta.size else ""
+            delta = f" with {node.delta.kind}{size} of {node.delta.part}" if node.delta else ""
             one = node.stop - node.start == 1
             layers = f"Layer {node.stop}" if one else f"Layers {node.start + 1} to {node.stop}"
             return f"{layers}{owner}{delta}"

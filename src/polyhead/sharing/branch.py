@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, PlanError
-from polyhead.nn.layer import Layer, fill_normal
-from polyhead.nn.states import States
-from polyhead.nn.trunk import run_layer
-from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project import Branch
-from polyhead.sharing.pooled import PooledPart
-from polyhead.tasks.kinds import kind_of
+from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
+from polyhead.sharing.ends import head_of, last_state
+from polyhead.sharing.part import Part
+from polyhead.strategy import Branch
 from polyhead.tasks.task import Task, owner_of
 
 
@@ -35,26 +29,10 @@ def branch_path(
             got=f"{layers} private layers above tap {tap}",
             allowed=f"at least one layer, tap + layers at most {shape.layers}",
         )
-    owner, kind = owner_of(task), kind_of(task)
-    positions: Literal["first", "mean", "attention", "tokens"] = (
-        "tokens" if kind.per_word else strategy.positions
-    )
-    attends = positions == "attention"
     shared = (Layers(start=0, stop=tap),) if tap else ()
-    pool = Pool(
-        positions=positions,
-        heads=max(1, shape.width // 64) if attends else 0,
-        part=owner if attends else None,
-    )
-    head = Head(
-        kind=task.kind,
-        width=kind.width(task),
-        part=owner,
-        hidden=shape.width if strategy.hidden is None else strategy.hidden,
-        separate=task.pair == "separate",
-    )
-    private = Layers(start=tap, stop=tap + layers, weights=owner)
-    return Path(nodes=(Embed(trunk=trunk), *shared, private, pool, head))
+    private = Layers(start=tap, stop=tap + layers, weights=owner_of(task))
+    ends = (last_state(task, shape, strategy.positions), head_of(task, shape, strategy.hidden))
+    return Path(nodes=(Embed(trunk=trunk), *shared, private, *ends))
 
 
 def tap_of(path: Path) -> int:
@@ -82,39 +60,8 @@ def _is_shared(node: object) -> bool:
     return isinstance(node, Layers) and node.weights == TRUNK
 
 
-class BranchPart(PooledPart):
-    """What a branch owns: layers, named by their place in the trunk, a pooler where asked for, and a head.
-
-    Where the pooler reads the first position alone, the last layer computes that position alone.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        shape: Architecture,
-        *,
-        dropout: float = 0.0,
-        layer_dropout: float = 0.0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(path, shape.width, dropout=dropout, generator=generator)
-        self._start, self._last = private_layers(path).start, private_layers(path).stop
-        self._pool, self.owner = path.stored().pool, path.head.part
-        self.checkpointing = False  # as that of a trunk
-        self.layers = nn.ModuleDict(
-            {
-                str(index): Layer(
-                    width=shape.width,
-                    heads=shape.heads,
-                    feed_forward=shape.feed_forward,
-                    norm_epsilon=shape.norm_epsilon,
-                    dropout=layer_dropout,
-                )
-                for index in private_layers(path)
-            }
-        )
-        if generator is not None:
-            fill_normal(self.layers, generator)
+class BranchPart(Part):
+    """What a branch owns: layers in the place of the trunk's, a pooler where asked for, and a head."""
 
     def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
         """Takes the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
@@ -129,44 +76,3 @@ class BranchPart(PooledPart):
                 "a branch cannot start from these weights", got=f"none that fit for {missing[:3]}"
             )
         self.load_state_dict({**own, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})
-
-    def run(self, states: States, *, stop: int) -> States:
-        """The same states, and those of the private layers up to `stop`."""
-        hidden = list(states.hidden)
-        for index in range(states.depth, stop):
-            layer = self.layers[str(index)]
-            narrow = self._pool.positions == "first" and index == self._last - 1
-            value = hidden[-1]
-            if not torch.is_autocast_enabled(value.device.type):
-                value = value.to(_dtype(layer))
-            hidden.append(run_layer(layer, value, states.mask, first=narrow, again=self.checkpointing))
-        return States(hidden=tuple(hidden), mask=states.mask, first=states.first)
-
-    def served(self, dtype: torch.dtype) -> BranchPart:
-        """A copy as a backend runs it: layers in the trunk's precision, pooler and head in float32."""
-        made = copy.deepcopy(self).eval()
-        made.layers.to(dtype)
-        return made
-
-
-def _dtype(module: nn.Module) -> torch.dtype:
-    return next(module.parameters()).dtype
-
-
-def make_part(
-    path: Path,
-    shape: Architecture,
-    *,
-    dropout: float = 0.0,
-    layer_dropout: float = 0.0,
-    generator: torch.Generator | None = None,
-) -> PooledPart:
-    """The module that holds what a path's own part owns."""
-    if private_layers(path):
-        return BranchPart(path, shape, dropout=dropout, layer_dropout=layer_dropout, generator=generator)
-    return PooledPart(path, shape.width, dropout=dropout, generator=generator)
-
-
-def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
-    """Copies of a part's arrays, float32, by name."""
-    return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.architecture import Architecture
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, PlanError
 from polyhead.nn.heads import Head as HeadModule
+from polyhead.nn.layer import Dense
 from polyhead.nn.poolers import Attention, Learned
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project import Pooled
+from polyhead.strategy import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 
@@ -54,16 +55,26 @@ def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture
 class PooledPart(nn.Module):
     """What a pooled task owns: a learned layer mix and an attention pooler where its path asks for them, and a head.
 
-    Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens).
+    Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens). `hidden` is the head's
+    hidden layer where a family owns it.
     """
 
     def __init__(
-        self, path: Path, width: int, *, dropout: float = 0.0, generator: torch.Generator | None = None
+        self,
+        path: Path,
+        width: int,
+        *,
+        hidden: Dense | None = None,
+        dropout: float = 0.0,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         node, head = path.pool, path.head
         depth = path.layers[-1].stop if path.layers else 0
-        self.positions, self.separate = node.positions, head.separate
+        if head.hidden_part is not None and hidden is None:
+            raise PlanError("the hidden layer that tasks share is missing", got=head.hidden_part)
+        self.owner, self.positions, self.separate = head.part, node.positions, head.separate
+        self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
         self.mix = Learned(depth) if node.layers == "learned" else None
         self.pool = (
             Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
@@ -76,6 +87,7 @@ class PooledPart(nn.Module):
             hidden=head.hidden,
             bias=head.bias,
             activation=head.activation,
+            shared=hidden,
             dropout=dropout,
             generator=generator,
         )
@@ -85,6 +97,8 @@ class PooledPart(nn.Module):
         mixed = self.mix(stored) if self.mix is not None else stored.mean(dim=2)
         if self.positions == "tokens":
             return mixed
+        if self.positions == "prompt":
+            return mixed[:, self._rows].mean(dim=1)
         return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
 
     def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -95,6 +109,16 @@ class PooledPart(nn.Module):
             features = compared(features, self.features(*second))
         outputs: Tensor = self.head(self.dropout(features))
         return outputs
+
+
+def own_rows(path: Path) -> slice:
+    """Which of the path's rows, counted from the first, are the prompt that its pool reads."""
+    before = 0
+    for prompt in path.embed.prompts:
+        if prompt.part == path.pool.part:
+            return slice(before, before + prompt.rows)
+        before += prompt.rows
+    raise PlanError("a path pools a prompt that does not stand in its input", got=path.pool.part)
 
 
 def compared(first: Tensor, second: Tensor) -> Tensor:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import bad_value, spelled
+from polyhead.tasks.kinds.base import bad_value, listed, spelled
 from polyhead.tasks.kinds.span import widened
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.task import Task
-from polyhead.text.question import Given, Question, texts_of
+from polyhead.text.question import Given, Question
 from polyhead.text.tokenise import lone_surrogates, repair
-from polyhead.text.words import places_of, words_of
+from polyhead.text.words import joined, words_in
 
 
 class ReadReport(Value):
@@ -53,9 +54,9 @@ class Examples(Value, eq=False):
 
     def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
         """Every metric of the task's kind for these outputs, one for each example."""
-        words = self.words or []
-        texts = [texts_of(given)[-1] for given in self.inputs] if words else []
-        return kind_of(task).evaluate(task, outputs, self.targets, texts=texts, words=words)
+        pairs = zip(self.inputs, self.words or repeat(None), strict=False)
+        examples = [Example(given=given, words=words) for given, words in pairs]
+        return kind_of(task).evaluate(task, outputs, self.targets, examples)
 
 
 def read(source: Source, task: Task) -> Examples:
@@ -77,13 +78,6 @@ def read(source: Source, task: Task) -> Examples:
     return reader.examples()
 
 
-class _Example(Value, eq=False):
-    """What one row is asked about: the input, and its words where the kind reads words."""
-
-    given: Given
-    words: np.ndarray | None = None
-
-
 class _Reader:
     """Collects the examples of one source."""
 
@@ -91,7 +85,7 @@ class _Reader:
         self.source, self.task, self.kind = source, task, kind_of(task)
         self.columns: Columns = columns_of(source, task)
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
-        self.found: list[_Example] = []
+        self.found: list[Example] = []
         self.targets: list[np.ndarray] = []
         self.rows: list[int] = []
 
@@ -104,11 +98,10 @@ class _Reader:
                 do="give rows that have both" if report.rows else "check 'where' and 'limit'",
                 report=report,
             )
-        words = [one.words for one in self.found if one.words is not None]
         return Examples(
             inputs=[one.given for one in self.found],
             targets=self.targets,
-            words=words if self.kind.per_word else None,
+            words=[one.places for one in self.found] if self.kind.per_word else None,
             rows=self.rows,
             report=report,
         )
@@ -125,59 +118,50 @@ class _Reader:
             self.counts["unlabelled"] += 1
             return
         context = self._text(row, self.columns.context) or ""
-        example = self._example(texts, options, context)
-        self.targets.append(self._target(label, example, row, from_cells=from_cells))
+        example = self._example(texts, options, context, row.number)
+        self.targets.append(self._target(label, example, from_cells=from_cells))
         self.found.append(example)
         self.rows.append(row.number)
         self.counts["used"] += 1
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
 
-    def _example(self, texts: list[str], options: tuple[str, ...], context: str) -> _Example:
-        if self.columns.tokens:
-            return _Example(given=(repair(" ".join(texts)),), words=_token_words(texts))
+    def _example(self, texts: list[str], options: tuple[str, ...], context: str, row: int) -> Example:
+        given: Given
         first, *second = map(repair, texts)
         if options:
             given = Question(text=first, options=tuple(map(repair, options)), context=repair(context))
-            return _Example(given=given)
-        if self.task.kind == "span":
-            return _Example(given=(first, second[0]), words=places_of(second[0]))
-        words = words_of(first) if self.kind.per_word else None
-        return _Example(given=(first, second[0]) if second else (first,), words=words)
+            words = None
+        elif self.columns.tokens:
+            text, words = joined([first, *second])
+            given = (text,)
+        else:
+            given = (first, second[0]) if second else (first,)
+            words = words_in(given) if self.kind.per_word else None
+        return Example(given=given, words=words, source=self.source.path, row=row)
 
-    def _target(self, label: object, example: _Example, row: Row, *, from_cells: bool) -> np.ndarray:
-        given, words = example.given, example.words
-        if self.source.spans and words is not None:
-            label = self._tags_of_spans(label, words, texts_of(given)[0], row.number)
-        options = given.options if isinstance(given, Question) else ()
-        if options and from_cells:
-            label = self._of_cell(label, options, row.number)
-        target = self.kind.encode(
-            self.task,
-            label,
-            text=texts_of(given)[-1],
-            words=words,
-            options=options,
-            row=row.number,
-            source=self.source.path,
-        )
-        if self.task.kind == "span" and words is not None:
-            self.counts["widened"] += widened(target, words)
-        elif words is not None and len(target) != len(words):
-            raise self._bad(
-                "tags and tokens differ in number", f"{len(target)} tags", f"{len(words)}", row.number
-            )
+    def _target(self, label: object, example: Example, *, from_cells: bool) -> np.ndarray:
+        if self.source.spans:
+            label = self._tags_of_spans(label, example)
+        if example.options and from_cells:
+            label = self._of_cell(label, example)
+        target = self.kind.encode(self.task, label, example)
+        if self.task.kind == "span":
+            self.counts["widened"] += widened(target, example.places)
+        elif self.kind.per_word and len(target) != len(example.places):
+            found, allowed = f"{len(target)} tags", f"{len(example.places)}"
+            raise self._bad("tags and tokens differ in number", found, allowed, example.row)
         return target
 
-    def _of_cell(self, label: object, options: tuple[str, ...], row: int) -> object:
+    def _of_cell(self, label: object, example: Example) -> object:
         """The label of a cell: digits may be an index or an option's text, but not of different options."""
+        options = example.options
         named = [index for index, option in enumerate(options) if option.strip() == str(label)]
         if not isinstance(label, int) or not named or named == [label]:
             return label
         if label >= len(options) and len(named) == 1:
             return named[0]
-        raise self._bad(
-            "the label is an index and an option's text too", label, "labels that can be told apart", row
-        )
+        what, allowed = "the label is an index and an option's text too", "labels that can be told apart"
+        raise self._bad(what, label, allowed, example.row)
 
     def _texts(self, row: Row) -> list[str] | None:
         """The row's text or texts; None when one is missing or blank."""
@@ -224,15 +208,10 @@ class _Reader:
 
     def _list(self, cell: str) -> object:
         """The list that a cell spells, as JSON or between separators."""
-        if cell.lstrip().startswith("["):
-            try:
-                return json.loads(cell)
-            except ValueError:
-                return cell
-        return cell.split(self.source.separator) if self.source.separator else cell
+        return listed(cell, cell.split(self.source.separator) if self.source.separator else cell)
 
-    def _tags_of_spans(self, value: object, words: np.ndarray, text: str, row: int) -> list[str]:
-        shape = "a list of {start, end, label}"
+    def _tags_of_spans(self, value: object, example: Example) -> list[str]:
+        text, words, row, shape = example.text, example.places, example.row, "a list of {start, end, label}"
         if not isinstance(value, list):
             raise self._bad(f"column '{self.source.spans}' must hold spans", value, shape, row)
         spans = []
@@ -252,17 +231,11 @@ class _Reader:
         except ValueError as error:
             raise self._bad(str(error), value, "spans that hold words, none of them twice", row) from None
 
-    def _bad(self, what: str, got: object, allowed: object, row: int) -> BadValue:
-        return bad_value(self.task, what, got=got, allowed=allowed, row=row, source=self.source.path)
+    def _bad(self, what: str, got: object, allowed: object, row: int | None) -> BadValue:
+        place = Example(source=self.source.path, row=row)
+        return bad_value(self.task, place, what, got=got, allowed=allowed)
 
 
 def _matches(row: Row, where: dict[str, str | int | bool]) -> bool:
     """Whether every named column is written as the wanted value is (1 matches "1", true matches "true")."""
     return all(spelled(row.values.get(column)) == spelled(value) for column, value in where.items())
-
-
-def _token_words(tokens: list[str]) -> np.ndarray:
-    """Where tokens joined by single spaces lie, int32 (words, 2)."""
-    sizes = np.array([len(token) for token in tokens], np.int64)
-    stops = np.cumsum(sizes + 1) - 1
-    return np.stack([stops - sizes, stops], axis=1).astype(np.int32)

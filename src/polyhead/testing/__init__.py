@@ -10,6 +10,7 @@ Nothing is downloaded and nothing needs a network. torch is imported inside func
 
 from polyhead.testing.backends import BATCHES, stable_rows, yield_backend_checks
 from polyhead.testing.check import Check
+from polyhead.testing.conditioned import tiny_conditioned
 from polyhead.testing.strategies import yield_strategy_checks
 from polyhead.testing.tiny import (
     CODECS,
@@ -17,6 +18,7 @@ from polyhead.testing.tiny import (
     WORDS,
     tiny_batch,
     tiny_loaded,
+    tiny_owned,
     tiny_part,
     tiny_path,
     tiny_tasks,
@@ -32,7 +34,9 @@ __all__ = [
     "Check",
     "stable_rows",
     "tiny_batch",
+    "tiny_conditioned",
     "tiny_loaded",
+    "tiny_owned",
     "tiny_part",
     "tiny_path",
     "tiny_tasks",

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 import numpy as np
 
-from polyhead import plan
+from polyhead import cost, plan
 from polyhead.engine.backends.base import Backend, LoadedTask, TokenBatch
 from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions
 from polyhead.store.codec import encode
 from polyhead.testing.check import Check
+from polyhead.testing.conditioned import tiny_conditioned
 from polyhead.testing.tiny import (
     CODECS,
     tiny_batch,
@@ -67,6 +68,33 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         ("states name, precision and tolerance", _assert_stated),
     ):
         yield Check(subject=subject, name=name, run=lambda run=run: run(make, trunk, tasks))  # type: ignore[misc]
+    yield from _conditioned_checks(subject, make)
+
+
+def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
+    """The same for prompts, functions inside the layers and layers on top; and the layers that these run."""
+    from polyhead.engine.backends.reference import ReferenceBackend
+
+    trunk = tiny_trunk(max_tokens=56)  # room for prompts before the longest text
+    tasks = tiny_conditioned(trunk)
+    for name, lengths in BATCHES.items():
+        batch = tiny_batch(trunk, lengths)
+
+        def agrees(batch: TokenBatch = batch) -> None:
+            _assert_agree(make(trunk, tasks), ReferenceBackend(trunk, tasks), trunk, batch, tasks)
+
+        yield Check(subject=subject, name=f"equals the reference, prompts and adapters, {name}", run=agrees)
+    for name, run in (
+        ("gives the same bits twice", _assert_same_twice),
+        ("does not depend on padding or order", _assert_rows_alone),
+        ("answers an empty batch with no rows", _assert_empty),
+        ("runs the layers that are counted", _assert_conditioned_layers),
+    ):
+        yield Check(
+            subject=subject,
+            name=f"{name}, prompts and adapters",
+            run=lambda run=run: run(make, trunk, tasks),  # type: ignore[misc]
+        )
 
 
 def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
@@ -157,6 +185,25 @@ def _assert_tapped_layers(make: MakeBackend, trunk: TrunkData, tasks: Mapping[st
     backend = make(trunk, {task.name: low})
     backend.features(plan.merge({task.name: path}), tiny_batch(trunk, (5, 3)))
     assert backend.layers_run == 1, backend.layers_run
+
+
+def _assert_conditioned_layers(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
+    """Over a trunk of two layers: a prompt group runs as one input, isolated prompts share the text's layers."""
+    backend, batch = make(trunk, tasks), tiny_batch(trunk, (5, 3))
+    for layers, names in (
+        (2, ["joint-a", "joint-b", "joint-c"]),
+        (2, ["plain", "apart-a", "apart-b", "apart-c"]),
+        (4, ["plain", "joint-a", "joint-b", "apart-a"]),
+        (4, ["plain", "in-lora"]),
+        (3, ["plain", "upper"]),
+        (6, ["in-scale", "in-prefix", "in-attention"]),
+        (6, ["plain", "top-attention", "top-layer"]),
+        (2, ["scorer-a", "scorer-b"]),
+        (cost.layer_evaluations(plan.merge({n: t.path for n, t in tasks.items()})), list(tasks)),
+    ):
+        before = backend.layers_run
+        backend.features(plan.merge({name: tasks[name].path for name in names}), batch)
+        assert backend.layers_run - before == layers, f"{names}: {backend.layers_run - before}"
 
 
 def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
@@ -11,18 +12,22 @@ from typing import Any
 import numpy as np
 
 from polyhead import cost, plan
+from polyhead.bundle import write
+from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.inputs import AnyInput, Passage, form_of, forms_of
 from polyhead.engine.session import Session
-from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, owners_of
-from polyhead.project import Branch, Strategy
+from polyhead.errors import ConfigError
+from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, owners_of
+from polyhead.strategy import Pooled, Prompted, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import LossName
 from polyhead.tasks.task import Task
 from polyhead.testing.check import Check
-from polyhead.testing.tiny import tiny_batch, tiny_part, tiny_tasks, tiny_trunk
+from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
 from polyhead.trunk_data import TrunkData
 
@@ -39,56 +44,90 @@ TEXTS: tuple[AnyInput, ...] = (
 
 
 def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
-    """What every strategy must do; `strategy` is one choice of its settings."""
-    for task in tiny_tasks():
+    """What every strategy must do; `strategy` is one choice of its settings.
+
+    Of tasks that stand in one prompt group all come and go at once: then it is the tasks outside that keep their bits.
+    """
+    for task in fitting_tasks(strategy):
         for name, check in (
             ("lowers to the four nodes and ends in a head", _assert_four_nodes),
             ("counts the arrays that it really has", _assert_counted),
-            ("sends gradients to its own parameters and to no other", _assert_gradients),
+            ("sends gradients to its own parameters and families and to no other", _assert_gradients),
         ):
             yield Check(subject=subject, name=f"{name}, {task.name}", run=partial(check, strategy, task))
+    together = isinstance(strategy, Prompted) and not strategy.isolated
     for name, whole in (
         ("answers from the bundle as before it was written", _assert_saved),
         ("merged gives what each path gives alone", _assert_merged),
-        ("leaves other tasks' bits alone when a task comes or goes", _assert_isolated),
+        (
+            "leaves other tasks' bits alone when a task comes or goes",
+            _assert_group_isolated if together else _assert_isolated,
+        ),
         ("answers a row the same among any others", _assert_independent),
     ):
         yield Check(subject=subject, name=name, run=partial(whole, strategy))
 
 
+def fitting_tasks(strategy: Strategy) -> list[Task]:
+    """The tiny tasks that the strategy does not refuse."""
+    return [task for task in tiny_tasks() if task.name in tiny_paths(strategy, tiny_trunk())]
+
+
 def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
-    """The strategy's path for every tiny task."""
-    return {task.name: _path(task, strategy, trunk) for task in tiny_tasks()}
+    """The strategy's path for every tiny task that it does not refuse."""
+    from polyhead.sharing.lower import path_of
+    from polyhead.sharing.prompted import prompt_groups
 
+    def path(task: Task, group: tuple[str, ...]) -> Path:
+        return path_of(task, strategy, trunk=trunk.digest, shape=trunk.architecture, group=group)
 
-def _path(task: Task, strategy: Strategy, trunk: TrunkData) -> Path:
-    from polyhead.sharing.branch import branch_path
-    from polyhead.sharing.pooled import pooled_path
-
-    shape = trunk.architecture
-    if isinstance(strategy, Branch):
-        layers = strategy.layers or 1
-        tap = shape.layers - layers if strategy.tap is None else strategy.tap
-        return branch_path(task, strategy, trunk=trunk.digest, shape=shape, tap=tap, layers=layers)
-    return pooled_path(task, strategy, trunk=trunk.digest, shape=shape, codec=Codec(name="float32"))
+    fitting = []
+    for task in tiny_tasks():
+        with suppress(ConfigError):
+            path(task, ())
+            fitting.append(task)
+    groups = prompt_groups([(task, strategy) for task in fitting])
+    return {task.name: path(task, groups[task.name]) for task in fitting}
 
 
 def tiny_bundle(root: FilePath, trunk: TrunkData, paths: Mapping[str, Path]) -> Bundle:
     """A bundle of the tiny tasks on these paths, their parts filled by a seed of each task's own."""
     write_bundle(root, trunk)
-    for seed, task in enumerate(tiny_tasks()):
-        if task.name in paths:
-            add_tiny(root, trunk, task, paths[task.name], seed=seed)
+    _add(root, trunk, paths, {task.name: seed for seed, task in enumerate(tiny_tasks())})
     return Bundle.open(root)
 
 
 def add_tiny(
     root: FilePath, trunk: TrunkData, task: Task, path: Path, *, seed: int, replace: bool = False
 ) -> None:
-    """Adds a task with drawn arrays to the bundle."""
+    """Adds a task with drawn arrays to the bundle, which has the families that it reads."""
+    write.add_tasks(root, [_draft(trunk, task, path, seed)], replace=replace)
+
+
+def _add(
+    root: FilePath,
+    trunk: TrunkData,
+    paths: Mapping[str, Path],
+    seeds: Mapping[str, int],
+    *,
+    replace: bool = False,
+) -> None:
+    """Adds tiny tasks with their families in one step; each family's arrays are drawn from its name."""
+    tasks = {task.name: task for task in tiny_tasks()}
+    drafts = [_draft(trunk, tasks[name], path, seeds[name]) for name, path in paths.items()]
+    families: dict[str, dict[str, np.ndarray]] = {}
+    for loaded in tiny_owned(paths, trunk.architecture).values():
+        for owner, arrays in loaded.others.items():
+            if owner.startswith("family:"):
+                families.setdefault(owner, {}).update(arrays)
+    given = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in families.items()]
+    write.add_tasks(root, drafts, families=given, replace=replace)
+
+
+def _draft(trunk: TrunkData, task: Task, path: Path, seed: int) -> write.Draft:
+    arrays = tiny_part(path, trunk.architecture, path.head.part, seed=seed)
     record = TaskRecord(task=task, path=path, trunk=trunk.digest)
-    arrays = tiny_part(path, trunk.architecture, f"task:{task.name}", seed=seed)
-    Bundle.open(root).add_task(record, arrays, scores={}, probes=[], card="", replace=replace)
+    return write.Draft(record=record, arrays=arrays, scores={}, probes=[], card="")
 
 
 def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> dict[str, list[np.ndarray]]:
@@ -104,60 +143,72 @@ def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput
     return [text for text in texts if form_of(text) in forms_of(task)]
 
 
-def _part(path: Path, trunk: TrunkData, *, seed: int = 1) -> Any:
-    """The path's part with drawn arrays."""
+def _model(path: Path, trunk: TrunkData, task: Task) -> Any:
+    """A model of the task alone, with drawn arrays."""
     import torch
 
-    from polyhead.sharing.branch import make_part
+    from polyhead.model import Model
+    from polyhead.nn.trunk import Trunk
+    from polyhead.sharing.make import make_families, make_part
 
-    part = make_part(path, trunk.architecture)
-    drawn = tiny_part(path, trunk.architecture, path.head.part, seed=seed)
-    part.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in drawn.items()})
-    return part
+    families = make_families({task.name: path}, trunk.architecture)
+    part = make_part(path, trunk.architecture, families=families)
+    loaded = tiny_owned({task.name: path}, trunk.architecture)[task.name]
+    for module, arrays in ((part, loaded.arrays), *((families[o], a) for o, a in loaded.others.items())):
+        module.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in arrays.items()})
+    return Model(Trunk.from_data(trunk), {task.name: part}, families)
 
 
 def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
-    path = tiny_paths(strategy, tiny_trunk())[task.name]
+    paths = tiny_paths(strategy, tiny_trunk())
+    path, own = paths[task.name], f"task:{task.name}"
     assert all(isinstance(node, (Embed, Layers, Pool, Head)) for node in path.nodes)
     assert path.head.width == kind_of(task).width(task)
-    assert set(owners_of(path)) == {TRUNK, f"task:{task.name}"}
-    assert [node.start for node in path.layers][:1] == [0] and path.layers[-1].stop <= 2
+    owners = set(owners_of(path))
+    assert {TRUNK, own} <= owners
+    group = {prompt.part for prompt in path.embed.prompts}
+    assert all(owner.startswith("family:") or owner in group for owner in owners - {TRUNK, own}), owners
+    assert group <= {f"task:{name}" for name in paths} | {o for o in owners if o.startswith("family:")}
+    assert [node.start for node in path.layers][:1] == [0]
+    assert all(node.stop <= 2 for node in path.layers if node.weights == TRUNK)
 
 
 def _assert_counted(strategy: Strategy, task: Task) -> None:
     trunk = tiny_trunk()
-    path, owner = tiny_paths(strategy, trunk)[task.name], f"task:{task.name}"
-    real = {name: tuple(v.shape) for name, v in _part(path, trunk).state_dict().items()}
-    assert real == cost.part_arrays(path, trunk.architecture, owner)
-    counted = cost.added(plan.merge({task.name: path}), task.name, trunk.architecture, tokens=8).parameters
-    assert counted == sum(int(np.prod(shape)) for shape in real.values())
+    path = tiny_paths(strategy, trunk)[task.name]
+    model, shape = _model(path, trunk, task), trunk.architecture
+    modules = {path.head.part: model.parts[task.name], **model.families}
+    for owner, module in modules.items():
+        real = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+        assert real == cost.part_arrays(path, shape, owner), owner
+    counted = cost.added(plan.merge({task.name: path}), task.name, shape, tokens=8).parameters
+    assert counted == sum(p.numel() for p in model.parameters()) - sum(
+        p.numel() for p in model.trunk.parameters()
+    )
 
 
 def _assert_gradients(strategy: Strategy, task: Task) -> None:
     import torch
 
-    from polyhead.model import Model, TextBatch
-    from polyhead.nn.trunk import Trunk
+    from polyhead.model import TextBatch
     from polyhead.train.loss import LOSSES
 
     trunk = tiny_trunk()
     path = tiny_paths(strategy, trunk)[task.name]
-    part, batch = _part(path, trunk), tiny_batch(trunk, (5, 7, 3))
-    model = Model(Trunk.from_data(trunk), {task.name: part})
+    batch, model = tiny_batch(trunk, (5, 7, 3)), _model(path, trunk, task)
     model.trunk.requires_grad_(False)
     fields = {name: torch.from_numpy(getattr(batch, name)) for name in ("ids", "mask", "segments", "words")}
     stored = model.stored(plan.merge({task.name: path}), TextBatch(**fields))[task.name]
     second = [(stored.values.flip(0), stored.mask)] if path.head.separate else []
-    outputs = part(stored.values, stored.mask, *second)
+    outputs = model.parts[task.name](stored.values, stored.mask, *second)
     loss = kind_of(task).loss
     LOSSES[loss](outputs, _target(loss, outputs), None).backward()  # type: ignore[no-untyped-call]
-    reached = {
-        name for name, p in part.named_parameters() if p.grad is not None and bool(p.grad.abs().sum() > 0)
-    }
+    named = {name: p for name, p in model.named_parameters() if not name.startswith("trunk.")}
+    reached = {name for name, p in named.items() if p.grad is not None and bool(p.grad.abs().sum() > 0)}
     # A bias that cancels in a softmax, of a key or over options or places, has no gradient but rounding.
     cancels = ("key.bias", "head.output.bias") if loss in ("ranking", "span") else ("key.bias",)
-    free = {name for name in reached | set(dict(part.named_parameters())) if name.endswith(cancels)}
-    assert reached - free == {name for name, _ in part.named_parameters()} - free, reached
+    free = {name for name in named if name.endswith(cancels)}
+    assert reached - free == set(named) - free, set(named) - free - reached
     assert all(p.grad is None for p in model.trunk.parameters())
 
 
@@ -182,7 +233,10 @@ def _assert_saved(strategy: Strategy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
         assert bundle.trunk().digest == trunk.digest
+        assert set(bundle.tasks) == set(paths)
         for seed, task in enumerate(tiny_tasks()):
+            if task.name not in paths:
+                continue
             written = tiny_part(paths[task.name], trunk.architecture, f"task:{task.name}", seed=seed)
             read = bundle.part(task.name)
             assert set(read) == set(written) and all(read[n].tobytes() == written[n].tobytes() for n in read)
@@ -205,12 +259,13 @@ def _assert_merged(strategy: Strategy) -> None:
 def _assert_isolated(strategy: Strategy) -> None:
     trunk = tiny_trunk()
     paths = tiny_paths(strategy, trunk)
+    tasks = fitting_tasks(strategy)
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "b"
         names = list(paths)
         tiny_bundle(root, trunk, {name: paths[name] for name in names[:-1]})
         before = outputs_by_task(Session(root, deterministic=True))
-        last, first = tiny_tasks()[-1], tiny_tasks()[0]
+        last, first = tasks[-1], tasks[0]
         add_tiny(root, trunk, last, paths[last.name], seed=9)
         _assert_same(before, outputs_by_task(Session(root, deterministic=True)), names[:-1])
         add_tiny(root, trunk, first, paths[first.name], seed=10, replace=True)
@@ -218,6 +273,35 @@ def _assert_isolated(strategy: Strategy) -> None:
         Bundle.open(root).remove_task(first.name)
         _assert_same(before, outputs_by_task(Session(root, deterministic=True)), names[1:-1])
         assert Bundle.open(root).trunk().digest == trunk.digest
+
+
+def _assert_group_isolated(strategy: Strategy) -> None:
+    trunk = tiny_trunk()
+    outside = tiny_paths(Pooled(codec="float32"), trunk)
+    paths = tiny_paths(strategy, trunk)
+    with tempfile.TemporaryDirectory() as folder:
+        root = FilePath(folder) / "b"
+        names = list(paths)[: len(paths) // 2]
+        group = _group(strategy, trunk, names)
+        rest = {name: path for name, path in outside.items() if name not in group}
+        tiny_bundle(root, trunk, rest)
+        before = outputs_by_task(Session(root, deterministic=True))
+        for seed, replace in ((20, False), (30, True)):
+            _add(root, trunk, group, {name: seed + i for i, name in enumerate(group)}, replace=replace)
+            _assert_same(before, outputs_by_task(Session(root, deterministic=True)), list(rest))
+        remove_tasks(root, list(group))
+        _assert_same(before, outputs_by_task(Session(root, deterministic=True)), list(rest))
+        assert Bundle.open(root).trunk().digest == trunk.digest
+
+
+def _group(strategy: Strategy, trunk: TrunkData, names: Sequence[str]) -> dict[str, Path]:
+    """The paths of a prompt group of these tasks."""
+    from polyhead.sharing.lower import path_of
+
+    tasks = {task.name: task for task in tiny_tasks()}
+    owners = [f"task:{name}" for name in names]
+    digest, shape = trunk.digest, trunk.architecture
+    return {name: path_of(tasks[name], strategy, trunk=digest, shape=shape, group=owners) for name in names}
 
 
 def _assert_independent(strategy: Strategy) -> None:

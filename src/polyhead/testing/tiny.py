@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+import zlib
 from collections.abc import Iterator, Mapping
 
 import msgspec
@@ -12,7 +13,7 @@ import tokenizers
 from polyhead import cost
 from polyhead.architecture import Architecture, Family, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
+from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.trunk_data import TextSettings, TrunkData
@@ -129,6 +130,23 @@ def tiny_part(path: Path, shape: Architecture, owner: str, *, seed: int = 1) -> 
     """Arrays for what `owner` owns on the path, drawn from `seed`."""
     rng = np.random.default_rng(seed)
     return {name: _drawn(name, size, rng) for name, size in cost.part_arrays(path, shape, owner).items()}
+
+
+def tiny_owned(paths: Mapping[str, Path], shape: Architecture) -> dict[str, LoadedTask]:
+    """Each path with the arrays of every owner on it: an owner's are drawn once, from its name, for all paths."""
+    owned: dict[str, dict[str, np.ndarray]] = {}
+    for path in paths.values():
+        for array in cost.arrays_of_path(path, shape):
+            rng = np.random.default_rng(zlib.crc32(f"{array.owner} {array.name}".encode()))
+            owned.setdefault(array.owner, {}).setdefault(array.name, _drawn(array.name, array.shape, rng))
+    found: dict[str, LoadedTask] = {}
+    for name, path in paths.items():
+        read: dict[str, dict[str, np.ndarray]] = {}
+        for array in cost.arrays_of_path(path, shape):
+            read.setdefault(array.owner, {})[array.name] = owned[array.owner][array.name]
+        read.pop(TRUNK)
+        found[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
+    return found
 
 
 def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop: int | None = None) -> Path:

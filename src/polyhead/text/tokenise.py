@@ -38,6 +38,11 @@ class Windows(Value):
             )
 
 
+def windows_of(max_tokens: int) -> Windows:
+    """How a text over so many tokens is read where a task asks for windows: they share a quarter of their size."""
+    return Windows(size=max_tokens, stride=max_tokens // 4)
+
+
 class Encoded(Value, eq=False):
     """One input, or one window of it, as token ids.
 

@@ -23,6 +23,18 @@ def places_of(text: str) -> np.ndarray:
     return np.concatenate([np.array([NOWHERE], np.int32), words_of(text)])
 
 
+def words_in(texts: Sequence[str]) -> np.ndarray:
+    """The words of a text; of a pair the places of its second text, where answers to the first may begin or end."""
+    return words_of(texts[0]) if len(texts) == 1 else places_of(texts[-1])
+
+
+def joined(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
+    """Tokens as one text, single spaces between them, and where each lies in it, int32 (words, 2)."""
+    sizes = np.array([len(token) for token in tokens], np.int64)
+    stops = np.cumsum(sizes + 1) - 1
+    return " ".join(tokens), np.stack([stops - sizes, stops], axis=1).astype(np.int32)
+
+
 def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
     """For each word of the only or second text, int32 (words,): its first token that overlaps it, -1 if none does.
 

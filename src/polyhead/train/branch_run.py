@@ -12,12 +12,13 @@ from torch import Tensor
 
 from polyhead.errors import TrainError
 from polyhead.plan import Path
-from polyhead.project import Branch
-from polyhead.sharing.branch import BranchPart, arrays_of_part, branch_path, tap_of
+from polyhead.sharing.branch import BranchPart, branch_path, tap_of
+from polyhead.sharing.make import arrays_of_part
+from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.distil import distilled
 from polyhead.train.events import Events
-from polyhead.train.examples import outputs_of, tell_unread
+from polyhead.train.examples import outputs_of, outputs_of_each, tell_unread
 from polyhead.train.extract import Extractor
 from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
@@ -94,9 +95,8 @@ class Branches:
         own = self.strategy.init == "teacher"
         module = self._module(path, seed, teacher.arrays if own else self.extractor.data.arrays, head=own)
         noisy = self.strategy.noisy_teacher
-        soft = (
-            None if noisy else outputs_of(teacher.module.served(self._dtype), self._examples("train", path))
-        )
+        served = teacher.module.served(self._dtype)
+        soft = None if noisy else outputs_of_each(served, self._examples("train", path))
         loss = distilled(kind_of(self.prepared.task).loss, self.strategy.temperature)
         name = f"student-{self.strategy.init}"
         course = self._course(path, module, seed, loss, name, soft=soft, noisy=teacher if noisy else None)

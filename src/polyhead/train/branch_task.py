@@ -18,8 +18,9 @@ from polyhead.architecture import Architecture
 from polyhead.bundle.files import replace_file
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Path
-from polyhead.project import Branch, Choice
+from polyhead.project import Choice
 from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.strategy import Branch
 from polyhead.train.branch_run import Branches, Grown
 from polyhead.train.events import Events
 from polyhead.train.extract import Extractor

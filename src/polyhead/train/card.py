@@ -68,6 +68,18 @@ def score_table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
 def _described(path: Path) -> str:
     own, pool = private_layers(path), path.pool
     read = f"positions `{pool.positions}`, codec `{pool.codec.name}`."
+    deltas = [node for node in path.layers if node.delta is not None]
+    if path.embed.prompts:
+        rows = sum(prompt.rows for prompt in path.embed.prompts)
+        seen = "which the text does not see" if path.embed.isolated else "which the text sees"
+        others = len({prompt.part for prompt in path.embed.prompts}) - 1
+        group = f", shared with {others} other owners" if others else ""
+        return f"{rows} prompt rows {seen}{group}, {read}"
+    if deltas:
+        spans = ", ".join(
+            f"`{n.delta.kind}` in layers {n.start} to {n.stop - 1}" for n in deltas if n.delta is not None
+        )
+        return f"Adapters: {spans}, {read}"
     if own:
         return f"{len(own)} private layers above layer {own.start} of the trunk, {read}"
     return f"Layers `{pool.layers}` (of {pool.of}), {read}"

@@ -6,8 +6,8 @@ import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.plan import Codec, Path
-from polyhead.project import Pooled
 from polyhead.sharing.pooled import with_codec
+from polyhead.strategy import Pooled
 from polyhead.text.tokenise import Input
 from polyhead.train.extract import Extractor
 from polyhead.train.prepare import Prepared, single_inputs

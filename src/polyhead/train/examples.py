@@ -1,4 +1,4 @@
-"""Labelled examples over kept features: what the training loop reads when the trunk is frozen."""
+"""Labelled examples over kept features, where the trunk is frozen, and over texts, where it learns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ import torch
 from torch import Tensor
 
 from polyhead.errors import EmptyData
+from polyhead.model import TextBatch
 from polyhead.store.features import Features
-from polyhead.text.question import Given, Question
+from polyhead.tasks.task import Task
+from polyhead.text.batch import batches
+from polyhead.text.question import Given, Question, read_alone
+from polyhead.text.tokenise import Tokeniser, windows_of
+from polyhead.text.words import first_subtokens
 from polyhead.train.events import Events
 from polyhead.train.fit import Batch
 from polyhead.train.loss import UNLABELLED
 from polyhead.train.order import LengthSorted
 from polyhead.train.prepare import Prepared
+from polyhead.train.windows import Windowed
 
 
 class FeatureExamples(LengthSorted):
@@ -29,13 +35,16 @@ class FeatureExamples(LengthSorted):
         second: Features | None = None,
         unread: Sequence[np.ndarray] | None = None,
         options: np.ndarray | None = None,
+        windows: Windowed | None = None,
     ) -> None:
         """`unread` tells for each word of each example whether no token stands for it (cut away, say).
 
         `options` (examples,) are how many each has; `features` are then of all options, one example after the other.
+        With `windows` they are of each window's words, and `targets` of whole texts.
         """
-        self._features, self._second = features, second
-        self._targets, self._unread, self.options = targets, unread, options
+        self._features, self._second, self.windows = features, second, windows
+        self._targets = targets if windows is None else windows.targets(targets)
+        self._unread, self.options = unread, options
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
         super().__init__(lengths if options is None else longest_option(lengths, options))
 
@@ -56,6 +65,63 @@ class FeatureExamples(LengthSorted):
             arguments = (*arguments, _tensors(self._second, rows))
         targets = batch_targets(self._targets, members, self.unread, self.options)
         return Batch(arguments=arguments, targets=targets, members=members)
+
+
+class TextExamples(LengthSorted):
+    """Labelled texts, tokenised once; batches like those of `FeatureExamples`, with a row for each option."""
+
+    def __init__(
+        self,
+        tokeniser: Tokeniser,
+        inputs: Sequence[Given],
+        targets: Sequence[np.ndarray],
+        words: Sequence[np.ndarray] | None = None,
+        soft: Sequence[np.ndarray] | None = None,
+        *,
+        windowed: Task | None = None,
+    ) -> None:
+        """`soft` are a teacher's outputs, (labels,) or (options,), one array an example.
+
+        `windowed` is the task, where each window of a text is an example (`train.windows`); it needs `words`.
+        """
+        self._soft, self.options = soft, options_in(inputs)
+        windows = None if windowed is None else windows_of(tokeniser.max_tokens)
+        self._encoded, self._targets = tokeniser.encode(read_alone(inputs), windows=windows), targets
+        self._pad_id = tokeniser.pad_id
+        lengths = np.array([len(e.ids) for e in self._encoded])
+        super().__init__(lengths if self.options is None else longest_option(lengths, self.options))
+        self._words: list[np.ndarray] | None = None
+        if windowed is not None and words is not None:
+            self.windows = Windowed(windowed, self._encoded, words)
+            self._targets, self._words = self.windows.targets(targets), self.windows.tokens
+        elif words is not None:
+            self._words = [first_subtokens(e, w) for e, w in zip(self._encoded, words, strict=True)]
+
+    def unread(self, member: int) -> np.ndarray | None:
+        """For each word of an example whether no token stands for it; None for tasks that do not read words."""
+        return None if self._words is None else self._words[member] < 0
+
+    def batch(self, members: np.ndarray) -> Batch:
+        """These texts as ids, padded to the longest of them."""
+        rows = members if self.options is None else option_rows(members, self.options)
+        encoded = [self._encoded[i] for i in rows]
+        piece = next(batches(encoded, token_budget=1, pad_id=self._pad_id, fixed_rows=len(encoded)))
+        order = np.arange(len(rows))
+        if self.options is None:
+            members = members[piece.members]
+        else:
+            order = np.argsort(piece.members)  # an example's options stay together
+        words = None if self._words is None else padded_words([self._words[i] for i in members])
+        texts = TextBatch(
+            ids=torch.from_numpy(piece.ids[order]),
+            mask=torch.from_numpy(piece.mask[order]),
+            segments=torch.from_numpy(piece.segments[order]),
+            words=words,
+        )
+        targets = batch_targets(self._targets, members, self.unread, self.options)
+        soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)
+        tokens = int(piece.mask.sum())
+        return Batch(arguments=(texts,), targets=targets, members=members, soft=soft, tokens=tokens)
 
 
 def _tensors(features: Features, members: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -136,28 +202,36 @@ def without_unread(target: np.ndarray, unread: np.ndarray | None) -> np.ndarray:
 
 
 def tell_unread(prepared: Prepared, examples: LengthSorted, max_tokens: int, events: Events) -> None:
-    """Tells how many training answers of a span task were cut away; raises EmptyData where all of them were."""
-    targets = prepared.train.examples.targets
+    """Tells how many training answers of a span task are not read whole; raises EmptyData where none is."""
+    targets, name = prepared.train.examples.targets, prepared.task.name
     if not _is_answers(targets[0]):
         return
-    lost = 0
-    for member, target in enumerate(targets):
-        unread = examples.unread(member)
-        lost += unread is not None and bool(unread[target[0, :2]].any())
-    name = prepared.task.name
+    lost, beyond = _lost(targets, examples), f"beyond the {max_tokens} tokens that are read"
+    taught, do = "nothing", "set long_texts = 'windows', raise trunk.max_tokens, or give shorter contexts"
+    if examples.windows is not None:
+        beyond, taught = f"in no window of {max_tokens} tokens whole", "that there is no answer"
+        do = "raise trunk.max_tokens, or give shorter answers"
     if lost == len(targets):
         raise EmptyData(
             f"task '{name}': no training answer stands in what is read, so nothing is learned",
-            got=f"{lost} answers, all beyond the {max_tokens} tokens that are read",
+            got=f"{lost} answers, all {beyond}",
             allowed="answers within those tokens, beside the question",
-            do="raise trunk.max_tokens, or give shorter contexts",
+            do=do,
         )
     if lost:
         verb, they = ("lies", "it teaches") if lost == 1 else ("lie", "they teach")
-        events.line(
-            f"{name}: {lost:,} of {len(targets):,} training answers {verb} beyond the {max_tokens} tokens "
-            f"that are read; {they} nothing"
-        )
+        events.line(f"{name}: {lost:,} of {len(targets):,} training answers {verb} {beyond}; {they} {taught}")
+
+
+def _lost(targets: Sequence[np.ndarray], examples: LengthSorted) -> int:
+    """How many first answers are not learned: an end of theirs is unread, or no window holds them whole."""
+    if examples.windows is None:
+        unread = (examples.unread(member) for member in range(len(targets)))
+        pairs = zip(targets, unread, strict=True)
+        return sum(gone is not None and bool(gone[target[0, :2]].any()) for target, gone in pairs)
+    taught = [bool(target[0, 1]) for target in examples.windows.targets(targets)]
+    held = set(examples.windows.texts[taught].tolist())
+    return sum(bool(target[0, 1]) and text not in held for text, target in enumerate(targets))
 
 
 def stacked(targets: Sequence[np.ndarray]) -> Tensor:
@@ -179,14 +253,22 @@ def _is_answers(target: np.ndarray) -> bool:
     return target.ndim == 2
 
 
-@torch.inference_mode()
 def outputs_of(
     module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256
 ) -> list[np.ndarray]:
-    """The module's outputs for every example, in the examples' order.
+    """The module's outputs for every example, in the examples' order; of a text in windows one, merged by its kind.
 
     Words are without padding, unread ones NaN; an example's options are (options,).
     """
+    found = outputs_of_each(module, examples, batch=batch)
+    return found if examples.windows is None else examples.windows.merged(found)
+
+
+@torch.inference_mode()
+def outputs_of_each(
+    module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256
+) -> list[np.ndarray]:
+    """As `outputs_of`, with an output for each window."""
     found: list[np.ndarray | None] = [None] * examples.count
     options = examples.options
     for piece in examples.in_order(batch if options is None else max(1, batch // int(options.max()))):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path as FilePath
 
@@ -19,10 +19,11 @@ from polyhead.plan import Codec, Path, Pool
 from polyhead.store.codec import calibrate
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.text.batch import Batch, batches
-from polyhead.text.tokenise import Encoded, Input, Tokeniser
+from polyhead.text.tokenise import Encoded, Input, Tokeniser, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.examples import padded_words
 from polyhead.train.journal import Journal
+from polyhead.train.windows import Windowed
 from polyhead.trunk_data import TrunkData
 
 TOKEN_BUDGET = 4096  # padded tokens in one batch
@@ -36,21 +37,36 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     path: Path  # any path; its stored form decides what is kept
     inputs: Sequence[Input]
     words: Sequence[np.ndarray] | None = None
+    windows: Sequence[int] | None = None  # which window of each is read; None: the first, its cut form
 
     def keys(self) -> list[bytes]:
-        """The store's keys; a text read by words is another value under other words."""
-        if self.words is None:
-            return [key_of(text) for text in self.inputs]
-        pairs = zip(self.inputs, self.words, strict=True)
-        return [
-            key_of(text, "words:" + np.ascontiguousarray(w, np.int32).tobytes().hex()) for text, w in pairs
-        ]
+        """The store's keys; a text read by words is another value under other words, or in a later window."""
+        words = self.words if self.words is not None else [None] * len(self.inputs)
+        windows = self.windows if self.windows is not None else [0] * len(self.inputs)
+        several = zip(self.inputs, words, windows, strict=True)
+        return [key_of(text, _read(own, window)) for text, own, window in several]
+
+    def each(self, windows: Windowed | None) -> Wanted:
+        """The same for every window of the inputs, each with the words that it reads; without windows as it is."""
+        if windows is None:
+            return self
+        rows, words = windows.texts.tolist(), None
+        if self.words is not None:
+            words = [self.words[row][read] for row, read in zip(rows, windows.read, strict=True)]
+        inputs, numbers = [self.inputs[row] for row in rows], windows.numbers.tolist()
+        return Wanted(path=self.path, inputs=inputs, words=words, windows=numbers)
+
+
+def _read(words: np.ndarray | None, window: int) -> str:
+    """What a value is of, beside its text; how windows lie follows from the trunk's own settings."""
+    of = "" if words is None else "words:" + np.ascontiguousarray(words, np.int32).tobytes().hex()
+    return f"window:{window}:{of}" if window else of
 
 
 class Extraction(msgspec.Struct, frozen=True, kw_only=True):
     """What an extraction did."""
 
-    passes: int  # inputs that the trunk encoded
+    passes: int  # inputs that the trunk encoded, or windows of them
     reused: int  # stored values that were there already
     tokens: int
     cut: int  # inputs longer than the trunk, of those encoded
@@ -109,14 +125,15 @@ class Extractor:
         inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
         passes = done = tokens = cut = 0
         deepest = max((_depth(request.path) for request in wanted), default=0)
-        for encoded, texts in self._encoded(inputs, pending):
+        windowed = {text for request in wanted if request.windows is not None for text in request.inputs}
+        for encoded, texts in self._encoded(inputs, pending, windowed):
             for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokeniser.pad_id):
-                rows = [(encoded[i], texts[i]) for i in batch.members]
+                rows = [(encoded[i], texts[encoded[i].row]) for i in batch.members]
                 if not any(text in pending.waiting for _, text in rows):
                     continue
                 pending.add(self.states(batch, stop=deepest), rows)
                 passes += len(rows)
-                done += sum(text in pending.waiting for _, text in rows)
+                done += sum(one.window == 0 and text in pending.waiting for one, text in rows)
                 tokens += int(batch.mask.sum())
                 cut += sum(one.cut > 0 for one, _ in rows)
                 if update is not None:
@@ -143,14 +160,22 @@ class Extractor:
             yield from _rows(stored_value(self.states(batch), kept, None))
 
     def _encoded(
-        self, inputs: Sequence[Input], pending: _Pending
+        self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]
     ) -> Iterator[tuple[list[Encoded], Sequence[Input]]]:
         """Pieces of the inputs that hold a lacking one; the next piece is tokenised while the trunk reads this one."""
-        pieces = [inputs[start : start + PIECE] for start in range(0, len(inputs), PIECE)]
+        plain = [text for text in inputs if text not in windowed]
+        long, windows = [text for text in inputs if text in windowed], windows_of(self.tokeniser.max_tokens)
+        pieces = [
+            (some[start : start + PIECE], how)
+            for some, how in ((plain, None), (long, windows))
+            for start in range(0, len(some), PIECE)
+        ]
         with ThreadPoolExecutor(1) as pool:
             waiting = None
-            for piece in (p for p in pieces if any(text in pending.waiting for text in p)):
-                ahead = pool.submit(self.tokeniser.encode, piece)
+            for piece, how in pieces:
+                if not any(text in pending.waiting for text in piece):
+                    continue
+                ahead = pool.submit(self.tokeniser.encode, piece, windows=how)
                 if waiting is not None:
                     yield waiting[0].result(), waiting[1]
                 waiting = (ahead, piece)
@@ -171,6 +196,9 @@ class _Open:
         self.keys: list[bytes] = []
         self.values: list[np.ndarray] = []
         self.bytes = 0
+
+    def window(self, index: int) -> int:
+        return 0 if self.request.windows is None else self.request.windows[index]
 
     def add(self, key: bytes, value: np.ndarray) -> None:
         self.keys.append(key)
@@ -197,9 +225,10 @@ class _Pending:
     def add(self, states: States, rows: Sequence[tuple[Encoded, Input]]) -> None:
         """Takes one batch's states; `rows` gives each row's encoding and its text."""
         wanted: dict[int, list[tuple[int, bytes, int]]] = {}
-        for row, (_, text) in enumerate(rows):
+        for row, (encoded, text) in enumerate(rows):
             for store, key, index in self.waiting.get(text, ()):
-                wanted.setdefault(id(store), []).append((row, key, index))
+                if encoded.window == store.window(index):
+                    wanted.setdefault(id(store), []).append((row, key, index))
         shared: dict[tuple[int, Pool], list[np.ndarray]] = {}
         for store in self.stores:
             mine = wanted.get(id(store), [])

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.errors import TrainError
+from polyhead.errors import NotFinite
 from polyhead.project import Training
 from polyhead.train.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.train.devices import Devices, Done, check_same, from_first
@@ -200,7 +200,10 @@ class Curriculum:
 
 
 class Course(Curriculum):
-    """A training run of one task. `loss` gets outputs, targets, `weights` and, where batches carry it, soft targets."""
+    """A training run of one task. `loss` gets outputs, targets, `weights` and, where batches carry it, soft targets.
+
+    `run` computes a batch's outputs where the module's own call does not.
+    """
 
     def __init__(
         self,
@@ -210,6 +213,7 @@ class Course(Curriculum):
         loss: Callable[..., Tensor],
         score: Callable[[], float],
         training: Training,
+        run: Callable[..., Tensor] | None = None,
         weights: Tensor | None = None,
         checkpoint: Path | None = None,
         events: Events | None = None,
@@ -217,7 +221,7 @@ class Course(Curriculum):
     ) -> None:
         def objective(task: str, batch: Batch) -> Tensor:
             taught = () if batch.soft is None else (batch.soft,)
-            return loss(module(*batch.arguments), batch.targets, weights, *taught)
+            return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
 
         super().__init__(
             Devices(module, objective),
@@ -292,7 +296,7 @@ class _Run:
     def note(self, mean_loss: float, score: float, seconds: float) -> None:
         """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
-            raise TrainError(
+            raise NotFinite(
                 f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip"
             )
         self.history.append({"epoch": self.done + 1, "loss": mean_loss, "score": score, "seconds": seconds})
@@ -334,7 +338,7 @@ def _check_finite(tasks: Sequence[str], done: Done, *, epoch: int, step: int) ->
     for task, value in zip(tasks, done.losses, strict=True):
         if not math.isfinite(value):
             of = f" of task '{task}'" if task else ""
-            raise TrainError(
+            raise NotFinite(
                 f"the loss{of} is not finite in epoch {epoch}, step {step}",
                 got=value,
                 do="lower learning_rate",
@@ -343,7 +347,7 @@ def _check_finite(tasks: Sequence[str], done: Done, *, epoch: int, step: int) ->
 
 def _check_norm(norm: float, *, epoch: int, step: int) -> None:
     if not math.isfinite(norm):
-        raise TrainError(
+        raise NotFinite(
             f"the gradient is not finite in epoch {epoch}, step {step}", got=norm, do="lower learning_rate"
         )
 
@@ -361,11 +365,12 @@ def _rate(step: int, steps: int, warmup: float) -> float:
 
 
 def _groups(module: nn.Module, decay: float, rate: Callable[[str], float]) -> list[dict[str, object]]:
-    """Weight decay on matrices only: not on biases, norms, queries and mixes. A group for each rate of learning."""
+    """Weight decay on matrices alone: not on biases, norms, queries, mixes, prompts. A group for each learning rate."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault((rate(name), parameter.ndim >= 2), []).append(parameter)
+            decays = parameter.ndim >= 2 and not name.endswith("prompt.weight")
+            groups.setdefault((rate(name), decays), []).append(parameter)
     return [
         {"params": several, "weight_decay": decay if matrices else 0.0, "scale": scale}
         for (scale, matrices), several in groups.items()

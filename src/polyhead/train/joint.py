@@ -1,133 +1,36 @@
-"""The joint recipe: a trunk and the parts of several tasks learn together, from single-task micro-batches."""
+"""Tasks that learn together, from single-task micro-batches: with their trunk, or over a frozen one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polyhead.errors import ConfigError, TrainError
-from polyhead.model import Model, TextBatch
-from polyhead.nn.trunk import Noise, Trunk
-from polyhead.plan import TRUNK, Path, merge
+from polyhead.plan import Path
 from polyhead.project import Training
 from polyhead.recipe import Joint
-from polyhead.sharing.branch import BranchPart, arrays_of_part, make_part
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.make import arrays_of_part
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import Tokeniser
-from polyhead.train.devices import Place, devices_of, gathered, on
+from polyhead.train.devices import Place, devices_of, gathered
 from polyhead.train.events import Events, Meter
-from polyhead.train.examples import outputs_of, tell_unread
-from polyhead.train.fine_tune import TextExamples
+from polyhead.train.examples import TextExamples, outputs_of, tell_unread
 from polyhead.train.fit import EPSILON, Batch, Curriculum, Fitted, stream
 from polyhead.train.joint_paths import with_trunk
 from polyhead.train.prepare import Prepared, Split
 from polyhead.train.sampling import Mixture
-from polyhead.train.smooth import normalise_heads, settle_heads, smoothed
+from polyhead.train.smooth import normalise_heads, settle_heads
+from polyhead.train.together import Learning, Together
 from polyhead.train.weighting import Objective
+from polyhead.train.windows import reads_windows
 from polyhead.trunk_data import TrunkData
-
-
-class Together(nn.Module):
-    """A trunk and the parts of several tasks; tasks whose paths name one owner share its part.
-
-    The trunk computes under bf16 autocast where asked; poolers and heads in float32.
-    """
-
-    def __init__(
-        self, data: TrunkData, paths: Mapping[str, Path], *, training: Training, recipe: Joint, bfloat16: bool
-    ) -> None:
-        super().__init__()
-        parts: dict[str, PooledPart] = {}
-        for path in paths.values():
-            owner = path.head.part
-            if owner not in parts:
-                parts[owner] = make_part(
-                    path,
-                    data.architecture,
-                    dropout=training.dropout,
-                    layer_dropout=recipe.layer_dropout,
-                    generator=torch.Generator().manual_seed(stream(training.seed, "init", owner)),
-                )
-                if isinstance(part := parts[owner], BranchPart):
-                    part.start_from(data.arrays)
-                    part.checkpointing = recipe.checkpointing
-        trunk = Trunk.from_data(data, dropout=recipe.layer_dropout)
-        trunk.checkpointing = recipe.checkpointing
-        self.model = Model(trunk, {task: parts[path.head.part] for task, path in paths.items()}, narrow=True)
-        self.plans = {task: merge({task: path}) for task, path in paths.items()}
-        self.depths = {  # of the trunk's own layers that a task's path runs
-            task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
-            for task, path in paths.items()
-        }
-        self._bfloat16 = bfloat16
-
-    def forward(self, task: str, batch: TextBatch, *, noise: Noise | None = None) -> Tensor:
-        """Outputs of one task, as its part gives them; `noise` changes the word vectors."""
-        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
-            value = self.model.stored(self.plans[task], batch, noise=noise)[task]
-        outputs: Tensor = self.model.parts[task](value.values, value.mask)
-        return outputs
-
-    def bound(self, task: str) -> Callable[[TextBatch], Tensor]:
-        """The model as one task's, for batches on the processor and with outputs there."""
-        device = str(self.model.trunk.embeddings.word.weight.device)
-
-        def outputs_of_batch(batch: TextBatch) -> Tensor:
-            found: Tensor = self(task, on(batch, device)).cpu()
-            return found
-
-        return outputs_of_batch
-
-
-class Learning(nn.Module):
-    """What learns together: the model and, where tasks' weights are learned, those. It gives a micro-batch's loss."""
-
-    def __init__(
-        self, model: Together, objective: Objective, tasks: Mapping[str, Task], recipe: Joint
-    ) -> None:
-        super().__init__()
-        self.model, self.objective = model, objective
-        self._tasks, self._recipe = dict(tasks), recipe
-
-    def forward(self, task: str, batch: Batch, *, drawn: Collection[str] = ()) -> Tensor:
-        """The loss with its smoothing; `drawn` as `devices.Learner` has it."""
-        (texts,) = batch.arguments
-        assert isinstance(texts, TextBatch)
-        outputs, added = self.model(task, texts), None
-        if self._recipe.smoothing is not None:
-            added = smoothed(
-                self._recipe.smoothing,
-                self._tasks[task],
-                outputs,
-                batch,
-                run=lambda noise: self.model(task, texts, noise=noise),
-                module=self.model,
-                scaled=self._recipe.weighting.scaled,
-            )
-        value: Tensor = self.objective(task, outputs, batch, added)
-        return value + 0.0 * sum(one.sum() for one in self._left_out(drawn)) if drawn else value
-
-    def shared_layers(self) -> list[nn.Module]:
-        """Layers of the trunk that every task's path runs."""
-        return list(self.model.model.trunk.layers)[: min(self.model.depths.values())]
-
-    def _left_out(self, tasks: Collection[str]) -> list[nn.Parameter]:
-        """The parameters that these tasks learn, but for those that every task does."""
-        trunk, places = self.model.model.trunk, list(self._tasks)
-        deepest = max(self.model.depths[task] for task in tasks)
-        modules = list(trunk.layers)[min(self.model.depths.values()) : deepest]
-        modules += dict.fromkeys(self.model.model.parts[task] for task in tasks)
-        found = [parameter for module in modules for parameter in module.parameters()]
-        weights = list(self.objective.log_variances)
-        return found + ([weights[places.index(task)] for task in tasks] if weights else [])
 
 
 class Mixed:
@@ -197,23 +100,26 @@ class Mixed:
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """What joint training leaves: a trunk of its own digest, and each task's arrays over it."""
+    """What training together leaves: a trunk of its own digest, or the frozen one, and each task's arrays over it."""
 
     data: TrunkData
     paths: dict[str, Path]
     arrays: dict[str, dict[str, np.ndarray]]
+    families: dict[str, dict[str, np.ndarray]]  # owner -> arrays that several tasks read
     fitted: Fitted
     validation: dict[str, dict[str, float]]  # task -> metric -> value, of the epoch that was kept
 
 
 class JointCourse:
-    """Trains trunk and parts of all tasks, and keeps the epoch with the best mean of the tasks' validation scores.
+    """Trains parts of several tasks, and unless `frozen` the trunk; keeps the best mean of their validation scores.
 
     Where epochs do not all read the same tasks (scheme `dataset`, a schedule) the last one is kept. `paths` may name
     any trunk; those of what is learned name the new one. `module`, `loss` and `examples` are there to be measured.
 
     On several devices, every process makes one, inside `devices.joined`, and calls the same of its methods.
     """
+
+    together: type[Together] = Together  # what learns; a paper's model may stand in its place
 
     def __init__(
         self,
@@ -228,15 +134,23 @@ class JointCourse:
         events: Events | None = None,
         place: Place | None = None,
         epsilon: float = EPSILON,
+        frozen: bool = False,
     ) -> None:
         self.prepared = {p.task.name: p for p in prepared}
         self.tasks = {p.task.name: p.task for p in prepared}
         self.paths, self.data, self.recipe, self.training = dict(paths), data, recipe, training
-        self.place, self._checkpoint, self._events = place or Place(), checkpoint, events or Events()
-        self._epsilon = epsilon  # Adam's
+        self.place, self._checkpoint, self.events = place or Place(), checkpoint, events or Events()
+        self.precision = precision
+        self._epsilon, self.frozen = epsilon, frozen  # Adam's
         self.tokeniser = Tokeniser(data.tokenizer, data.settings)
-        self.module = Together(
-            data, paths, training=training, recipe=recipe, bfloat16=precision == "bfloat16"
+        self.module = self.together(
+            data,
+            paths,
+            training=training,
+            recipe=recipe,
+            bfloat16=precision == "bfloat16",
+            strategies={p.task.name: p.strategy for p in prepared},
+            frozen=frozen,
         )
         if recipe.smoothing is not None and recipe.smoothing.spectral:
             normalise_heads(self.module)
@@ -264,9 +178,14 @@ class JointCourse:
     def learn(self, label: str = "training together") -> Learned:
         """Trains to the end."""
         for name, p in self.prepared.items():
-            tell_unread(p, self.examples[name], self.data.settings.max_tokens, self._events)
+            tell_unread(p, self.examples[name], self.data.settings.max_tokens, self.events)
+        from polyhead.train.prompts import (
+            start_prompts,
+        )  # here, since donors of prompts are courses themselves
+
+        start_prompts(self, checkpoint=self._checkpoint)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
-        self._meter = Meter(self._events, {name: path.head.part for name, path in self.paths.items()})
+        self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
         curriculum = Curriculum(
             devices,
             Mixed(self.examples, self.mixture, self.training, tokens=self.recipe.tokens, place=self.place),
@@ -274,7 +193,7 @@ class JointCourse:
             training=self.training,
             rate=lambda name: 1.0 if name.startswith("model.model.trunk.") else self.recipe.head_rate,
             checkpoint=self._checkpoint,
-            events=self._events,
+            events=self.events,
             meter=self._meter,
             label=label,
             epsilon=self._epsilon,
@@ -288,14 +207,15 @@ class JointCourse:
 
     def _learned(self, fitted: Fitted) -> Learned:
         settle_heads(self.module)
-        trunk = self.module.model.trunk.to_arrays()
-        data = msgspec.structs.replace(self.data, arrays=trunk)
+        model, data = self.module.model, self.data
+        if not self.frozen:
+            data = msgspec.structs.replace(data, arrays=model.trunk.to_arrays())
         digest = data.digest
-        parts = self.module.model.parts
         return Learned(
             data=data,
             paths={name: with_trunk(path, digest) for name, path in self.paths.items()},
-            arrays={name: arrays_of_part(parts[name]) for name in self.paths},
+            arrays={name: arrays_of_part(model.parts[name]) for name in self.paths},
+            families={owner: arrays_of_part(family) for owner, family in model.families.items()},
             fitted=fitted,
             validation=self.scores(),
         )
@@ -339,7 +259,10 @@ def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
 
 
 def text_examples(examples: Examples, task: Task, tokeniser: Tokeniser) -> TextExamples:
-    """Labelled texts as the trunk reads them; raises TrainError for pairs that are read separately."""
+    """Labelled texts as the trunk reads them, or each window of them where the task is trained on windows.
+
+    Raises TrainError for pairs that are read separately.
+    """
     if task.pair == "separate":
         raise TrainError(
             "pairs that are read separately are not trained together with other tasks",
@@ -348,7 +271,8 @@ def text_examples(examples: Examples, task: Task, tokeniser: Tokeniser) -> TextE
             do="read the pair joined, or train the task over the frozen trunk afterwards",
         )
     words = examples.words if kind_of(task).per_word else None
-    return TextExamples(tokeniser, examples.inputs, examples.targets, words)
+    windowed = task if reads_windows(task) else None
+    return TextExamples(tokeniser, examples.inputs, examples.targets, words, windowed=windowed)
 
 
 def _some(split: Split, rows: int | None) -> Examples:

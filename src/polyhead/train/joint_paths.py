@@ -7,23 +7,31 @@ from collections.abc import Sequence
 import msgspec
 
 from polyhead.errors import TrainError
-from polyhead.plan import TRUNK, Codec, Head, Layers, Path, Pool
-from polyhead.project import Branch
+from polyhead.plan import TRUNK, Head, Layers, Path, Pool
 from polyhead.recipe import Joint
-from polyhead.sharing.branch import branch_path
-from polyhead.sharing.pooled import pooled_path
+from polyhead.sharing.lower import path_of
+from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task
 from polyhead.train.prepare import Prepared
 from polyhead.trunk_data import TrunkData
 
 
-def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) -> dict[str, Path]:
+def joint_paths(
+    prepared: Sequence[Prepared], data: TrunkData, recipe: Joint, *, among: Sequence[Prepared] = ()
+) -> dict[str, Path]:
     """Each task's path while it learns: live states, no codec; kinds of a family share one owner.
 
-    Raises TrainError where two tasks of a family have different strategies, since they share what they own.
+    The prompts of a group stand in the order of the tasks, of `among` where only some of them learn. Raises TrainError
+    where two tasks of a family have different strategies, since they share what they own.
     """
-    found = {p.task.name: _owned(_path(p, data), p.task, recipe) for p in prepared}
+    groups = prompt_groups([(p.task, p.strategy) for p in among or prepared])
+    shape = data.architecture
+    found = {}
+    for p in prepared:
+        _check(p)
+        path = path_of(p.task, p.strategy, trunk=data.digest, shape=shape, group=groups[p.task.name])
+        found[p.task.name] = _owned(path, p, recipe)
     first: dict[str, str] = {}
     for name, path in found.items():
         other = first.setdefault(path.head.part, name)
@@ -36,29 +44,27 @@ def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) ->
     return found
 
 
-def _path(p: Prepared, data: TrunkData) -> Path:
-    shape, strategy = data.architecture, p.strategy
-    if isinstance(strategy, Branch):
-        if strategy.layers is None or strategy.students:
-            raise TrainError(
-                "a branch that is trained together has its depth given, and no students",
-                got=f"task '{p.task.name}'",
-                do="set strategy.layers",
-            )
-        tap = shape.layers - strategy.layers if strategy.tap is None else strategy.tap
-        return branch_path(p.task, strategy, trunk=data.digest, shape=shape, tap=tap, layers=strategy.layers)
-    if strategy.positions == "auto" and not kind_of(p.task).per_word:
+def _check(p: Prepared) -> None:
+    """Raises TrainError for a strategy that leaves a choice to a search over frozen states."""
+    strategy = p.strategy
+    if isinstance(strategy, Branch) and (strategy.layers is None or strategy.students):
+        raise TrainError(
+            "a branch that is trained together has its depth given, and no students",
+            got=f"task '{p.task.name}'",
+            do="set strategy.layers",
+        )
+    if isinstance(strategy, Pooled) and strategy.positions == "auto" and not kind_of(p.task).per_word:
         raise TrainError(
             "which pooler is best is found over a frozen trunk; a trunk that learns needs it given",
             got=f"task '{p.task.name}', positions 'auto'",
             allowed="first, mean, attention",
         )
-    return pooled_path(p.task, strategy, trunk=data.digest, shape=shape, codec=Codec(name="float32"))
 
 
-def _owned(path: Path, task: Task, recipe: Joint) -> Path:
-    """The path with its part owned by the family where its kind has one."""
-    return with_owner(path, f"family:{task.kind}") if task.kind in recipe.families else path
+def _owned(path: Path, p: Prepared, recipe: Joint) -> Path:
+    """The path with its part owned by the family where its kind has one; prompts and adapters are a task's own."""
+    shares = p.task.kind in recipe.families and isinstance(p.strategy, Pooled | Branch)
+    return with_owner(path, f"family:{p.task.kind}") if shares else path
 
 
 def with_owner(path: Path, owner: str) -> Path:

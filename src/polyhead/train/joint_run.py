@@ -11,8 +11,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 
 import msgspec
+import numpy as np
 
 from polyhead import __version__
+from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.files import sync_folder
 from polyhead.bundle.format import BUNDLE, LOCK
 from polyhead.bundle.manifest import TaskRecord
@@ -28,6 +30,7 @@ from polyhead.tasks.task import Task, owner_of
 from polyhead.train.card import card_of
 from polyhead.train.devices import Place, from_first, joined
 from polyhead.train.events import Events, duration
+from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse, Learned
 from polyhead.train.joint_paths import joint_paths, with_owner
 from polyhead.train.leaks import without_leaks
@@ -92,7 +95,7 @@ def _train(
         if place.is_first:
             _clean(root, checkpoint)
         return msgspec.structs.replace(known, seconds=time.monotonic() - began)
-    precision = precision_of(training)
+    precision = precision_of(training, place.device)
     course = JointCourse(
         prepared,
         paths,
@@ -104,16 +107,13 @@ def _train(
         events=events,
         place=place,
     )
-    known_paths = {name: [path] for name, path in paths.items()}
-    for line in (*outlook(prepared, known_paths, data.architecture, kept=()), *course.mixture.lines()):
+    for line in _outlook(prepared, course):
         events.line(line)
-    if place.world > 1:
-        events.line(f"{place.world} processes ({recipe.parallel}), the first on {place.device}")
     learned = course.learn()
-    lineage = _lineage(prepared, learned, data, recipe, training, fingerprint)
+    lineage = _lineage(course, learned, fingerprint, precision)
     scores = dict[str, dict[str, dict[str, float]]]()
     if place.is_first:
-        scores = _write(root, prepared, learned, lineage, keep=recipe.heads == "keep", precision=precision)
+        scores = _write(root, prepared, learned, lineage, keep=recipe.heads == "keep")
         _clean(root, checkpoint)
         for p in prepared:
             events.line(score_line(p.task, scores[p.task.name]))
@@ -145,25 +145,38 @@ def joint_training(prepared: Sequence[Prepared]) -> Training:
     return next(iter(found.values()))
 
 
-def _lineage(
-    prepared: Sequence[Prepared],
-    learned: Learned,
-    data: TrunkData,
-    recipe: Joint,
-    training: Training,
-    fingerprint: str,
-) -> Lineage:
+def _outlook(prepared: Sequence[Prepared], course: JointCourse) -> list[str]:
+    """What is going to be done, by whom."""
+    paths = {name: [path] for name, path in course.paths.items()}
+    lines = outlook(prepared, paths, course.data.architecture, kept=())
+    place, parallel = course.place, course.recipe.parallel
+    by = [f"{place.world} processes ({parallel}), the first on {place.device}"] if place.world > 1 else []
+    return [*lines, *course.mixture.lines(batches_in_a_pass(course)), *by]
+
+
+def batches_in_a_pass(course: JointCourse) -> dict[str, int]:
+    """Micro-batches of each task's first pass; under a budget of tokens every pass is cut a little otherwise."""
+    training, found = course.training, {}
+    for name, examples in course.examples.items():
+        generator = np.random.default_rng(stream(training.seed, "order", name, 0))
+        found[name] = sum(1 for _ in examples.drawn(training.batch, generator, tokens=course.recipe.tokens))
+    return found
+
+
+def _lineage(course: JointCourse, learned: Learned, fingerprint: str, precision: str) -> Lineage:
     return Lineage(
         trunk=learned.data.digest,
-        learned_from={"name": data.name, "digest": data.digest},
-        recipe=msgspec.to_builtins(recipe),
-        training=msgspec.to_builtins(training),
-        tasks={p.task.name: {"kind": p.task.kind, **_data(p)} for p in prepared},
+        learned_from={"name": course.data.name, "digest": course.data.digest},
+        recipe=msgspec.to_builtins(course.recipe),
+        training=msgspec.to_builtins(course.training),
+        tasks={name: {"kind": p.task.kind, **_data(p)} for name, p in course.prepared.items()},
         epochs=len(learned.fitted.history),
         best_epoch=learned.fitted.best_epoch,
         validation=learned.validation,
         fingerprint=fingerprint,
         polyhead=__version__,
+        processes=course.place.world,
+        numerics=numerics(precision, course.place.device),
     )
 
 
@@ -206,9 +219,15 @@ def _known(root: FilePath, fingerprint: str) -> JointOutcome | None:
         trunk=bundle.digest,
         learned_from=lineage.learned_from["digest"],
         kept=True,
-        scores={name: bundle.scores(name)["splits"] for name in bundle.tasks},
+        scores=lineage.scores or _scores_before(bundle, lineage),
         seconds=0.0,
     )
+
+
+def _scores_before(bundle: Bundle, lineage: Lineage) -> dict[str, dict[str, dict[str, float]]]:
+    """What is left of a run's scores where its lineage does not hold them."""
+    found = {name: {"validation": row} for name, row in lineage.validation.items()}
+    return found | {name: bundle.scores(name)["splits"] for name in bundle.tasks}
 
 
 def _write(
@@ -218,14 +237,14 @@ def _write(
     lineage: Lineage,
     *,
     keep: bool,
-    precision: str,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
     building = _building(root)
     shutil.rmtree(building, ignore_errors=True)
-    drafts = {p.task.name: _draft(p, learned, lineage, precision) for p in prepared}
+    drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
     write_bundle(building / "scored", learned.data)
-    add_tasks(building / "scored", list(drafts.values()))
+    families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
+    add_tasks(building / "scored", list(drafts.values()), families=families)
     scores = _scores(building / "scored", prepared)
     if keep:
         for p in prepared:
@@ -244,8 +263,8 @@ def _write(
             )
     write_bundle(building / "kept", learned.data)
     if keep:
-        add_tasks(building / "kept", list(drafts.values()))
-    write_lineage(building / "kept", lineage)
+        add_tasks(building / "kept", list(drafts.values()), families=families)
+    write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
     root.parent.mkdir(parents=True, exist_ok=True)
     _check_empty(root)
     shutil.rmtree(root, ignore_errors=True)
@@ -292,7 +311,7 @@ def _alone(root: FilePath) -> Iterator[None]:
             FilePath(file.name).unlink(missing_ok=True)
 
 
-def _draft(p: Prepared, learned: Learned, lineage: Lineage, precision: str) -> Draft:
+def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:
     """The task as it stands alone: what a family shared while it learned is its own from now on."""
     name = p.task.name
     record = TaskRecord(
@@ -304,7 +323,7 @@ def _draft(p: Prepared, learned: Learned, lineage: Lineage, precision: str) -> D
             "recipe": "joint",
             "lineage": lineage.fingerprint,
             **p.fingerprint(),
-            "numerics": numerics(precision),
+            "numerics": lineage.numerics,
         },
     )
     return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")

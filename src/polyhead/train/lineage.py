@@ -30,6 +30,15 @@ class Lineage(Value):
     validation: dict[str, dict[str, float]]
     fingerprint: str  # equal ones need no second training
     polyhead: str
+    scores: dict[
+        str, dict[str, dict[str, float]]
+    ] = {}  # task -> split -> metric -> value, as the bundle answered
+    processes: int | None = (
+        None  # that shared the training: their number decides the order of sums, and so the bits
+    )
+    numerics: dict[
+        str, str
+    ] = {}  # how they computed; these three are empty where they were not yet written down
 
 
 def write_lineage(root: FilePath, lineage: Lineage) -> None:

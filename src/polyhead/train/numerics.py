@@ -9,24 +9,31 @@ import torch
 from polyhead.project import Training
 
 
-def precision_of(training: Training) -> str:
-    """The precision of the frozen trunk: `auto` is bfloat16 where the processor computes in it, else float32."""
+def precision_of(training: Training, device: str = "cpu") -> str:
+    """The precision of the trunk: `auto` is bfloat16 where the device that computes has it, else float32."""
     if training.precision != "auto":
         return training.precision
-    return "bfloat16" if has_native_bfloat16() else "float32"
+    return "bfloat16" if has_native_bfloat16(device) else "float32"
 
 
-def has_native_bfloat16() -> bool:
-    """Whether this processor has bfloat16 arithmetic."""
+def has_native_bfloat16(device: str = "cpu") -> bool:
+    """Whether the processor, or this CUDA device, has bfloat16 arithmetic of its own; emulation does not count."""
+    if _is_cuda(device):
+        with torch.cuda.device(device):
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return bool(probe and probe())
 
 
-def numerics(precision: str) -> dict[str, str]:
-    """Backend, precision, version and processor."""
+def numerics(precision: str, device: str = "cpu") -> dict[str, str]:
+    """Backend, precision, version, and the processor or CUDA device."""
     return {
         "backend": "torch",
         "precision": precision,
         "version": str(torch.__version__),
-        "processor": platform.machine(),
+        "processor": torch.cuda.get_device_name(device) if _is_cuda(device) else platform.machine(),
     }
+
+
+def _is_cuda(device: str) -> bool:
+    return torch.device(device).type == "cuda"

@@ -8,14 +8,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from polyhead.train.fit import Batch
+from polyhead.train.windows import Windowed
 
 SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less padding, still random order
 
 
 class LengthSorted(ABC):
-    """Examples that differ in length. `lengths` (examples,) are tokens."""
+    """Examples that differ in length. `lengths` (examples,) are tokens.
+
+    Of texts that are read in windows each window is an example: `count`, `steps` and members are in windows.
+    """
 
     options: np.ndarray | None = None  # how many each example has (examples,), where a pair is read for each
+    windows: Windowed | None = None  # where texts are read in windows
 
     def __init__(self, lengths: np.ndarray) -> None:
         self._lengths = lengths

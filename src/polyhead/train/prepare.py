@@ -11,13 +11,15 @@ import numpy as np
 
 from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import EmptyData
-from polyhead.project import Project, Strategy, TaskEntry, Training, strategy_of, training_of
+from polyhead.project import Project, TaskEntry, Training, strategy_of, training_of
+from polyhead.strategy import Strategy
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import split
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, Question, read_alone, texts_of
 from polyhead.text.tokenise import Input
 from polyhead.train.fit import stream
+from polyhead.train.windows import reads_windows
 
 TRAINER = 1  # counted up when the same declaration and data would train another part
 
@@ -61,7 +63,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def fingerprint(self) -> dict[str, object]:
         """What decides the trained part, besides the trunk; equal fingerprints need no second training."""
         return {
-            "trainer": TRAINER,
+            "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
             "task": _told(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
             "training": msgspec.to_builtins(self.training),

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import ConfigError, NotFinite, TrainError
 from polyhead.project import Training
-from polyhead.recipe import Joint
+from polyhead.recipe import ONE_TASK, Joint
 from polyhead.train.devices import Place
 from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
@@ -31,7 +31,6 @@ from polyhead.train.prepare import Prepared
 from polyhead.trunk_data import TrunkData, arrays_digest
 
 REFINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
-ONE_TASK = Joint(families=(), micro_batches=1)
 
 
 class Candidate(Value):
@@ -71,12 +70,13 @@ class Search(Value):
 
 
 class Tried(Value):
-    """How one candidate did on validation."""
+    """How one candidate did on validation, or why it failed."""
 
     candidate: Candidate
-    score: float  # of its best epoch, by the task's metric
-    best_epoch: int
-    epochs: int  # that were trained, until patience ran out
+    score: float | None = None  # of its best epoch, by the task's metric; None: it failed
+    best_epoch: int | None = None
+    epochs: int | None = None  # that were trained, until patience ran out
+    error: str = ""  # what ended it, where a number was not finite
 
 
 class Refined(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,12 +107,20 @@ def refine(
     task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
     every candidate starts from (`Learned.arrays`, `Bundle.part`); without them heads are fresh. `checkpoints` is a
     folder where a search that was stopped goes on; files of other data, numbers, trunks and heads may lie there too.
+    A candidate whose numbers do not stay finite has failed, and the search goes on; raises NotFinite if all fail.
     """
     best: tuple[Candidate, JointCourse, Learned] | None = None
     tried: list[Tried] = []
     for candidate in (search or Search()).candidates:
         course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, events, place)
-        learned = course.learn(f"{prepared.task.name} {_said(candidate)}")
+        label = f"{prepared.task.name} {_said(candidate)}"
+        try:
+            learned = course.learn(label)
+        except NotFinite as error:
+            tried.append(Tried(candidate=candidate, error=error.what))
+            if events is not None:
+                events.line(f"{label} failed: {error.what}")
+            continue
         fitted = learned.fitted
         tried.append(
             Tried(
@@ -124,7 +132,13 @@ def refine(
         )
         if best is None or fitted.score > best[2].fitted.score:
             best = (candidate, course, learned)
-    assert best is not None
+    if best is None:
+        failures = "; ".join(f"{_said(one.candidate)}: {one.error}" for one in tried)
+        raise NotFinite(
+            f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
+            do="search among lower learning rates",
+            tried=tuple(tried),
+        )
     candidate, course, learned = best
     return Refined(learned=learned, chosen=candidate, tried=tuple(tried), scores=scores_of(course, prepared))
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
 
 from polyhead import __version__
+from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.engine.isolation import certified
 from polyhead.errors import ConfigError, TrainError, WrongTrunk
 from polyhead.plan import Path
-from polyhead.project import Branch, Choice, Pooled, Project, strategy_of
+from polyhead.project import Choice, Project, strategy_of
 from polyhead.sharing.branch import private_layers
+from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.branch_task import (
     Grove,
@@ -35,6 +37,7 @@ from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events, duration
 from polyhead.train.extract import Extraction, Extractor
 from polyhead.train.lineage import load_any_trunk
+from polyhead.train.live import check_whole, is_live, live_paths, train_unit, units_of
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
 from polyhead.train.prepare import Prepared, prepare
@@ -77,6 +80,7 @@ def train_project(
     cache = cache or root.with_name(root.name + "-cache")
     if only:
         _check_only(project, only)
+        check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
         entries = tuple(entry for entry in project.tasks if entry.name in only)
         project = msgspec.structs.replace(project, tasks=entries)
     prepared = prepare(project, folder)
@@ -92,10 +96,12 @@ def train_project(
     bundle = _opened(root, extractor)
     prints = fingerprints_of(prepared, project.allocation)
     todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
+    units = units_of({p.task.name: p.strategy for p in prepared if is_live(p)})
     pooled = [p for p in todo if isinstance(p.strategy, Pooled)]
     branched = [p for p in prepared if isinstance(p.strategy, Branch)]
     paths = pooled_paths(pooled, prepared, extractor, bundle)
     paths |= {p.task.name: branch_paths(p, extractor) for p in branched}
+    paths |= {name: [path] for name, path in live_paths(prepared, extractor.data).items()}
     kept = tuple(p.task.name for p in prepared if p not in todo)
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
@@ -104,6 +110,8 @@ def train_project(
     for p in pooled:
         run.train_pooled(p)
     run.train_branches(branched, project.allocation)
+    for unit in units:
+        run.train_unit([p for p in todo if p.task.name in unit])
     scores = run.scores
     seconds = time.monotonic() - began
     events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
@@ -161,6 +169,11 @@ def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, di
     said: dict[str, object] = msgspec.to_builtins(choice)
     if choice.rule == "budget":
         said["among"] = among
+    for unit in units_of({p.task.name: p.strategy for p in several if is_live(p)}):
+        if len(unit) > 1:  # whoever else learns decides what each learns
+            tags = {name: _tag(found[name]) for name in unit}
+            for name in unit:
+                found[name]["among"] = tags
     for p in several:
         if isinstance(p.strategy, Branch) and (p.strategy.layers is None or p.strategy.students):
             found[p.task.name]["allocation"] = said
@@ -200,7 +213,7 @@ class _Run:
         folder = self._folder("checkpoints", p)
         paths = self._paths[p.task.name]
         trained = train_task(p, paths, self._extractor, checkpoints=folder, events=self._events)
-        self._commit(p, trained)
+        self._commit([(p, trained)])
         shutil.rmtree(folder, ignore_errors=True)
 
     def train_branches(self, branched: list[Prepared], choice: Choice) -> None:
@@ -230,7 +243,23 @@ class _Run:
             trained = chosen_part(
                 p, groves[name], chosen[name], extractor, precision=precision, folder=folder
             )
-            self._commit(p, trained)
+            self._commit([(p, trained)])
+
+    def train_unit(self, unit: list[Prepared]) -> None:
+        """Tasks whose arrays read each other, or one alone, over the live trunk; they are in the bundle all at once."""
+        if not unit:
+            return
+        folder = self._folder("live", unit[0])
+        found = train_unit(
+            unit,
+            {p.task.name: self._paths[p.task.name][0] for p in unit},
+            self._extractor.data,
+            precision=self._extractor.precision,
+            checkpoint=folder / "unit.pt",
+            events=self._events,
+        )
+        self._commit([(p, found.trained[p.task.name]) for p in unit], found.families)
+        shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, kind: str, p: Prepared) -> FilePath:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
@@ -238,26 +267,30 @@ class _Run:
         paths = [msgspec.to_builtins(path) for path in self._paths[p.task.name]]
         return self._cache / kind / _tag({**ways, "paths": paths, "precision": self._extractor.precision})
 
-    def _commit(self, p: Prepared, trained: Trained) -> None:
-        label = {**self._prints[p.task.name], "numerics": numerics(self._extractor.precision)}
+    def _commit(self, several: list[tuple[Prepared, Trained]], families: Sequence[FamilyDraft] = ()) -> None:
+        names = [p.task.name for p, _ in several]
 
         def act() -> None:
-            _commit(self._root, p, trained, self._extractor, label)
+            label = numerics(self._extractor.precision)
+            prints = {name: {**self._prints[name], "numerics": label} for name in names}
+            _commit(self._root, several, families, self._extractor, prints)
 
         if set(Bundle.open(self._root, verify=False).tasks) <= self._todo:
             act()  # every task of the bundle is trained by this run
         else:
-            found = certified(self._root, "train", act, changing=[p.task.name])
+            found = certified(self._root, "train", act, changing=names)
             others = len(found.before)
             said = (
                 "one other task of the bundle answers its"
                 if others == 1
                 else f"{others} other tasks answer their"
             )
-            self._events.line(f"{p.task.name}: {said} probes as before")
-        self.scores[p.task.name] = trained.scores
-        self._events.line(_score_line(p, trained))
-        self._events.event("task", task=p.task.name, scores=trained.scores, history=trained.fitted.history)
+            self._events.line(f"{', '.join(names)}: {said} probes as before")
+        for p, trained in several:
+            name = p.task.name
+            self.scores[name] = trained.scores
+            self._events.line(_score_line(p, trained))
+            self._events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
 
 
 def _read(prepared: list[Prepared], todo: list[Prepared], choice: Choice) -> list[Prepared]:
@@ -272,12 +305,12 @@ def _extract(
 ) -> Extraction:
     progress = events.progress("encoding", unit="texts")
     requests = []
-    for p in todo:
+    for p in (p for p in todo if not is_live(p)):
         for path in paths[p.task.name]:
             if isinstance(p.strategy, Branch):
-                requests += wanted_taps(p, path, precision=extractor.precision)
+                requests += wanted_taps(p, path, extractor)
             else:
-                requests += wanted(p, path)
+                requests += wanted(p, path, extractor)
     extraction = extractor.fill(requests, update=progress.update)
     progress.finish()
     rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
@@ -290,24 +323,31 @@ def _extract(
 
 
 def _commit(
-    root: FilePath, prepared: Prepared, trained: Trained, extractor: Extractor, fingerprint: dict[str, object]
+    root: FilePath,
+    several: Sequence[tuple[Prepared, Trained]],
+    families: Sequence[FamilyDraft],
+    extractor: Extractor,
+    prints: Mapping[str, dict[str, object]],
 ) -> None:
-    """Writes the task into the bundle; until then nothing of it is visible there."""
-    bundle, task = Bundle.open(root), prepared.task
-    record = TaskRecord(
-        task=task,
-        path=trained.path,
-        trunk=extractor.digest,
-        trained_with={"fingerprint": _tag(fingerprint), "polyhead": __version__, **fingerprint},
-    )
-    bundle.add_task(
-        record,
-        trained.arrays,
-        scores={"splits": trained.scores, "tried": trained.tried, "history": _untimed(trained)},
-        probes=probes_of(prepared),
-        card=card_of(prepared, trained, extractor.data),
-        replace=task.name in bundle.tasks,
-    )
+    """Writes the tasks into the bundle; until then nothing of them is visible there."""
+    drafts = []
+    for p, trained in several:
+        fingerprint = prints[p.task.name]
+        record = TaskRecord(
+            task=p.task,
+            path=trained.path,
+            trunk=extractor.digest,
+            trained_with={"fingerprint": _tag(fingerprint), "polyhead": __version__, **fingerprint},
+        )
+        draft = Draft(
+            record=record,
+            arrays=trained.arrays,
+            scores={"splits": trained.scores, "tried": trained.tried, "history": _untimed(trained)},
+            probes=probes_of(p),
+            card=card_of(p, trained, extractor.data),
+        )
+        drafts.append(draft)
+    add_tasks(root, drafts, families=families, replace=True)
 
 
 def _untimed(trained: Trained) -> list[dict[str, float]]:

@@ -39,7 +39,7 @@ class Mixture:
     ) -> None:
         sampling, self.tasks = recipe.sampling, tuple(sizes)
         _check(sizes, sampling)
-        self._sizes, self._batch, self._epochs = dict(sizes), batch, epochs
+        self._sizes, self._batch, self._tokens, self._epochs = dict(sizes), batch, recipe.tokens, epochs
         self.micro_batches = len(sizes) if sampling.kind == "all" else recipe.micro_batches
         counted = capped(sizes, sampling.cap)
         self.steps = recipe.steps or -(-int(_batches(counted, batch).sum()) // self.micro_batches)
@@ -63,25 +63,33 @@ class Mixture:
         self._check_epoch(epoch)
         return dict(zip(self.tasks, self._order.shares(epoch).tolist(), strict=True))
 
-    def expected(self) -> tuple[Expected, ...]:
-        """What the whole run is expected to read of each task; fewer epochs, where patience ends it, read less."""
+    def expected(self, in_a_pass: Mapping[str, int] | None = None) -> tuple[Expected, ...]:
+        """What the whole run is expected to read of each task; fewer epochs, where patience ends it, read less.
+
+        `in_a_pass` are the micro-batches of one pass over each task, if a budget of tokens makes more of them than
+        `batch` examples each would give.
+        """
         shares = np.sum([self._order.shares(epoch) for epoch in range(self._epochs)], axis=0)
         micro_batches = shares * self.steps * self.micro_batches
-        passes = micro_batches / _batches(self._sizes, self._batch)
+        whole = _batches(self._sizes, self._batch)
+        passes = micro_batches / (whole if in_a_pass is None else [in_a_pass[task] for task in self.tasks])
         return tuple(
             Expected(task=task, examples=self._sizes[task], micro_batches=m, passes=p)
             for task, m, p in zip(self.tasks, micro_batches.tolist(), passes.tolist(), strict=True)
         )
 
-    def lines(self) -> list[str]:
+    def lines(self, in_a_pass: Mapping[str, int] | None = None) -> list[str]:
         """`expected` as a table: what is printed before training."""
         updates = self._epochs * self.steps
+        size = f"{self._batch} examples"
+        if self._tokens is not None:
+            size = f"at most {size} and {self._tokens} tokens"
         found = [
-            f"{self._epochs} epochs x {self.steps} updates x {self.micro_batches} micro-batches of"
-            f" {self._batch} examples; expected for each task:"
+            f"{self._epochs} epochs x {self.steps} updates x {self.micro_batches} micro-batches of {size}; expected"
+            " for each task:"
         ]
         width = max(map(len, self.tasks))
-        for one in self.expected():
+        for one in self.expected(in_a_pass):
             found.append(
                 f"{one.task:<{width}}  {one.examples:>9} examples  {one.micro_batches:>10.1f} micro-batches"
                 f"  {one.micro_batches / updates:>6.2f} an update  {one.passes:>8.2f} passes"

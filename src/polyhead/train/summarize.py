@@ -98,8 +98,8 @@ def train_summarizer(
     writing always in float32. Raises MissingExtra before anything is trained where ROUGE is not installed.
     """
     task, training, kind, told = prepared.task, prepared.training, kind_of(prepared.task), events or Events()
-    wanted = prepared.validation.examples.targets[:1]
-    kind.evaluate(task, [target[:1] for target in wanted], wanted)  # fails here, not after hours of training
+    first = prepared.validation.examples.take([0])
+    first.scores(task, [target[:1] for target in first.targets])  # fails here, not after hours of training
     model = Seq2Seq(data, dropout=training.dropout, bfloat16=precision_of(training) == "bfloat16")
     train = SummaryExamples(model, prepared.train.examples)
 
@@ -132,7 +132,7 @@ def evaluate(model: Seq2Seq, prepared: Prepared, examples: Examples, events: Eve
     task, progress = prepared.task, events.progress(f"{prepared.task.name}: writing", unit="summaries")
     written = model.write(texts_of(examples), show=lambda done: progress.update(done, len(examples.inputs)))
     progress.finish()
-    return kind_of(task).evaluate(task, [np.array(one.text, np.str_) for one in written], examples.targets)
+    return examples.scores(task, [np.array(one.text, np.str_) for one in written])
 
 
 def _padded(summaries: Sequence[Encoded]) -> np.ndarray:

@@ -29,6 +29,7 @@ from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fit import Batch
 from polyhead.train.order import LengthSorted
 from polyhead.train.prepare import Prepared, Split, single_inputs
+from polyhead.train.windows import Windowed, windowed
 
 
 class TapBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class TapExamples(LengthSorted):
     """Targets, and the kept states of their inputs; `second` holds the other text of pairs read separately.
 
     `soft` are a teacher's outputs, one array an example: each batch then carries them beside the targets. `teacher`
-    answers each batch anew instead.
+    answers each batch anew instead. With `windows` all but `targets` are those of each window.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class TapExamples(LengthSorted):
         soft: Sequence[np.ndarray] | None = None,
         teacher: Callable[..., Tensor] | None = None,
         options: np.ndarray | None = None,
+        windows: Windowed | None = None,
     ) -> None:
-        self._features, self._second, self._targets, self._words = features, second, targets, words
+        self._features, self._second, self._words, self.windows = features, second, words, windows
+        self._targets = targets if windows is None else windows.targets(targets)
         self._soft, self._teacher, self.options = soft, teacher, options
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
         super().__init__(lengths if options is None else longest_option(lengths, options))
@@ -109,11 +112,11 @@ class OnTap(nn.Module):
         return made.eval()
 
 
-def wanted_taps(prepared: Prepared, path: Path, *, precision: str) -> list[Wanted]:
-    """Every input of every split, for the value at the path's tap."""
-    kept = tap_path(path, precision=precision)
+def wanted_taps(prepared: Prepared, path: Path, extractor: Extractor) -> list[Wanted]:
+    """Every input of every split, or every window of it, for the value at the path's tap."""
+    kept = tap_path(path, precision=extractor.precision)
     return [
-        Wanted(path=kept, inputs=inputs)
+        Wanted(path=kept, inputs=inputs).each(windowed(prepared.task, split.examples, extractor.tokeniser))
         for split in prepared.splits
         for inputs in single_inputs(split.examples.inputs, prepared.task)
     ]
@@ -131,13 +134,13 @@ def tap_examples(
 ) -> TapExamples:
     """The split's targets over the states kept at the path's tap."""
     kept = tap_path(path, precision=precision)
-    store = extractor.store(kept)
+    store, windows = extractor.store(kept), windowed(prepared.task, split.examples, extractor.tokeniser)
     features = [
-        store.features(Wanted(path=kept, inputs=inputs).keys())
+        store.features(Wanted(path=kept, inputs=inputs).each(windows).keys())
         for inputs in single_inputs(split.examples.inputs, prepared.task)
     ]
-    words = None
-    if kind_of(prepared.task).per_word:
+    words = None if windows is None else windows.tokens
+    if windows is None and kind_of(prepared.task).per_word:
         assert split.examples.words is not None
         encoded = extractor.tokeniser.encode(read_alone(split.examples.inputs))
         words = [first_subtokens(e, w) for e, w in zip(encoded, split.examples.words, strict=True)]
@@ -149,6 +152,7 @@ def tap_examples(
         soft=soft,
         teacher=teacher,
         options=options_in(split.examples.inputs),
+        windows=windows,
     )
 
 

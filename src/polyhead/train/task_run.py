@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from polyhead.plan import Codec, Path
-from polyhead.project import Pooled
 from polyhead.sharing.pooled import PooledPart, pooled_path
+from polyhead.strategy import Pooled
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.train.events import Events
 from polyhead.train.examples import FeatureExamples, options_in, outputs_of, tell_unread
@@ -20,6 +21,7 @@ from polyhead.train.extract import Extractor, Wanted
 from polyhead.train.fit import Course, Fitted, stream
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import Prepared, Split, single_inputs
+from polyhead.train.windows import Windowed, windowed
 
 CANDIDATES: tuple[Literal["first", "mean", "attention"], ...] = ("first", "mean", "attention")
 
@@ -53,14 +55,20 @@ def paths_of(prepared: Prepared, extractor: Extractor, codec: Codec) -> list[Pat
     ]
 
 
-def wanted(prepared: Prepared, path: Path) -> list[Wanted]:
-    """Every input of every split whose features the task needs."""
-    per_word = kind_of(prepared.task).per_word
+def wanted(prepared: Prepared, path: Path, extractor: Extractor) -> list[Wanted]:
+    """Every input of every split whose features the task needs, or every window of it."""
+    task, tokeniser = prepared.task, extractor.tokeniser
     return [
-        Wanted(path=path, inputs=inputs, words=split.examples.words if per_word else None)
+        one
         for split in prepared.splits
-        for inputs in single_inputs(split.examples.inputs, prepared.task)
+        for one in _wanted(task, split, path, windowed(task, split.examples, tokeniser))
     ]
+
+
+def _wanted(task: Task, split: Split, path: Path, windows: Windowed | None) -> list[Wanted]:
+    words = split.examples.words if kind_of(task).per_word else None
+    several = single_inputs(split.examples.inputs, task)
+    return [Wanted(path=path, inputs=inputs, words=words).each(windows) for inputs in several]
 
 
 def train_task(
@@ -108,18 +116,18 @@ def evaluate_part(
 
 def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extractor) -> FeatureExamples:
     """The split's targets over the features kept for the path."""
-    store, per_word = extractor.store(path), kind_of(prepared.task).per_word
-    words = split.examples.words if per_word else None
-    features = [
-        store.features(Wanted(path=path, inputs=inputs, words=words).keys())
-        for inputs in single_inputs(split.examples.inputs, prepared.task)
-    ]
+    task, examples, store, unread = prepared.task, split.examples, extractor.store(path), None
+    windows = windowed(task, examples, extractor.tokeniser)
+    features = [store.features(one.keys()) for one in _wanted(task, split, path, windows)]
+    if windows is None and examples.words is not None and kind_of(task).per_word:
+        unread = extractor.unread(read_alone(examples.inputs), examples.words)
     return FeatureExamples(
         features[0],
-        split.examples.targets,
+        examples.targets,
         second=features[1] if len(features) > 1 else None,
-        unread=extractor.unread(read_alone(split.examples.inputs), words) if words is not None else None,
-        options=options_in(split.examples.inputs),
+        unread=unread,
+        options=options_in(examples.inputs),
+        windows=windows,
     )
 
 

@@ -11,19 +11,23 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 
+from polyhead.architecture import trunk_arrays
 from polyhead.errors import TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.project import Branch
+from polyhead.recipe import Joint
+from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.distil import distilled
-from polyhead.train.examples import outputs_of
+from polyhead.train.examples import TextExamples, outputs_of
 from polyhead.train.extract import Extractor
-from polyhead.train.fine_tune import FineTuned, TextExamples
-from polyhead.train.fit import Course, Fitted, stream
+from polyhead.train.fit import Course, Fitted
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import Prepared, Split
+from polyhead.train.together import Together
+from polyhead.trunk_data import TrunkData
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,22 +35,28 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
     prepared: Prepared
     extractor: Extractor
-    module: FineTuned
+    module: Together
     fitted: Fitted
+
+    @property
+    def weights(self) -> nn.ModuleDict:
+        """The model's own modules, under names that do not change: `trunk`, `part`."""
+        model = self.module.model
+        return nn.ModuleDict({"trunk": model.trunk, "part": model.parts[self.prepared.task.name]})
 
     def evaluate(self, split: Split) -> dict[str, float]:
         """All metrics of the task's kind on the whole split."""
-        outputs = self.outputs(split)
-        return kind_of(self.prepared.task).evaluate(self.prepared.task, outputs, split.examples.targets)
+        return split.examples.scores(self.prepared.task, self.outputs(split))
 
     def outputs(self, split: Split) -> list[np.ndarray]:
         """The model's outputs for every example of the split."""
-        return outputs_of(self.module, _examples(self.prepared, split, self.extractor))
+        examples = _examples(self.prepared, split, self.extractor)
+        return outputs_of(self.module.bound(self.prepared.task.name), examples)
 
     def save(self, file: FilePath) -> None:
         """Keeps the weights, for students of this model."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(self.module.state_dict(), file)
+        torch.save(self.weights.state_dict(), file)
 
 
 def train_whole(
@@ -64,38 +74,37 @@ def train_whole(
     """
     task, kind, training = prepared.task, kind_of(prepared.task), prepared.training
     depth = extractor.data.architecture.layers
-    module = _module(prepared, strategy, extractor, layers, precision)
-    soft = None
+    whole, soft = _untrained(prepared, strategy, extractor, layers, precision), None
     if teacher is not None:
         master = restore_whole(prepared, strategy, extractor, layers=depth, precision=precision, file=teacher)
-        soft = master.outputs(prepared.train)
-        known = master.module.state_dict()
-        module.load_state_dict({name: known[name] for name in module.state_dict()})
-    validation = _examples(prepared, prepared.validation, extractor)
+        soft, known = master.outputs(prepared.train), master.weights.state_dict()
+        whole.weights.load_state_dict({name: known[name] for name in whole.weights.state_dict()})
+    answer, validation = whole.module.bound(task.name), _examples(prepared, prepared.validation, extractor)
 
     def score() -> float:
-        outputs = outputs_of(module, validation)
-        return kind.evaluate(task, outputs, prepared.validation.examples.targets)[kind.default_metric(task)]
+        outputs = outputs_of(answer, validation)
+        return prepared.validation.examples.scores(task, outputs)[kind.default_metric(task)]
 
     fitted = Course(
-        module,
+        whole.module,
         _examples(prepared, prepared.train, extractor, soft=soft),
         loss=LOSSES[kind.loss] if soft is None else distilled(kind.loss, strategy.temperature),
         score=score,
         training=training,
+        run=answer,
         label=f"{task.name} (whole, {layers} layers)",
     ).train()
-    return Whole(prepared=prepared, extractor=extractor, module=module, fitted=fitted)
+    return msgspec.structs.replace(whole, fitted=fitted)
 
 
 def restore_whole(
     prepared: Prepared, strategy: Branch, extractor: Extractor, *, layers: int, precision: str, file: FilePath
 ) -> Whole:
     """A model that `Whole.save` kept; how training went is not kept."""
-    module = _module(prepared, strategy, extractor, layers, precision)
-    module.load_state_dict(torch.load(file, weights_only=True))
-    untrained = Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0)
-    return Whole(prepared=prepared, extractor=extractor, module=module.eval(), fitted=untrained)
+    whole = _untrained(prepared, strategy, extractor, layers, precision)
+    whole.weights.load_state_dict(torch.load(file, weights_only=True))
+    whole.module.eval()
+    return whole
 
 
 def whole_path(prepared: Prepared, layers: int, width: int) -> Path:
@@ -111,18 +120,26 @@ def whole_path(prepared: Prepared, layers: int, width: int) -> Path:
     return Path(nodes=(embed, Layers(start=0, stop=layers), Pool(), head))
 
 
-def _module(
+def lowest(data: TrunkData, layers: int) -> TrunkData:
+    """A trunk of the lowest layers alone."""
+    shape = msgspec.structs.replace(data.architecture, layers=layers)
+    arrays = {name: data.arrays[name] for name, _ in trunk_arrays(shape)}
+    return msgspec.structs.replace(data, architecture=shape, arrays=arrays)
+
+
+def _untrained(
     prepared: Prepared, strategy: Branch, extractor: Extractor, layers: int, precision: str
-) -> FineTuned:
-    training = prepared.training
-    return FineTuned(
-        extractor.data,
-        whole_path(prepared, layers, extractor.data.architecture.width),
-        dropout=training.dropout,
-        layer_dropout=strategy.dropout,
+) -> Whole:
+    data = lowest(extractor.data, layers)
+    module = Together(
+        data,
+        {prepared.task.name: whole_path(prepared, layers, data.architecture.width)},
+        training=prepared.training,
+        recipe=Joint(layer_dropout=strategy.dropout),
         bfloat16=precision == "bfloat16",
-        generator=torch.Generator().manual_seed(stream(training.seed, "init", prepared.task.name)),
     )
+    untrained = Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0)
+    return Whole(prepared=prepared, extractor=extractor, module=module, fitted=untrained)
 
 
 def _examples(

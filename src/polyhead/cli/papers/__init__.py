@@ -6,6 +6,7 @@ import click
 
 from polyhead.cli.papers.du2020 import du2020
 from polyhead.cli.papers.flexible import flexible
+from polyhead.cli.papers.mtop import mtop
 from polyhead.cli.papers.muppet import muppet
 
 
@@ -16,4 +17,5 @@ def command() -> None:
 
 command.add_command(du2020)
 command.add_command(flexible)
+command.add_command(mtop)
 command.add_command(muppet)

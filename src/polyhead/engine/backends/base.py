@@ -15,7 +15,9 @@ class LoadedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task's path and arrays, as its bundle holds them."""
 
     path: Path
-    arrays: Mapping[str, np.ndarray]
+    arrays: Mapping[str, np.ndarray]  # those of its own part
+    # Those of every other owner on the path but the trunk: families, and tasks of the same prompt group.
+    others: Mapping[str, Mapping[str, np.ndarray]] = msgspec.field(default_factory=dict)
 
 
 class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,7 @@ class Backend(Protocol):
 
     @property
     def layers_run(self) -> int:
-        """Layers evaluated so far, one a batch and layer."""
+        """Layers evaluated so far, one a batch and layer, as `cost.layer_evaluations` counts them for the plan."""
 
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's features: (rows, width), or (rows, words, width) for a path that reads words."""

@@ -7,19 +7,25 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
+from torch import nn
 
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.errors import BackendError
 from polyhead.model import Model, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
-from polyhead.sharing.branch import BranchPart, make_part
+from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.pooled import compared
 from polyhead.trunk_data import TrunkData
 
 
 class TorchBackend:
-    """Runs plans with `polyhead.model`; layers in `precision`, poolers and heads in float32."""
+    """Runs plans with `polyhead.model`; layers and deltas in `precision`, poolers and heads in float32.
+
+    Paths that differ in their deltas run side by side, and isolated prompts at once; in deterministic mode one after
+    another.
+    """
 
     name = "torch"
 
@@ -34,16 +40,22 @@ class TorchBackend:
         self.precision = precision
         self._guard = equal_bits if deterministic else nullcontext
         self.tolerance = 1e-4 if precision == "float32" else 0.5
+        dtype = getattr(torch, precision)
+        families = make_families({name: task.path for name, task in tasks.items()}, trunk.architecture)
+        for owner, family in families.items():
+            _fill(family, owner, _shared_arrays(owner, tasks))
+            family.lower(dtype)
         parts = {}
         for name, task in tasks.items():
-            part = make_part(task.path, trunk.architecture)
-            part.load_state_dict(
-                {key: torch.from_numpy(np.array(value)) for key, value in task.arrays.items()}
-            )
-            if isinstance(part, BranchPart):
-                part.layers.to(getattr(torch, precision))
-            parts[name] = part
-        self._model = Model(Trunk.from_data(trunk, dtype=getattr(torch, precision)), parts)
+            parts[name] = make_part(task.path, trunk.architecture, families=families)
+            _fill(parts[name], task.path.head.part, task.arrays)
+            parts[name].lower(dtype)
+        self._model = Model(
+            Trunk.from_data(trunk, dtype=dtype),
+            parts,
+            families,
+            stacked=not deterministic,
+        )
         self._model.eval().requires_grad_(False)
 
     @property
@@ -75,3 +87,21 @@ class TorchBackend:
         with self._guard():
             out: np.ndarray = self._model.parts[task].head(values).numpy()
         return out
+
+
+def _shared_arrays(owner: str, tasks: Mapping[str, LoadedTask]) -> dict[str, np.ndarray]:
+    """All arrays of an owner that tasks read beside their own."""
+    return {name: array for task in tasks.values() for name, array in task.others.get(owner, {}).items()}
+
+
+def _fill(module: nn.Module, owner: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Gives a part or family its arrays, those of them that the tasks here read."""
+    wanted = list(module.state_dict())
+    missing = [name for name in wanted if name not in arrays]
+    if missing:
+        raise BackendError(
+            f"layers, prompts or heads read arrays of '{owner}' that are not loaded",
+            got=f"none for {missing[:3]}",
+            do="give every owner's arrays with the tasks that read them",
+        )
+    module.load_state_dict({name: torch.from_numpy(np.array(arrays[name])) for name in wanted})

@@ -8,9 +8,10 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle import write
+from polyhead.bundle import remove
 from polyhead.bundle.files import check_no_links, writing
 from polyhead.bundle.format import CERTIFICATES
+from polyhead.bundle.lines import all_on_disk
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.engine.isolation.answers import Answering, changes, numerics
@@ -38,7 +39,7 @@ def certified(
     """
     root = FilePath(root)
     with locked(root, operation):
-        write.sweep(root)
+        remove.sweep(root)
         state = _State.of(root, changing)
         before, asked_now = _before(state)
         try:
@@ -48,7 +49,7 @@ def certified(
             _put_back(state, operation, error)
             raise
         with suppress(BundleError):  # what cannot be deleted now, the next operation deletes
-            write.sweep(root)
+            remove.sweep(root)
     return certificate
 
 
@@ -76,7 +77,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     others: Bundle  # the tasks that are to be left alone
     content: BundleFile
     sha256: str  # of bundle.json
-    versions: dict[str, list[str]]
+    versions: dict[str, list[str]]  # on disk, by owner
     ledger: Ledger
     numerics: dict[str, str]
     answering: Answering  # of the others
@@ -86,13 +87,14 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
         """The bundle as it is now. A task that is to be changed may be one that cannot be read."""
         bundle = Bundle.open(root, verify=False)
         others = bundle.view({name: line for name, line in bundle.lines.items() if name not in changing})
+        content = read_bundle_file(root)
         return cls(
             root=root,
             bundle=bundle,
             others=others,
-            content=read_bundle_file(root),
+            content=content,
             sha256=bundle_hash(root),
-            versions={name: bundle.versions(name) for name in bundle.lines},
+            versions=all_on_disk(root, content),
             ledger=Ledger(root),
             numerics=numerics(),
             answering=Answering(others),
@@ -216,7 +218,7 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
     except BundleError:
         now = state.content  # nothing can be read from it: the whole file is put back
     try:
-        lost = write.put_back(state.root, state.content, now, state.versions)
+        lost = remove.put_back(state.root, state.content, now, state.versions)
     except BundleError as refused:
         raise IsolationError(
             f"'{operation}' failed, and bundle.json could not be put back: what was changed is live, without proof",
@@ -232,4 +234,4 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
             tasks=lost,
         ) from error
     with suppress(BundleError):
-        write.sweep(state.root)
+        remove.sweep(state.root)

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyhead.engine.rows import Reading, readings_of
 from polyhead.engine.session import Session
-from polyhead.plan import TRUNK
+from polyhead.plan import TRUNK, Embed
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given
@@ -37,16 +37,16 @@ def outputs_of(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[s
 def _groups(session: Session, names: Mapping[str, object]) -> Iterator[list[str]]:
     """Tasks to be run together: all that read the trunk's layers alone; one with layers of its own by itself.
 
-    A batch runs the suffix of every task in it over all its rows. That is nothing for a pooler, but not for layers.
+    A batch runs the suffix of every task in it over all its rows. That is nothing for a pooler, little for an isolated
+    prompt, but not for layers, nor for the prompts of a group, which take a pass of their own.
     """
-    pooled = []
+    alike: dict[Embed | str | None, list[str]] = {}
     for name in names:
-        if any(node.weights != TRUNK or node.delta for node in session.records[name].path.layers):
-            yield [name]
-        else:
-            pooled.append(name)
-    if pooled:
-        yield pooled
+        path = session.records[name].path
+        own = any(node.weights != TRUNK or node.delta for node in path.layers)
+        joint = path.embed if path.embed.prompts and not path.embed.isolated else None
+        alike.setdefault(name if own else joint, []).append(name)
+    yield from alike.values()
 
 
 def _outputs(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[str, list[np.ndarray]]:

@@ -10,9 +10,11 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.files import hash_inside
-from polyhead.bundle.format import CERTIFICATES, TASK, TASKS
+from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, TASK, TASKS
+from polyhead.bundle.lines import families_on_disk, on_disk
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import MODELS
+from polyhead.bundle.owners import owner_at, owner_named, place_of
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.isolation.answers import Answering, numerics
@@ -22,11 +24,12 @@ from polyhead.errors import PolyheadError
 
 
 class Finding(Value):
-    """Something that is not as it was written or proven."""
+    """Something that is not as it was written or proven; without an owner it is about the trunk or the whole bundle."""
 
     what: str
     file: str | None = None  # inside the bundle
     task: str | None = None
+    family: str | None = None  # owner
 
 
 class Verification(Value):
@@ -62,7 +65,7 @@ def checked(root: FilePath | str) -> Verification:
     with locked(root, "verify") if is_writable else nullcontext():
         bundle, ledger = Bundle.open(root, verify=False), Ledger(root)
         touched = [_finding(root, error) for error in bundle.touched()]
-        old = [_finding(root, error) for error in _old_versions(bundle, ledger)]
+        old = [_finding(root, error) for error in (*_old_versions(bundle, ledger), *_old_families(bundle))]
         edited = [Finding(what=w, file=f"{CERTIFICATES}/{file}") for file, w in ledger.problems()]
         proof = _Proof.of(bundle, ledger, touched)
         findings = (*touched, *old, *edited, *proof.differing())
@@ -85,7 +88,7 @@ def checked(root: FilePath | str) -> Verification:
 
 
 class _Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tasks whose files are whole answer now, and what the certificates say."""
+    """What the tasks answer now of which all files are whole, and what the certificates say."""
 
     bundle: Bundle
     numerics: dict[str, str]
@@ -94,11 +97,14 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Finding]) -> _Proof:
-        """Asks them; none where the trunk itself was touched."""
-        label, damaged = numerics(), {finding.task for finding in touched}
-        lines = {name: line for name, line in bundle.lines.items() if name not in damaged}
-        if None in damaged:
-            lines = {}
+        """Asks them; none where the trunk itself was touched, and none that reads arrays of an owner that was."""
+        label, damaged = numerics(), {_owner(finding) for finding in touched}
+        lines = {
+            name: line
+            for name, line in bundle.lines.items()
+            if damaged.isdisjoint({None, owner_named(name)})
+            and damaged.isdisjoint(bundle.view({name: line}).tasks[name].needs)
+        }
         return cls(
             bundle=bundle,
             numerics=label,
@@ -166,8 +172,23 @@ def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
             yield from bundle.view({name: Live(version=version, record=record)}).touched_tasks()
 
 
+def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:
+    """Of versions of families that are not live: each file against family.json."""
+    for owner in families_on_disk(bundle.root):
+        live = bundle.families.get(owner)
+        for version in on_disk(bundle.root, owner):
+            if live is not None and version == live.version:
+                continue
+            try:
+                record = hash_inside(bundle.root, *place_of(owner), version, FAMILY)
+            except PolyheadError as error:
+                yield error
+                continue
+            yield from bundle.touched_family(owner, Live(version=version, record=record))
+
+
 def _finding(root: FilePath, error: PolyheadError) -> Finding:
-    """The error with the file and the task that it is about; without a task it is about the trunk."""
+    """The error with the file and the task or family that it is about; without one it is about the trunk."""
     path = error.facts.get("path")
     inside = str(FilePath(str(path)).relative_to(root)) if path is not None else None
     parts = FilePath(inside).parts if inside is not None else ()
@@ -175,4 +196,9 @@ def _finding(root: FilePath, error: PolyheadError) -> Finding:
         what=error.what,
         file=inside,
         task=parts[1] if len(parts) > 1 and parts[0] in (TASKS, MODELS) else None,
+        family=owner_at(*parts[:2]) if len(parts) > 1 and parts[0] == FAMILIES else None,
     )
+
+
+def _owner(finding: Finding) -> str | None:
+    return owner_named(finding.task) if finding.task is not None else finding.family

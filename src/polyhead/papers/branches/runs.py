@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
-from polyhead.project import Branch
+from polyhead.strategy import Branch
 
 if TYPE_CHECKING:
     from polyhead.train.branch_run import Branches, Grown
@@ -155,9 +155,7 @@ class Runs:
         from polyhead.train.taps import wanted_taps
 
         paths = [branches.path(n) for n in layers]
-        self.extractor.fill(
-            [w for p in paths for w in wanted_taps(branches.prepared, p, precision=self.precision)]
-        )
+        self.extractor.fill([w for p in paths for w in wanted_taps(branches.prepared, p, self.extractor)])
 
     def _teacher(self, task: str, seed: int, layers: int) -> dict[str, object]:
         branches = self.branches(task, seed)
@@ -249,13 +247,11 @@ class Runs:
         best_epoch: int,
     ) -> dict[str, object]:
         """Scores on validation and on the reported split, whose outputs are kept for intervals."""
-        from polyhead.tasks.kinds import kind_of
-
         task, metric = prepared.task, prepared.task.metric or ""
         found = {}
         for split in prepared.splits[1:]:
             values = outputs(split)
-            found[split.name] = kind_of(task).evaluate(task, values, split.examples.targets)[metric]
+            found[split.name] = split.examples.scores(task, values)[metric]
             if split.name == "test":
                 file = self.outputs_file(task.name, prepared.training.seed, name)
                 file.parent.mkdir(parents=True, exist_ok=True)

@@ -20,8 +20,9 @@ import msgspec
 from polyhead.papers.branches.runs import MAX_TOKENS, SEEDS, Rows
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
 from polyhead.papers.together.steps import Facts, head, learn
-from polyhead.project import Pooled, Training
+from polyhead.project import Training
 from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
     from polyhead.project import TaskEntry

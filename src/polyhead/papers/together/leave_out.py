@@ -21,8 +21,9 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.papers.data import Set, prepared_of
 from polyhead.papers.together.steps import Facts, fine_tune, head, learn, read_once
-from polyhead.project import Pooled, Training
+from polyhead.project import Training
 from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
     from polyhead.papers.branches.runs import Rows

@@ -9,8 +9,9 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.papers.together.sets import MIX, NESTED
-from polyhead.project import Pooled, Training
+from polyhead.project import Training
 from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.strategy import Pooled
 
 MAX_TOKENS = 128
 ROWS, VALIDATION = (

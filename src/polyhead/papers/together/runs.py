@@ -18,7 +18,8 @@ from polyhead.papers.data import Set, prepared_of, train_rows
 from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, Mix
 from polyhead.papers.together.sets import HELD_OUT, MIX
 from polyhead.papers.together.steps import fine_tune, head, learn
-from polyhead.project import Pooled, Training
+from polyhead.project import Training
+from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
     from polyhead.papers.branches.runs import Rows

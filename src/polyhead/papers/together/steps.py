@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.project import Pooled
+from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
     from polyhead.plan import Path
     from polyhead.recipe import Joint
+    from polyhead.train.devices import Place
     from polyhead.train.extract import Extractor
     from polyhead.train.prepare import Prepared
     from polyhead.train.refine import Search
@@ -38,12 +39,16 @@ def learn(
     precision: str = "bfloat16",
     say: Say = lambda line: None,
     own_heads: bool = False,
+    paths: Mapping[str, Path] | None = None,
+    frozen: bool = False,
+    place: Place | None = None,
 ) -> Facts:
     """Trains `data` on these tasks together and writes the learned trunk as the bundle `folder`, without heads.
 
     No text of an evaluation split is trained on, of these tasks or of those that are `held` out. A checkpoint and a
     log lie beside the folder while training goes on. With `own_heads` the row holds every task's scores on whole
-    splits, by the head that it learned with.
+    splits, by the head that it learned with, and all metrics of the reported split. `paths` stand in for those of the
+    tasks' strategies; a `frozen` trunk stays as it is.
     """
     from polyhead.bundle.write import write_bundle
     from polyhead.train.events import Events
@@ -56,13 +61,15 @@ def learn(
     checkpoint = folder.with_name(folder.name + ".pt")
     course = JointCourse(
         prepared,
-        joint_paths(prepared, data, recipe),
+        paths or joint_paths(prepared, data, recipe),
         data,
         recipe,
         training=prepared[0].training,
         precision=precision,
         checkpoint=checkpoint,
         events=Events(say=say, file=folder.with_name(folder.name + ".jsonl")),
+        place=place,
+        frozen=frozen,
     )
     clock = time.monotonic()
     learned = course.learn(label)
@@ -70,7 +77,8 @@ def learn(
     shutil.rmtree(folder, ignore_errors=True)
     write_bundle(folder, learned.data)
     checkpoint.unlink(missing_ok=True)
-    own = {p.task.name: own_metric(p, scores_of(course, p)) for p in prepared} if own_heads else {}
+    scores = {p.task.name: scores_of(course, p) for p in prepared} if own_heads else {}
+    own = {p.task.name: own_metric(p, scores[p.task.name]) for p in prepared if p.task.name in scores}
     return {
         "sets": len(prepared),
         "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
@@ -79,7 +87,7 @@ def learn(
         "best_epoch": learned.fitted.best_epoch,
         "score": round(learned.fitted.score, 4),
         "validation": learned.validation,
-        **({"own": own} if own else {}),
+        **({"own": own, "metrics": {name: found["test"] for name, found in scores.items()}} if own else {}),
         "seconds": seconds,
     }
 
@@ -107,7 +115,7 @@ def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
     from polyhead.train.task_run import wanted
 
-    extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor))])
+    extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor), extractor)])
 
 
 def head(prepared: Prepared, extractor: Extractor) -> Facts:

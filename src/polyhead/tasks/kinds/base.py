@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
+from polyhead.tasks.example import Example
 from polyhead.tasks.task import PairMode, Task
 from polyhead.text.tokenise import lone_surrogates
 
@@ -31,8 +33,7 @@ class Kind(ABC):
     """What an answer looks like: its targets, its head's width, its loss, metrics and decoding.
 
     An output is the head's raw float32 answer for one row: (width,), (words, width) when `per_word`, or (options,)
-    when `per_option`. Where a label means something only beside its input, methods take the text that words are of,
-    the words themselves (words, 2), and the options.
+    when `per_option`. Methods take the example too, as some labels and answers mean something only beside it.
     """
 
     name: ClassVar[str]
@@ -54,29 +55,11 @@ class Kind(ABC):
         """Names that `evaluate` gives, the default first; higher is better for all of them."""
 
     @abstractmethod
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
-        """A label of the data as a target. Raises BadValue or UnknownLabel with task, source and row."""
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
+        """A label of the data as a target. Raises BadValue or UnknownLabel with the task and the example's place."""
 
     @abstractmethod
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """One row's output as plain values."""
 
     @abstractmethod
@@ -85,14 +68,9 @@ class Kind(ABC):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
-        """Every metric of the kind on a whole split. Raises EmptyData when there is no row.
-
-        `Examples.scores` calls it with everything that the kind may need.
-        """
+        """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
 
     @abstractmethod
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -105,6 +83,13 @@ class Kind(ABC):
     def parse(self, cell: str, separator: str | None) -> object:
         """A label from the text of a CSV or TSV cell."""
         return cell
+
+    def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        """What one window teaches, of a kind that reads words: the target of a text that has the window's words alone.
+
+        `read` (read,) are the words that the window reads, in order, `whole` (read,) whether it holds all of each.
+        """
+        return np.asarray(target[read])
 
     def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
         """One output from those of a row's windows: their mean."""
@@ -125,6 +110,16 @@ class Kind(ABC):
         return merged
 
 
+def listed(cell: str, otherwise: object) -> object:
+    """The JSON list that a cell spells, the cell where it only begins like one, and `otherwise` for any other."""
+    if not cell.lstrip().startswith("["):
+        return otherwise
+    try:
+        return json.loads(cell)
+    except ValueError:
+        return cell
+
+
 def spelled(label: object) -> str | None:
     """How a label is written in a task's list; None for what cannot be a label (floats, lists)."""
     if isinstance(label, bool):
@@ -132,51 +127,43 @@ def spelled(label: object) -> str | None:
     return str(label) if isinstance(label, (str, int)) else None
 
 
-def label_index(task: Task, label: object, *, row: int | None, source: str) -> int:
+def label_index(task: Task, label: object, example: Example) -> int:
     """The index of a label in the task's list."""
     name = spelled(label)
     if name is None:
         raise bad_value(
             task,
+            example,
             f"a label cannot be {_type(label)}",
             got=label,
             allowed=task.labels,
             do="write it as a string",
-            row=row,
-            source=source,
         )
     try:
         return task.labels.index(name)
     except ValueError:
         raise UnknownLabel(
-            f"{where(task, source, row)}: label '{name}' is not one of the task's",
+            f"{where(task, example)}: label '{name}' is not one of the task's",
             allowed=task.labels,
             do="add it to the task's labels or fix the row",
             task=task.name,
-            source=source,
-            row=row,
+            source=example.source,
+            row=example.row,
             label=name,
         ) from None
 
 
 def bad_value(
-    task: Task,
-    what: str,
-    *,
-    got: object,
-    allowed: object,
-    row: int | None,
-    source: str,
-    do: str = "fix the row",
+    task: Task, example: Example, what: str, *, got: object, allowed: object, do: str = "fix the row"
 ) -> BadValue:
     """The error of one row, with the facts that every such error carries."""
-    what = f"{where(task, source, row)}: {what}"
+    what, source, row = f"{where(task, example)}: {what}", example.source, example.row
     return BadValue(what, got=got, allowed=allowed, do=do, task=task.name, source=source, row=row)
 
 
-def where(task: Task, source: str, row: int | None) -> str:
+def where(task: Task, example: Example) -> str:
     """`task 'cola', train.jsonl row 17`, or as much of it as is known."""
-    file = PurePath(source).name if source else ""
+    file, row = PurePath(example.source).name, example.row
     place = " ".join(part for part in (file, "" if row is None else f"row {row}") if part)
     return f"task '{task.name}'" + (f", {place}" if place else "")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
@@ -42,49 +42,25 @@ class MultiLabel(base.Kind):
 
     def parse(self, cell: str, separator: str | None) -> object:
         """A JSON list, so that `[]` can say that no label fits, or labels between separators."""
-        if cell.lstrip().startswith("["):
-            try:
-                return json.loads(cell)
-            except ValueError:
-                return cell
-        return [part.strip() for part in cell.split(separator)] if separator else cell
+        return base.listed(cell, [part.strip() for part in cell.split(separator)] if separator else cell)
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """Float32 (labels,) of 0 and 1."""
         if not isinstance(label, list):
             raise base.bad_value(
                 task,
+                example,
                 "a list of labels is needed",
                 got=label,
                 allowed=task.labels,
                 do="write a list, or declare the separator of the column",
-                row=row,
-                source=source,
             )
         target = np.zeros(len(task.labels), np.float32)
         for one in label:
-            target[base.label_index(task, one, row=row, source=source)] = 1.0
+            target[base.label_index(task, one, example)] = 1.0
         return target
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"labels", "scores": {label: probability}}`, labels in the task's order."""
         scores = dict(zip(task.labels, sigmoid(outputs).tolist(), strict=True))
         return {
@@ -97,9 +73,7 @@ class MultiLabel(base.Kind):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
         """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
         base.check_split(task, outputs, targets)

@@ -12,6 +12,7 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import DataError
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import repair
@@ -43,21 +44,12 @@ class MultipleChoice(base.Kind):
         """The index that a cell spells, or the text of an option."""
         return int(cell) if cell.strip().isdecimal() and len(cell) < 10 else cell
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
-        """The index of the right one of `options`, int64 (); `label` is that index, from 0, or the option's text.
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
+        """The index of the right option, int64 (); `label` is that index, from 0, or the option's text.
 
         Digits that no option spells are an index.
         """
+        options = example.options
         if isinstance(label, str):
             spelled = [place for place, one in enumerate(options) if one == repair(label.strip())]
             if len(spelled) == 1:
@@ -68,26 +60,17 @@ class MultipleChoice(base.Kind):
             return np.asarray(label, np.int64)
         raise base.bad_value(
             task,
+            example,
             "the label is none of the question's options",
             got=label,
             allowed=f"an index from 0 to {len(options) - 1}, or the text of one option"
             if options
             else "an option of the question",
-            row=row,
-            source=source,
         )
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"index", "option", "scores", "ranked"}`: probabilities in the order of the options; indices, best first."""
-        outputs = np.asarray(outputs).reshape(-1)
+        outputs, options = np.asarray(outputs).reshape(-1), example.options
         if len(options) != len(outputs) or not len(outputs):
             raise DataError(
                 f"task '{task.name}': one output an option is needed",
@@ -103,9 +86,7 @@ class MultipleChoice(base.Kind):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
         """`accuracy`."""
         base.check_split(task, outputs, targets)

@@ -9,6 +9,7 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
@@ -46,41 +47,22 @@ class Regression(base.Kind):
         except ValueError:
             return cell
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """`(value - low) / (high - low)`, float32 ()."""
         low, high = _range(task)
         value = math.nan if isinstance(label, bool) or not isinstance(label, (int, float)) else _float(label)
         if not low <= value <= high:
             raise base.bad_value(
                 task,
+                example,
                 "the label is not a number in the task's range",
                 got=label if isinstance(label, (int, float)) else repr(label),
                 allowed=f"{low:g} to {high:g}",
                 do="fix the row or the range",
-                row=row,
-                source=source,
             )
         return np.asarray((value - low) / (high - low), np.float32)
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"value"}`, in the task's range."""
         return {"value": float(_values(task, outputs).reshape(()))}
 
@@ -89,9 +71,7 @@ class Regression(base.Kind):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
         """`pearson`, `spearman`."""
         base.check_split(task, outputs, targets)

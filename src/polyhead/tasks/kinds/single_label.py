@@ -8,6 +8,7 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
@@ -39,29 +40,11 @@ class SingleLabel(base.Kind):
         """`f1` is that of the positive label, where one is declared; it is then the default."""
         return (*(("f1",) if task.positive else ()), "accuracy", "macro_f1", "macro_recall", "matthews")
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The label's index, int64 ()."""
-        return np.asarray(base.label_index(task, label, row=row, source=source), np.int64)
+        return np.asarray(base.label_index(task, label, example), np.int64)
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"label", "scores": {label: probability}}`."""
         scores = dict(zip(task.labels, base.softmax(outputs).tolist(), strict=True))
         return {"label": task.labels[int(np.argmax(outputs))], "scores": scores}
@@ -71,9 +54,7 @@ class SingleLabel(base.Kind):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
         """`f1` (with `positive`), `accuracy`, `macro_f1`, `macro_recall`, `matthews`."""
         base.check_split(task, outputs, targets)

@@ -1,6 +1,6 @@
 """Kind `span`: the words of a text (the context) that answer a question about it, or that there is no answer.
 
-The question and the context are read as one pair. An example's `words` are places: (-1, -1) first, which stands for
+The question and the context are read as one pair. An example's places are: (-1, -1) first, which stands for
 "no answer" and is read at the first token, then the context's words as character offsets (`text.words.places_of`).
 The head gives each place two numbers, for the answer's first word and for its last; rows of NaN are places that no
 token of an encoding stands for.
@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import repair
-from polyhead.text.words import places_of
 
 LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
 ANSWERS = 'a list of {"text": ..., "start": its first character in the context}'
@@ -69,64 +70,42 @@ class Span(base.Kind):
         except ValueError:
             return cell
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """Every right answer, int64 (answers, 4): places of its first and last word, and its characters [start, end).
 
-        `label` is a list of {"text", "start"}; `text` is the context and `words` are its places. An answer that begins
-        or ends inside a word takes the whole word. No answer is one row of zeros.
+        `label` is a list of {"text", "start"}. An answer that begins or ends inside a word takes the whole word. No
+        answer is one row of zeros.
         """
-
-        def wrong(what: str, got: object, allowed: object, do: str = "fix the row") -> Exception:
-            return base.bad_value(task, what, got=got, allowed=allowed, row=row, source=source, do=do)
-
-        answers = _answers(label)
+        answers, text, places = _answers(label), example.text, example.places
+        wrong = partial(base.bad_value, task, example)
         if answers is None:
-            raise wrong("the answers cannot be read", label, ANSWERS)
+            raise wrong("the answers cannot be read", got=label, allowed=ANSWERS)
         if not answers and not task.null_answers:
             raise wrong(
                 "there is no answer",
-                "an empty list",
-                ANSWERS,
-                "set null_answers = true if a text may hold no answer, or leave the row out",
+                got="an empty list",
+                allowed=ANSWERS,
+                do="set null_answers = true if a text may hold no answer, or leave the row out",
             )
-        places = places_of(text) if words is None else words
         found = []
         for answer, start in answers:
             end = start + len(answer)
             if start < 0 or text[start:end] != answer:
-                there = repr(text[max(start, 0) : end])
-                raise wrong(f"the answer does not stand at {start}", repr(answer), f"there stands {there}")
+                there = f"there stands {text[max(start, 0) : end]!r}"
+                raise wrong(f"the answer does not stand at {start}", got=repr(answer), allowed=there)
             inside = np.flatnonzero((places[:, 0] < end) & (places[:, 1] > start))
             if not len(inside):
-                raise wrong("an answer holds no word", repr(answer), "a word of the context, or more")
+                allowed = "a word of the context, or more"
+                raise wrong("an answer holds no word", got=repr(answer), allowed=allowed)
             found.append((int(inside[0]), int(inside[-1]), start, end))
         return np.array(found or [(0, 0, 0, 0)], np.int64)
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"text", "start", "end", "score"}`, characters of the context; None but for the score without an answer.
 
         The score is the product of the two probabilities, each a softmax over the places that were read.
         """
-        outputs = np.asarray(outputs, np.float64).reshape(-1, 2)
-        places = places_of(text) if words is None else np.asarray(words)
+        outputs, places = np.asarray(outputs, np.float64).reshape(-1, 2), example.places
         _check_places(task, outputs, places)
         found = answered(task, outputs)
         read = np.where(np.isnan(outputs), -np.inf, outputs)
@@ -136,27 +115,26 @@ class Span(base.Kind):
             return {"text": None, "start": None, "end": None, "score": float(shares[0].prod())}
         start, end = _characters(found, places)
         score = float(shares[found.first, 0] * shares[found.last, 1])
-        return {"text": text[start:end], "start": start, "end": end, "score": score}
+        return {"text": example.text[start:end], "start": start, "end": end, "score": score}
 
     def evaluate(
         self,
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
-        """`f1` and `exact_match` of the answers' texts; `texts` are the contexts, `words` their places."""
+        """`f1` and `exact_match` of the answers' texts."""
         base.check_split(task, outputs, targets)
-        if not len(outputs) == len(texts) == len(words):
+        if len(outputs) != len(examples):
             raise DataError(
                 f"task '{task.name}': answers are compared as texts, so contexts and places are needed",
-                got=f"{len(texts)} contexts, {len(words)} lists of places for {len(outputs)} outputs",
+                got=f"{len(examples)} contexts with places for {len(outputs)} outputs",
                 do="score with Examples.scores",
             )
         wanted, given = [], []
-        for output, target, text, places in zip(outputs, targets, texts, words, strict=True):
+        for output, target, example in zip(outputs, targets, examples, strict=True):
+            text, places = example.text, example.places
             _check_places(task, output, places)
             found = answered(task, output)
             start, end = (0, 0) if found is None else _characters(found, places)
@@ -169,6 +147,13 @@ class Span(base.Kind):
 
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
         """None: there are no classes."""
+
+    def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        """The first right answer, where the window holds it whole, else "no answer" (as scripts of SQuAD have it)."""
+        answer = target[:1]
+        if not np.isin(answer[0, :2], read[whole]).all():
+            return np.zeros_like(answer)
+        return np.concatenate([np.searchsorted(read, answer[:, :2]), answer[:, 2:]], axis=1)
 
     def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
         """As `merge_words`, of windows that each give all places, NaN where they did not read."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
 
 from polyhead import metrics
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import repair
@@ -36,47 +36,23 @@ class Summarization(base.Kind):
 
     def parse(self, cell: str, separator: str | None) -> object:
         """The cell as one reference, or several: a JSON list, or what stands between separators."""
-        if cell.lstrip().startswith("["):
-            try:
-                return json.loads(cell)
-            except ValueError:
-                return cell
-        return [part.strip() for part in cell.split(separator)] if separator else cell
+        return base.listed(cell, [part.strip() for part in cell.split(separator)] if separator else cell)
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The references, str (references,); training takes the first, scores the best of them."""
         several = label if isinstance(label, list) else [label]
         found = [repair(one) for one in several if isinstance(one, str) and one.strip()]
         if not found or len(found) < len(several):
             raise base.bad_value(
                 task,
+                example,
                 "a summary is needed",
                 got=label,
                 allowed="a string that is not blank, or a list of such",
-                row=row,
-                source=source,
             )
         return np.array(found, np.str_)
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"summary"}`."""
         return {"summary": str(np.asarray(outputs).reshape(())[()])}
 
@@ -85,9 +61,7 @@ class Summarization(base.Kind):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
         """`rouge_l`, `rouge_1`, `rouge_2`."""
         base.check_split(task, outputs, targets)

@@ -10,7 +10,6 @@ it is then read as the beginning of a span, in answers and in `span_f1`, as conl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,9 +17,9 @@ import numpy as np
 from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
+from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base, transitions
 from polyhead.tasks.task import Task
-from polyhead.text.words import words_of
 
 UNREAD = -1  # the label index of a word that was not read
 
@@ -58,53 +57,26 @@ class Tagging(base.Kind):
 
     def parse(self, cell: str, separator: str | None) -> object:
         """A JSON list, or labels between separators."""
-        if cell.lstrip().startswith("["):
-            try:
-                return json.loads(cell)
-            except ValueError:
-                return cell
-        return cell.split(separator) if separator else cell
+        return base.listed(cell, cell.split(separator) if separator else cell)
 
-    def encode(
-        self,
-        task: Task,
-        label: object,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-        row: int | None = None,
-        source: str = "",
-    ) -> np.ndarray:
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The labels' indices, int64 (words,)."""
         if not isinstance(label, list):
             raise base.bad_value(
                 task,
+                example,
                 "a list of labels is needed, one a word",
                 got=label,
                 allowed=task.labels,
-                row=row,
-                source=source,
             )
-        return np.array([base.label_index(task, one, row=row, source=source) for one in label], np.int64)
+        return np.array([base.label_index(task, one, example) for one in label], np.int64)
 
-    def decode(
-        self,
-        task: Task,
-        outputs: np.ndarray,
-        *,
-        text: str = "",
-        words: np.ndarray | None = None,
-        options: Sequence[str] = (),
-    ) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
         """`{"spans": [{"start", "end", "label", "text", "score"}]}` for BIO labels, score the mean of its
         words'; `{"words": [{"start", "end", "label", "score"}]}` for plain ones, without the words that were
         not read.
-
-        `words` are character offsets int (words, 2) into `text`; None: those of `words_of(text)`.
         """
-        places = words_of(text) if words is None else np.asarray(words)
-        outputs = np.asarray(outputs).reshape(-1, len(task.labels))
+        outputs, places = np.asarray(outputs).reshape(-1, len(task.labels)), example.places
         if len(places) != len(outputs):
             raise DataError(
                 f"task '{task.name}': one output a word is needed",
@@ -114,7 +86,7 @@ class Tagging(base.Kind):
         found = chosen(task, outputs)
         scores = np.take_along_axis(base.softmax(outputs), found[:, None], axis=-1)[:, 0]
         if is_bio(task):
-            return {"spans": _spans(task, found, scores, places, text)}
+            return {"spans": _spans(task, found, scores, example)}
         return {
             "words": [
                 {"start": int(start), "end": int(end), "label": task.labels[index], "score": float(score)}
@@ -128,9 +100,7 @@ class Tagging(base.Kind):
         task: Task,
         outputs: Sequence[np.ndarray],
         targets: Sequence[np.ndarray],
-        *,
-        texts: Sequence[str] = (),
-        words: Sequence[np.ndarray] = (),
+        examples: Sequence[Example],
     ) -> dict[str, float]:
         """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`."""
         base.check_split(task, outputs, targets)
@@ -230,9 +200,8 @@ def _check_bio(task: Task) -> None:
         )
 
 
-def _spans(
-    task: Task, found: np.ndarray, scores: np.ndarray, places: np.ndarray, text: str
-) -> list[dict[str, object]]:
+def _spans(task: Task, found: np.ndarray, scores: np.ndarray, example: Example) -> list[dict[str, object]]:
+    text, places = example.text, example.places
     tags = ["O" if index == UNREAD else task.labels[index] for index in found]
     answers: list[dict[str, object]] = []
     for span in metrics.spans_of(tags):

@@ -1,0 +1,127 @@
+"""Prompts against their baselines on the seven NHC tasks (Huang et al. 2022): what each method scores and costs.
+
+Hours on two cores. It goes on where it stopped (`runs/conditioning_nhc.jsonl`). `--part 1/2 --rows FILE` makes half of
+the seeds, so that two processes of one thread each share the work; `--jobs` names some of the runs; `--report --rows
+FILE...` writes the results from the rows that are there and trains nothing. `polyhead papers mtop` reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from settings import DATA, RESULTS, RUNS
+
+from polyhead.papers import huang2022 as paper
+from polyhead.papers.huang2022.methods import ABLATION, GRID, ISOLATED, MAIN, MTOP, POOLED, SINGLE, Method
+from polyhead.papers.huang2022.runs import Runs
+from polyhead.papers.together.study import over_seeds
+from polyhead.report.results import Claim, Study, results, write_results
+
+NAME = "conditioning_nhc"
+SEEDS, ABLATION_SEEDS, GRID_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
+SCALE = "seven tasks of 1,440 rows on minilm, 5 epochs where a trunk learns"
+COMMAND = (
+    "python benchmarks/conditioning_nhc.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
+    "--rows FILE FILE"
+)
+JOBS = ("main", "ablation", "grid")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / f"{NAME}.jsonl"])
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--device", default="cpu", help="where trunks learn: cpu, cuda")
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    if asked.report:
+        report([row for file in asked.rows for row in Study(file).rows])
+        return
+    file, (number, of) = asked.rows[0], map(int, asked.part.split("/"))
+    runs = Runs(
+        DATA, file.with_suffix(""), Study(file), device=asked.device, say=lambda line: print(line, flush=True)
+    )
+    for job in jobs_of(asked.jobs.split(","), [int(seed) for seed in asked.seeds.split(",")])[
+        number - 1 :: of
+    ]:
+        for method, seed in job:
+            runs.run(method, seed)
+
+
+def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Method, int]]]:
+    """The runs by seed, since methods of one seed share donors; figure 2 last."""
+    found = []
+    for seed in seeds:
+        methods = list(MAIN) if "main" in names else []
+        if "ablation" in names and seed in ABLATION_SEEDS:
+            methods += [method for method in ABLATION.values() if method not in methods]
+        found.append([(method, seed) for method in methods])
+    if "grid" in names:
+        found.append([(method, seed) for seed in GRID_SEEDS if seed in seeds for method in GRID.values()])
+    return [job for job in found if job]
+
+
+def report(raw: list[dict[str, object]]) -> None:
+    """Rows as they come; claims when all seeds of their methods are there."""
+    rows = paper.rows_of(raw)
+    for table in (paper.table1(rows), paper.table3(rows)):
+        for what in table.notes:
+            print(f"lacking: {what}")
+    found = results(NAME, command=COMMAND, rows=raw, claims=claims(rows))
+    write_results(RESULTS, found)
+    paper.plot_methods(rows, RESULTS / f"{NAME}.png")
+    if len(paper.table3(rows).lines) > 1:
+        paper.plot_methods(rows, RESULTS / f"{NAME}_ablation.png", methods=tuple(ABLATION.values()))
+    if len(paper.grid(rows)) > 1:
+        paper.plot_figure2(rows, RESULTS / f"{NAME}_rows.png")
+    for claim in found.claims:
+        print(
+            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
+        )
+
+
+def claims(rows: Sequence[paper.Row]) -> list[Claim]:
+    """Both comparisons, on the builder's split as in the paper, and on texts that chose no checkpoint."""
+    passes = {row.method: row.passes for row in rows}
+    compared = (
+        ("mtop-vs-single", "MTOP, with one pass of the encoder, over single-task fine-tuning", MTOP, SINGLE),
+        ("isolated-vs-pooled", "isolated prompts over pooled attention, the trunk frozen", ISOLATED, POOLED),
+    )
+    found = []
+    for name, text, method, other in compared:
+        for suffix, measure in (("", "validation"), ("-test", "test")):
+            points = paper.differences(rows, method.name, other.name, measure)
+            spread = over_seeds(points)
+            if spread is None or spread.seeds < len(SEEDS):
+                print(f"no claim {name}{suffix} yet: it needs {len(SEEDS)} seeds of both methods")
+                continue
+            recall = over_seeds(paper.differences(rows, method.name, other.name, "recall"))
+            said = f"by seed {', '.join(f'{value:+.2f}' for value in points.values())}"
+            if recall is not None:
+                said += f"; mean recall on test {recall.mean:+.2f}"
+            found.append(
+                Claim(
+                    id=f"conditioning.{name}{suffix}",
+                    text=f"{text}: mean accuracy of the seven tasks on "
+                    + ("the builder's split" if measure == "validation" else "huffpost41's test split"),
+                    target=0.0,
+                    value=round(spread.mean, 2),
+                    unit="points",
+                    holds=spread.mean >= 0 and passes[method.name] == 1,
+                    note=f"{said}; {SCALE}",
+                )
+            )
+    return found
+
+
+if __name__ == "__main__":
+    main()

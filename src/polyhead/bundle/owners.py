@@ -1,0 +1,159 @@
+"""Who owns arrays in a bundle, and what each needs of the others: which tasks stand or fall together.
+
+A task owns its part, a family owns arrays that several tasks read, and a task may read the prompt of another. Each
+version says in `needs` which arrays of others it was made with. A bundle is whole while every live need is met.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from polyhead.bundle.format import FAMILIES, TASKS
+from polyhead.config import Value
+from polyhead.errors import BadName, BundleError
+
+TASK_OF, FAMILY_OF = "task:", "family:"
+_FAMILY = re.compile(r"family(:[A-Za-z0-9][A-Za-z0-9._-]{0,63}){1,4}")
+
+
+class Owned(Value):
+    """What a version gives and what it needs of others."""
+
+    arrays: str  # digest of its arrays, `trunk_data.arrays_digest`
+    needs: dict[str, str] = {}  # owner -> digest of that owner's arrays
+
+
+def owner_named(task: str) -> str:
+    """The owner of the arrays of the task of this name."""
+    return f"{TASK_OF}{task}"
+
+
+def is_family(owner: str) -> bool:
+    """Whether the owner is a family, by its name alone."""
+    return owner.startswith(FAMILY_OF)
+
+
+def check_family(owner: str) -> None:
+    """Raises BadName unless the owner is a family whose name is safe as that of a folder on every system."""
+    if not _FAMILY.fullmatch(owner) or ".." in owner or ".:" in owner or owner.endswith("."):
+        raise BadName(
+            "a family cannot have this name",
+            got=owner,
+            allowed="'family:' and up to four names as tasks have them, with ':' between",
+        )
+
+
+def place_of(owner: str) -> tuple[str, str]:
+    """The folder of an owner's versions, step by step: tasks/<name>, or families/<name> with '+' for each ':'."""
+    kind, _, name = owner.partition(":")
+    return FAMILIES if kind == "family" else TASKS, name.replace(":", "+")
+
+
+def owner_at(section: str, folder: str) -> str:
+    """The owner whose versions are in this folder: the inverse of `place_of`."""
+    return FAMILY_OF + folder.replace("+", ":") if section == FAMILIES else owner_named(folder)
+
+
+def titled(owner: str) -> str:
+    """An owner, as an error names it."""
+    return "{} '{}'".format(*owner.split(":", 1))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Tasks, as an error names them."""
+    return f"task '{names[0]}'" if len(names) == 1 else f"tasks {', '.join(names)}"
+
+
+def task_names(owners: Iterable[str]) -> list[str]:
+    """The names of those that are tasks."""
+    return [owner.removeprefix(TASK_OF) for owner in owners if owner.startswith(TASK_OF)]
+
+
+def connected(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
+    """What the edges connect, each set as large as can be."""
+    found: list[set[str]] = []
+    for edge in edges:
+        touching = [one for one in found if not one.isdisjoint(edge)]
+        found = [one for one in found if one.isdisjoint(edge)] + [set(edge).union(*touching)]
+    return found
+
+
+def check_whole(
+    before: Mapping[str, Owned | None], after: Mapping[str, Owned | None], changed: Collection[str]
+) -> None:
+    """Raises BundleError, with the group's members, unless `after` meets all needs that a change of `changed` touches.
+
+    Both say what each owner gives and needs, None where its record cannot be read: what was broken before and is not
+    touched stays as it is.
+    """
+    unmet = [
+        (owner, need)
+        for owner, owned in after.items()
+        if owned is not None
+        for need, digest in owned.needs.items()
+        if (owner in changed or need in changed) and not _gives(after.get(need), digest)
+    ]
+    if not unmet:
+        return
+    edges = [
+        (owner, need)
+        for state in (before, after)
+        for owner, owned in state.items()
+        if owned is not None
+        for need in owned.needs
+        if not is_family(need) or (need in {of for _, of in unmet} and owner in {*changed, *dict(unmet)})
+    ]
+    bound = set[str]().union(*(one for one in connected(edges) if not one.isdisjoint(dict(unmet))))
+    members, acting = task_names(sorted(bound)), task_names(sorted(set(changed) & bound))
+    left = [name for name in members if name not in acting]
+    if left and acting:
+        raise BundleError(
+            f"tasks {', '.join(members)} stand or fall together, since they share arrays",
+            got=f"a change of {', '.join(acting)} alone",
+            allowed="all of them in one step",
+            do=f"name all of them in one call: {' '.join(members)}",
+            tasks=tuple(members),
+        )
+    raise BundleError(
+        "a task needs arrays of others that the bundle would not hold",
+        got=[f"{titled(owner)} needs {_needed(after, owner, need)}" for owner, need in unmet],
+        do="give the family with its tasks, and versions of tasks that were made together",
+        tasks=tuple(members),
+    )
+
+
+def unread(owned: Mapping[str, Owned | None]) -> list[str]:
+    """Families that nobody needs; none while a task's record cannot be read, since it might need one."""
+    if any(one is None and not is_family(owner) for owner, one in owned.items()):
+        return []
+    needed = {need for one in owned.values() if one is not None for need in one.needs}
+    return [owner for owner in owned if is_family(owner) and owner not in needed]
+
+
+def new_names(
+    families: Mapping[str, str], there: Mapping[str, str], *, free: Collection[str] = ()
+) -> dict[str, str]:
+    """Under which names families come to a bundle; both arguments say the digest of each one's arrays.
+
+    One whose arrays are there already meets them. Where the name is taken by other arrays, and not in `free`, it gets
+    another: family:pooler becomes family:pooler-2. No two get one name.
+    """
+    found = dict[str, str]()
+    for owner, digest in families.items():
+        taken = {other.casefold() for other in (*(set(there) - set(free)), *found.values())}
+        equal = [one for one in (owner, *there) if there.get(one) == digest and one not in found.values()]
+        names = (owner, *(f"{owner}-{number}" for number in range(2, len(taken) + 3)))
+        found[owner] = next(iter(equal), "") or next(one for one in names if one.casefold() not in taken)
+    return found
+
+
+def _gives(owned: Owned | None, digest: str) -> bool:
+    return owned is not None and owned.arrays == digest
+
+
+def _needed(after: Mapping[str, Owned | None], owner: str, need: str) -> str:
+    """The need and what would be there instead."""
+    owned, found = after[owner], after.get(need)
+    wanted = owned.needs[need][:16] if owned is not None else ""
+    return f"'{need}' with arrays {wanted}, not {found.arrays[:16] if found is not None else 'none'}"

@@ -1,0 +1,126 @@
+"""Taking tasks out of a bundle, deleting what nobody names any more, and putting back what an operation changed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path as FilePath
+
+from polyhead.bundle.files import check_no_links, remove_leftovers, writing
+from polyhead.bundle.format import FAMILIES, TASKS, TEMPORARY
+from polyhead.bundle.lines import check_known, families_on_disk, on_disk, owned, replace_lines, without_reader
+from polyhead.bundle.manifest import BundleFile, read_bundle_file
+from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
+from polyhead.errors import BundleError
+
+
+def remove_tasks(root: FilePath, names: Sequence[str]) -> None:
+    """Takes tasks' lines out of bundle.json, then removes their folders with all versions, and families that go too.
+
+    Raises UnknownTask, and BundleError where a task that stays reads arrays of one of them.
+    """
+    with writing(root, f"{listed(names)} cannot be removed from {root}"):
+        _unlist(root, names)
+        # From here on the tasks are gone; what cannot be removed now, the next writer removes.
+        with suppress(OSError):
+            for name in names:
+                _remove_folder(root / TASKS, name)
+            _sweep(root, FAMILIES)
+
+
+def unlist(root: FilePath, names: Sequence[str]) -> None:
+    """Takes tasks' lines out of bundle.json, all at once; their folders stay until `sweep`, or `put_back`."""
+    with writing(root, f"{listed(names)} cannot be removed from {root}"):
+        _unlist(root, names)
+
+
+def sweep(root: FilePath) -> None:
+    """Removes what bundle.json does not name: removed tasks, adds that were killed, families that no version needs."""
+    with writing(root, f"folders of removed tasks cannot be deleted in {root}"):
+        for section in (TASKS, FAMILIES):
+            _sweep(root, section)
+
+
+def put_back(
+    root: FilePath, before: BundleFile, after: BundleFile, versions_before: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Undoes in bundle.json what differs between two of its states; lines that others changed since are kept.
+
+    Versions that were not there before are removed; `versions_before` says which were, by owner. Gives the tasks and
+    families whose old version is no longer on disk, so that their lines cannot be put back.
+    """
+    with writing(root, f"bundle.json of {root} could not be put back as it was"):
+        try:
+            now = read_bundle_file(root).lines
+        except BundleError:
+            now = after.lines  # what is there cannot be read, so nobody's change is lost with it
+        old, new = before.lines, after.lines
+        differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
+        lost = [o for o in differing if o in old and old[o].version not in on_disk(root, o)]
+        undone = [o for o in differing if o not in lost]
+        wanted = {o: live for o, live in now.items() if o not in undone} | {
+            o: old[o] for o in undone if o in old
+        }
+        lines = {o: wanted[o] for o in {**old, **now} if o in wanted}  # each in its old place
+        facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
+        check_whole({}, facts, undone)
+        replace_lines(root, before, lines)
+        for owner, there in versions_before.items():
+            for version in set(on_disk(root, owner)) - {
+                *there,
+                lines[owner].version if owner in lines else "",
+            }:
+                with suppress(OSError):
+                    _remove_folder(root.joinpath(*place_of(owner)), version)
+    return [*task_names(lost), *(owner for owner in lost if is_family(owner))]
+
+
+def _unlist(root: FilePath, names: Sequence[str]) -> None:
+    bundle, owners = read_bundle_file(root), [owner_named(name) for name in names]
+    for name, owner in zip(names, owners, strict=True):
+        check_known(bundle, name)
+        check_no_links(root, *place_of(owner))
+    gone = {*owners, *without_reader(root, bundle, {}, gone=owners)}
+    replace_lines(root, bundle, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
+
+
+def _sweep(root: FilePath, section: str) -> None:
+    check_no_links(root, section)
+    if not (root / section).is_dir():
+        return
+    bundle = read_bundle_file(root)
+    kept = {*bundle.lines, *(_needed(root, bundle) if section == FAMILIES else ())}
+    there = [entry for entry in (root / section).iterdir() if entry.is_dir() and not entry.is_symlink()]
+    for folder in there:
+        owner = owner_at(section, folder.name)
+        if owner not in kept and not folder.name.startswith(TEMPORARY) and _is_ours(folder):
+            _remove_folder(root / section, folder.name)
+    with suppress(OSError):
+        (root / section).rmdir()  # of a bundle without them; else it is not empty and stays
+
+
+def _needed(root: FilePath, bundle: BundleFile) -> set[str]:
+    """Families that some version on disk needs, live or not, so that tasks can be rolled back."""
+    found = set[str]()
+    for name in bundle.tasks:
+        for version in on_disk(root, owner_named(name)):
+            facts = owned(root, owner_named(name), version)
+            if facts is None:  # it might need any
+                return set(families_on_disk(root))
+            found.update(facts.needs)
+    return found
+
+
+def _remove_folder(folder: FilePath, name: str) -> None:
+    """Renamed first, so that a kill leaves no half of a folder under its name."""
+    remove_leftovers(folder)
+    os.rename(folder / name, folder / f"{TEMPORARY}{name}")
+    remove_leftovers(folder)
+
+
+def _is_ours(folder: FilePath) -> bool:
+    """Whether the folder holds versions and nothing else."""
+    names = [entry.name for entry in folder.iterdir()]
+    return all(name.startswith(TEMPORARY) or re.fullmatch(r"v\d{4,9}", name) for name in names)

@@ -1,0 +1,213 @@
+"""Walks a plan once, keeping what each step gives.
+
+The attention pooler runs unfolded here (keys and values over all positions), so that it checks the folded form that
+training and the fast backends use. An isolated prompt stands before a text of its own, under a mask, so that it
+checks backends which run the text once for all prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from polyhead import cost
+from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.backends.reference.arithmetic import Array, Arrays, dense, gelu, norm, softmax
+from polyhead.engine.backends.reference.layer import run_layers
+from polyhead.errors import BackendError, PlanError
+from polyhead.plan import TRUNK, Activation, Embed, Layers, Plan, Pool
+from polyhead.store.codec import through
+from polyhead.trunk_data import TrunkData
+
+
+class _States(msgspec.Struct, frozen=True):
+    """What a path has computed: the state before the first layer and each layer's output, prompt rows first."""
+
+    layers: tuple[Array, ...]  # each (rows, prompt rows + tokens, width)
+    sees: Array  # (rows, positions, positions) bool: which positions a position reads
+    prompts: Mapping[str, slice]  # where the rows of each prompt's owner stand
+
+    @property
+    def text(self) -> slice:
+        """Where the text stands."""
+        return slice(max((rows.stop for rows in self.prompts.values()), default=0), None)
+
+
+class ReferenceBackend:
+    """Runs plans in numpy."""
+
+    name, precision, tolerance = "reference", "float32", 0.0
+
+    def __init__(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
+        self.trunk, self.tasks = trunk, dict(tasks)
+        self.layers_run = 0
+
+    def features(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
+        """Walks the plan once; a step gives the states of its own path."""
+        states: dict[int, _States] = {}
+        found: dict[str, Array] = {}
+        for index, step in enumerate(plan.steps):
+            match step.node:
+                case Embed() as node:
+                    states[index] = self._embed(node, step.tasks[0], batch)
+                case Layers() as node:
+                    states[index] = self._layers(node, step.tasks[0], states[step.parent])
+                case Pool() as node:
+                    before = states[step.parent]
+                    value = _stored(before, node, batch)
+                    for task in step.tasks:
+                        found[task] = self._pooled(task, node, value, before, batch.mask)
+        self.layers_run += cost.layer_evaluations(plan)
+        return found
+
+    def outputs(self, task: str, features: Array, second: Array | None = None) -> Array:
+        """`U f(W z + b) + u`, f the head's activation; a pair read separately has z = [u, v, |u - v|, u * v]."""
+        head = self.tasks[task].path.head
+        if second is not None:
+            u, v = _scaled(features), _scaled(second)
+            features = np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
+        if head.hidden:
+            hidden = dense(features, self._owned(task, head.hidden_part or head.part), "head.hidden")
+            features = _activated(hidden, head.activation)
+        return dense(features, self._owned(task, head.part), "head.output")
+
+    def _owned(self, task: str, owner: str) -> Arrays:
+        """The arrays of an owner on the task's path."""
+        loaded = self.tasks[task]
+        known = {**loaded.others, TRUNK: self.trunk.arrays, loaded.path.head.part: loaded.arrays}
+        if owner not in known:
+            raise BackendError(
+                f"task '{task}' reads layers or other arrays of an owner that is not loaded",
+                got=owner,
+                allowed=list(known),
+            )
+        return known[owner]
+
+    def _embed(self, node: Embed, task: str, batch: TokenBatch) -> _States:
+        """`LN([P; word(ids) + position] + segment)`: prompt rows have segment 0 and no position of their own."""
+        arrays, shape = self.trunk.arrays, self.trunk.architecture
+        prompts = [self._owned(task, prompt.part)["prompt.weight"] for prompt in node.prompts]
+        count, (rows, tokens) = sum(map(len, prompts)), batch.ids.shape
+        first = shape.first_position + (count if node.shift else 0)
+        if first + tokens > shape.positions:
+            raise BackendError(
+                "the trunk has no positions for this text behind its prompts",
+                got=f"{tokens} tokens behind {count} prompt rows",
+                allowed=f"{shape.max_tokens} together",
+                do="give shorter texts, or leave `shift` out",
+            )
+        text = arrays["embeddings.word.weight"][batch.ids]
+        text = text + arrays["embeddings.position.weight"][first : first + tokens]
+        before = [np.broadcast_to(prompt, (rows, *prompt.shape)) for prompt in prompts]
+        out = np.concatenate([*before, text], axis=1)
+        if shape.segments:
+            segments = np.pad(np.minimum(batch.segments, shape.segments - 1), ((0, 0), (count, 0)))
+            out = out + arrays["embeddings.segment.weight"][segments]
+        out = norm(out, arrays, "embeddings.norm", shape.norm_epsilon)
+        if shape.embedding_width not in (None, shape.width):
+            out = dense(out, arrays, "embeddings.project")
+        ends = np.cumsum([0, *map(len, prompts)])
+        places = {p.part: slice(a, b) for p, a, b in zip(node.prompts, ends, ends[1:], strict=False)}
+        return _States(layers=(out,), sees=_sees(batch.mask, places, isolated=node.isolated), prompts=places)
+
+    def _layers(self, node: Layers, task: str, states: _States) -> _States:
+        new = run_layers(
+            node,
+            states.layers[-1],
+            states.sees,
+            shape=self.trunk.architecture,
+            owned=lambda owner: self._owned(task, owner),
+        )
+        return msgspec.structs.replace(states, layers=(*states.layers, *new))
+
+    def _pooled(self, task: str, node: Pool, value: Array, states: _States, mask: Array) -> Array:
+        """The stored value mixed over layers, then over positions: those of the text, or the own prompt rows."""
+        owned = {} if node.part is None else self._owned(task, node.part)
+        if node.layers == "learned":
+            mixed = owned["mix.scale"] * np.einsum("l,rtlw->rtw", softmax(owned["mix.weights"]), value)
+        else:
+            mixed = np.mean(value, axis=2)
+        if node.positions == "prompt":
+            return np.asarray(mixed[:, _own_rows(node, states)].mean(axis=1))
+        if node.positions == "attention":
+            return _attention_pool(mixed[:, states.text], mask, owned, node.heads)
+        return np.asarray(mixed) if node.positions == "tokens" else np.asarray(mixed[:, 0])
+
+
+def _sees(mask: Array, prompts: Mapping[str, slice], *, isolated: bool) -> Array:
+    """Which positions each position reads, (rows, positions, positions): all but padding.
+
+    Under isolation the text reads the text, and a prompt reads the text and itself.
+    """
+    count = max((rows.stop for rows in prompts.values()), default=0)
+    owner = np.zeros(count + mask.shape[1], int)  # 0: the text
+    for number, rows in enumerate(prompts.values(), 1):
+        owner[rows] = number
+    there = np.pad(mask, ((0, 0), (count, 0)), constant_values=True)
+    apart = (owner[None] != 0) & (owner[None] != owner[:, None])  # (positions, positions)
+    return np.asarray(there[:, None] & ~(apart & isolated))
+
+
+def _own_rows(node: Pool, states: _States) -> slice:
+    if node.part not in states.prompts:
+        raise PlanError(
+            "a pool of prompt rows needs a prompt of its own part before the text",
+            got=node.part,
+            allowed=list(states.prompts),
+        )
+    return states.prompts[str(node.part)]
+
+
+def _stored(states: _States, node: Pool, batch: TokenBatch) -> Array:
+    """The stored form of a pool, through its codec: (rows, positions, layers, width).
+
+    Positions `all` keeps prompt rows before the text; the others read the text alone.
+    """
+    pool, layers = node.stored(), states.layers
+    if pool.layers == "mean" and pool.of >= len(layers):
+        raise PlanError(
+            "a pool averages more layers than its path runs", got=pool.of, allowed=len(layers) - 1
+        )
+    mixed = layers[{"last": len(layers) - 1, "mean": len(layers) - pool.of, "all": 1}[pool.layers] :]
+    widths = [states.shape[-1] for states in mixed]
+    if len(set(widths)) > 1:
+        raise PlanError("a pool cannot mix layers of several widths", got=widths)
+    value, text = np.stack(mixed, axis=2), np.stack([one[:, states.text] for one in mixed], axis=2)
+    if pool.positions == "first":
+        value = text[:, :1]
+    elif pool.positions == "mean":
+        weights = batch.mask / batch.mask.sum(axis=1, keepdims=True)
+        value = np.einsum("rt,rtlw->rlw", weights.astype(np.float32), text)[:, None]
+    elif pool.positions == "tokens":
+        found = np.take_along_axis(text, np.maximum(batch.words, 0)[:, :, None, None], axis=1)
+        value = found * (batch.words >= 0)[..., None, None]
+    if pool.layers == "mean" and not pool.codec.before_mean:
+        value = value.mean(axis=2, keepdims=True)
+    return through(np.ascontiguousarray(value, np.float32), pool.codec)
+
+
+def _attention_pool(features: Array, mask: Array, arrays: Arrays, heads: int) -> Array:
+    """One learned query over keys and values of all positions (Du et al. 2020), unfolded."""
+    rows, tokens, width = features.shape
+    query = dense(arrays["pool.query"], arrays, "pool.inner_query").reshape(heads, -1)
+    keys = dense(features, arrays, "pool.key").reshape(rows, tokens, heads, width // heads)
+    values = dense(features, arrays, "pool.value").reshape(rows, tokens, heads, width // heads)
+    scores = np.einsum("hk,rthk->rht", query, keys) / math.sqrt(width // heads)
+    weights = softmax(np.where(mask[:, None, :], scores, -np.inf))
+    mixed = np.einsum("rht,rthk->rhk", weights, values).reshape(rows, width)
+    return dense(mixed, arrays, "pool.output")
+
+
+def _scaled(features: Array) -> Array:
+    """The features at the length sqrt(width), as a pair read separately compares them."""
+    length = np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
+    return np.asarray(features / length * math.sqrt(features.shape[-1]), np.float32)
+
+
+def _activated(values: Array, activation: Activation) -> Array:
+    if activation == "relu":
+        return np.asarray(np.maximum(values, 0.0))
+    return gelu(values) if activation == "gelu" else np.asarray(np.tanh(values))

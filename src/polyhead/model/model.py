@@ -1,0 +1,238 @@
+"""A trunk and parts: runs a plan with gradients, and gives the values that a store keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from polyhead.errors import PlanError
+from polyhead.model.passes import (
+    Aside,
+    Passes,
+    form_of,
+    is_read_first,
+    layers_at,
+    passes_of,
+    prompt_rows,
+    stages,
+)
+from polyhead.model.values import Pooled, TextBatch, coded, read_rows, stored_value
+from polyhead.nn.deltas import LayerDelta, SideBySide
+from polyhead.nn.states import States
+from polyhead.nn.trunk import Noise, Trunk
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Plan, Pool, Prompt
+from polyhead.sharing.part import Family, Part
+from polyhead.sharing.pooled import PooledPart
+
+SIDE_BY_SIDE = 8192  # most tokens, padding included, of one stack
+
+
+class Model(nn.Module):
+    """A trunk, the parts of some tasks and the families that they read; a part that tasks share is one module.
+
+    With `narrow`, layers whose only reader is the first position compute it alone: cheaper, and other bits. With
+    `stacked`, paths through the same layers of the trunk that differ in their delta or in what came before run as one
+    pass over all their rows, and all isolated prompts at once: cheaper, for serving, since weights are stacked once.
+    Without it they run one after another, and one more changes no bit of another.
+    """
+
+    def __init__(
+        self,
+        trunk: Trunk,
+        parts: Mapping[str, PooledPart],
+        families: Mapping[str, Family] | None = None,
+        *,
+        narrow: bool = False,
+        stacked: bool = False,
+    ) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.parts, self.families = dict(parts), dict(families or {})
+        self.layers_run = 0  # layers evaluated since the model was made, for receipts and tests
+        self._narrow, self._stacked = narrow, stacked
+        self._parts = {part.owner: part for part in self.parts.values()}
+        self._kept: dict[int, tuple[list[Delta | None], SideBySide]] = {}  # the last stack of each layer
+        for index, part in enumerate(dict.fromkeys(self.parts.values())):
+            self.add_module(f"part_{index}", part)
+        for index, family in enumerate(self.families.values()):
+            self.add_module(f"family_{index}", family)
+
+    def stored(
+        self, plan: Plan, batch: TextBatch, *, noise: Noise | None = None, learns: str | None = None
+    ) -> dict[str, Pooled]:
+        """Every task's stored value, through its codec, from one run of the plan.
+
+        `noise` changes the text's word vectors. `learns` names the task whose loss follows: the prompts of other tasks
+        then get no gradient, while no bit of any value changes.
+        """
+        passes = passes_of(plan)
+        states: dict[int, States] = {}
+        for stage in stages(passes.plan, together=self._stacked):
+            node = passes.plan.steps[stage[0]].node
+            if isinstance(node, Embed):
+                states[stage[0]] = self._start(node, batch, noise=noise, learns=learns)
+            elif isinstance(node, Layers) and node.weights == TRUNK:
+                states |= self._run_trunk(passes, stage, states)
+            elif isinstance(node, Layers):
+                before = states[passes.plan.steps[stage[0]].parent]
+                states[stage[0]] = self._run_own(node, before)
+        return self._pooled(passes.plan, batch, states) | self._asides(passes.asides, states, learns)
+
+    def forward(self, plan: Plan, batch: TextBatch) -> dict[str, Tensor]:
+        """Outputs of every task of the plan that reads one input: (rows, labels) or (rows, words, labels)."""
+        return {task: self.parts[task](v.values, v.mask) for task, v in self.stored(plan, batch).items()}
+
+    def _start(self, node: Embed, batch: TextBatch, *, noise: Noise | None, learns: str | None) -> States:
+        prompts = [self._prompt(prompt, learns) for prompt in node.prompts]
+        return self.trunk.start(
+            batch.ids,
+            batch.mask,
+            segments=batch.segments,
+            prompts=torch.cat(prompts) if prompts else None,
+            shift=node.shift,
+            noise=noise,
+        )
+
+    def _prompt(self, prompt: Prompt, learns: str | None) -> Tensor:
+        """The rows, (rows, embedding width); without a gradient where another task learns."""
+        found = self._owner(prompt.part).prompt
+        if found is None or len(found.weight) != prompt.rows:
+            raise PlanError(f"'{prompt.part}' has no prompt like this here", got=prompt)
+        other = learns is not None and prompt.part in self._parts and prompt.part != self.parts[learns].owner
+        return found.weight.detach() if other else found.weight
+
+    def _run_trunk(
+        self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]
+    ) -> dict[int, States]:
+        """The states after steps over the same layers of the trunk."""
+        plan, found = passes.plan, dict[int, States]()
+        for some in self._stacks(passes, stage, states):
+            nodes, before = [layers_at(plan, i) for i in some], [states[plan.steps[i].parent] for i in some]
+            first, stop = self._narrow and is_read_first(plan, some[0]), nodes[0].stop
+            deltas = self._deltas([node.delta for node in nodes], range(nodes[0].start, stop))
+            self.layers_run += len(some) * (stop - nodes[0].start)
+            if len(some) == 1:
+                keep = passes.is_seen(some[0])
+                after = [self.trunk.go_on(before[0], stop=stop, deltas=deltas, first=first, keep=keep)]
+            else:
+                after = self._run_stack(before, stop, deltas, first=first)
+            found |= dict(zip(some, after, strict=True))
+        return found
+
+    def _stacks(
+        self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]
+    ) -> Iterator[list[int]]:
+        """The steps that run at once: of one shape, like deltas beside each other, a text that prompts see alone."""
+        plan, alike = passes.plan, dict[tuple[int, int, bool, int], list[int]]()
+        for index in sorted(stage, key=lambda one: form_of(layers_at(plan, one).delta)):
+            rows, tokens, _ = states[plan.steps[index].parent].last.shape
+            first = self._narrow and is_read_first(plan, index)
+            apart = index if passes.is_seen(index) else -1
+            alike.setdefault((rows, tokens, first, apart), []).append(index)
+        for (rows, tokens, *_), steps in alike.items():
+            most = max(1, SIDE_BY_SIDE // max(1, rows * tokens))
+            yield from (steps[at : at + most] for at in range(0, len(steps), most))
+
+    def _run_stack(
+        self, before: Sequence[States], stop: int, deltas: Mapping[int, LayerDelta], *, first: bool
+    ) -> list[States]:
+        """The states up to `stop`, from one pass over the rows of all."""
+        rows = States(
+            hidden=(torch.cat([one.last for one in before]),),
+            mask=torch.cat([one.mask for one in before]),
+            first=before[0].depth,
+        )
+        new = self.trunk.go_on(rows, stop=stop, deltas=deltas, first=first).hidden[1:]
+        groups = zip(*(hidden.view(len(before), -1, *hidden.shape[1:]) for hidden in new), strict=True)
+        return [
+            States(hidden=(*one.hidden, *group), mask=one.mask, first=one.first)
+            for one, group in zip(before, groups, strict=True)
+        ]
+
+    def _deltas(self, nodes: Sequence[Delta | None], layers: range) -> dict[int, LayerDelta]:
+        """What sits in these layers, of as many groups of rows as there are nodes."""
+        found: dict[int, LayerDelta] = {}
+        for index in layers if any(nodes) else ():
+            deltas = [None if node is None else self._delta(node, index) for node in nodes]
+            if len(set(nodes)) == 1 and deltas[0] is not None:
+                found[index] = deltas[0]
+                continue
+            kept = self._kept.get(index)
+            if kept is None or kept[0] != nodes:
+                kept = self._kept[index] = (list(nodes), SideBySide(deltas))
+            found[index] = kept[1]
+        return found
+
+    def _delta(self, node: Delta, index: int) -> LayerDelta:
+        adapters = self._owner(node.part).delta
+        if adapters is None:
+            raise PlanError("no part here owns a delta in these layers", got=node)
+        return adapters.at(node, index)
+
+    def _run_own(self, node: Layers, before: States) -> States:
+        """The states after layers of a part's own."""
+        part = self._parts.get(node.weights)
+        if not isinstance(part, Part) or node.delta is not None:
+            raise PlanError(
+                "no part here owns these layers",
+                got=node,
+                allowed=f"layers of the trunk or of {list(self._parts)}",
+            )
+        self.layers_run += node.stop - node.start
+        return part.run(before, stop=node.stop)
+
+    def _owner(self, name: str) -> Part | Family:
+        found = self._parts.get(name) or self.families.get(name)
+        if not isinstance(found, (Part, Family)):
+            raise PlanError(
+                "no part here owns what these layers or prompts read",
+                got=name,
+                allowed=[*self._parts, *self.families],
+            )
+        return found
+
+    def _pooled(self, plan: Plan, batch: TextBatch, states: Mapping[int, States]) -> dict[str, Pooled]:
+        found: dict[str, Pooled] = {}
+        values: dict[tuple[int, bool, Pool], Pooled] = {}
+        for step in plan.steps:
+            if isinstance(step.node, Pool):
+                pool, own = step.node.stored(), step.node.positions == "prompt"
+                key = (step.parent, own, pool)
+                if key not in values:
+                    rows = read_rows(states[step.parent], step.node, prompt_rows(plan, step.parent))
+                    values[key] = coded(stored_value(rows, pool, batch.words), pool.codec)
+                found.update(dict.fromkeys(step.tasks, values[key]))
+        return found
+
+    def _asides(
+        self, asides: Mapping[str, Aside], states: Mapping[int, States], learns: str | None
+    ) -> dict[str, Pooled]:
+        """The values of tasks with isolated prompts, which stand beside their text."""
+        found: dict[str, Pooled] = {}
+        for index in dict.fromkeys(aside.step for aside in asides.values()):
+            tasks = {task: aside for task, aside in asides.items() if aside.step == index}
+            prompts = dict.fromkeys(prompt for aside in tasks.values() for prompt in aside.prompts)
+            rows = self._rows_beside(states[index], list(prompts), learns)
+            for task, aside in tasks.items():
+                own = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
+                value = Pooled(
+                    values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2])
+                )
+                found[task] = coded(value, aside.pool.codec)
+        return found
+
+    def _rows_beside(
+        self, text: States, prompts: Sequence[Prompt], learns: str | None
+    ) -> dict[Prompt, Tensor]:
+        """The last state of each prompt, (rows, prompt rows, width)."""
+        found: dict[Prompt, Tensor] = {}
+        # Together they would be each other's masked keys, and sums over keys depend on where the own ones stand.
+        for some in [prompts] if self._stacked else [[prompt] for prompt in prompts]:
+            sizes = [prompt.rows for prompt in some]
+            rows = torch.cat([self._prompt(prompt, learns) for prompt in some])
+            embedded = self.trunk.embed_prompts(rows.expand(len(text.mask), -1, -1))
+            last = self.trunk.beside(text, embedded, sizes=sizes).last
+            found |= dict(zip(some, torch.split(last, sizes, dim=1), strict=True))
+        return found

@@ -1,0 +1,106 @@
+"""How a plan is run: isolated prompts beside one pass of the text, and the order in which layers can run together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.errors import PlanError
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Path, Plan, Pool, Prompt, merge
+
+
+class Aside(Value):
+    """A task's isolated prompts, which stand beside the text of one step."""
+
+    step: int  # of the passes' plan: the text's last layers
+    prompts: tuple[Prompt, ...]
+    pool: Pool
+
+
+class Passes(Value):
+    """A plan whose texts see no isolated prompt, and what stands beside them."""
+
+    plan: Plan
+    asides: dict[str, Aside]  # by task
+
+    def is_seen(self, index: int) -> bool:
+        """Whether isolated prompts see the text of this step."""
+        return bool(self.asides.keys() & set(self.plan.steps[index].tasks))
+
+
+@functools.lru_cache(maxsize=256)
+def passes_of(plan: Plan) -> Passes:
+    """The plan with isolated prompts taken out; a text that only they see is run once for all of them.
+
+    Raises PlanError for isolated prompts in other layers than the trunk's plain ones, or where other rows are read.
+    """
+    paths = {task: plan.path(task) for task in plan.tasks}
+    apart = {task for task, path in paths.items() if path.embed.isolated and path.embed.prompts}
+    if not apart:
+        return Passes(plan=plan, asides={})
+    texts = merge({task: _text(path) if task in apart else path for task, path in paths.items()})
+    last = {task: i for i, step in enumerate(texts.steps) for task in step.tasks}
+    return Passes(
+        plan=texts,
+        asides={
+            task: Aside(step=last[task], prompts=paths[task].embed.prompts, pool=paths[task].pool)
+            for task in paths
+            if task in apart
+        },
+    )
+
+
+def _text(path: Path) -> Path:
+    plain = all(node.weights == TRUNK and node.delta is None for node in path.layers)
+    if not plain or path.pool.positions != "prompt" or path.embed.shift:
+        raise PlanError(
+            "isolated prompts stand beside the trunk's plain layers, and their own rows alone are read",
+            got=[*path.layers, path.pool],
+            do="use joint prompts, or leave the deltas, private layers and shift out",
+        )
+    return Path(nodes=(Embed(trunk=path.embed.trunk), *path.layers))
+
+
+def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
+    """The plan's Embed and Layers steps, parents first; with `together` the trunk's over the same layers at once."""
+    steps = [i for i, step in enumerate(plan.steps) if isinstance(step.node, (Embed, Layers))]
+    if not together:
+        yield from ([index] for index in steps)
+        return
+    found: dict[tuple[int, int], list[int]] = {}
+    for index in steps:
+        node = plan.steps[index].node
+        start = node.start if isinstance(node, Layers) else -1
+        shared = isinstance(node, Layers) and node.weights == TRUNK
+        found.setdefault((start, -1 if shared else index), []).append(index)
+    yield from (found[key] for key in sorted(found))
+
+
+def is_read_first(plan: Plan, index: int) -> bool:
+    """Whether all that reads the step's last state reads its first position, where the text begins."""
+    readers = [plan.steps[child].node for child in plan.children(index)]
+    at_first = all(isinstance(n, Pool) and (n.layers, n.positions) == ("last", "first") for n in readers)
+    return at_first and not prompt_rows(plan, index)
+
+
+def prompt_rows(plan: Plan, index: int) -> int:
+    """How many prompt rows stand before the text at this step."""
+    while plan.steps[index].parent >= 0:
+        index = plan.steps[index].parent
+    root = plan.steps[index].node
+    return sum(prompt.rows for prompt in root.prompts) if isinstance(root, Embed) else 0
+
+
+def layers_at(plan: Plan, index: int) -> Layers:
+    """The step's node, which runs layers."""
+    node = plan.steps[index].node
+    assert isinstance(node, Layers)
+    return node
+
+
+def form_of(delta: Delta | None) -> str:
+    """Sorts deltas so that those which differ in their arrays alone are neighbours."""
+    return "" if delta is None else str(msgspec.structs.replace(delta, part="", ends=None, tied=False))

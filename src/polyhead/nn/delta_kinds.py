@@ -1,0 +1,296 @@
+"""The kinds of deltas inside one layer: what each adds, with which arrays.
+
+V_E and V_D are an encoder and a decoder, dense maps width -> size -> width. A kind takes its maps built, so that the
+same code runs those of one task, or those of several as one batched product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+import msgspec
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyhead import plan
+from polyhead.architecture import dense_ends
+from polyhead.config import Value
+from polyhead.errors import PlanError
+from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, visible
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Sizes(Value):
+    """Of the layers that the deltas sit in."""
+
+    width: int
+    heads: int
+    feed_forward: int
+    norm_epsilon: float
+
+    def of(self, name: plan.Dense) -> tuple[int, int]:
+        """Inputs and outputs of one of the layer's dense maps."""
+        ends = dense_ends(name, self.width, self.feed_forward)
+        if not all(ends):
+            raise PlanError(
+                f"a delta on '{name}' needs the layers' feed-forward width", got=self.feed_forward
+            )
+        return ends
+
+
+class Kind(LayerDelta):
+    """A delta of one kind in one layer."""
+
+    def __init__(self, node: plan.Delta) -> None:
+        super().__init__()
+        # What decides the shapes and the function, whoever owns the arrays: equal forms can be computed together.
+        self.form = msgspec.structs.replace(node, part="", ends=None, tied=False)
+
+    @classmethod
+    def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
+        """One with arrays of its own, but for the `tied` maps."""
+        raise NotImplementedError
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        """One that computes all of the group, which have one form, on rows in as many equal groups."""
+        raise NotImplementedError
+
+
+class _Mapped(Kind):
+    """A kind whose arrays are dense maps, by their names in the state dict, and perhaps a norm."""
+
+    bias = True
+
+    def __init__(self, node: plan.Delta, maps: Mapping[str, Map], dropout: float) -> None:
+        super().__init__(node)
+        self.maps, self.dropout = dict(maps), dropout
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of the maps, by name."""
+        raise NotImplementedError
+
+    @classmethod
+    def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
+        own: dict[str, nn.Module] = {
+            name: Dense(*shape, bias=cls.bias)
+            for name, shape in cls.shapes(node, sizes).items()
+            if name not in tied
+        }
+        if node.serial:
+            own["norm"] = nn.LayerNorm(sizes.width, eps=sizes.norm_epsilon)
+        made = cls(node, {**own, **tied}, dropout)
+        for name, part in own.items():
+            *above, leaf = name.split(".")
+            place: nn.Module = made
+            for step in above:
+                if not hasattr(place, step):
+                    place.add_module(step, nn.Module())
+                place = place.get_submodule(step)
+            place.add_module(leaf, part)
+        return made
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        first = group[0]
+        maps = {name: _together([one.maps[name] for one in group]) for name in first.maps}
+        return cls(first.form, maps, first.dropout)
+
+
+class _TaskFunction(_Mapped):
+    """`TS(h) = V_D g(V_E h)` (Stickland and Murray 2019), g the identity: low rank.
+
+    Parallel, `LN2(a + FFN(a) + TS(h))`, h the layer's input; serial, `LN3(h' + TS(h'))`, h' its output. In the
+    released code a GELU follows V_D of projected attention and g of the low-rank kind; the paper has none.
+    """
+
+    def __init__(self, node: plan.Delta, maps: Mapping[str, Map], dropout: float) -> None:
+        super().__init__(node, maps, dropout)
+        self.serial = node.serial
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        return {"encoder": (sizes.width, node.size), "decoder": (node.size, sizes.width)}
+
+    def between(self, inner: Tensor, mask: Tensor) -> Tensor:
+        """g, (rows, tokens, size) to the same shape."""
+        return inner
+
+    def function(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """TS, (rows, tokens, width) to the same shape."""
+        inner = self.between(self.maps["encoder"](hidden), mask)
+        out = self.maps["decoder"](functional.gelu(inner) if self.form.gelu == "inside" else inner)
+        return functional.gelu(out) if self.form.gelu == "after" else out
+
+    def term(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+        return None if self.serial else self.function(hidden, mask)
+
+    def after(self, out: Tensor, mask: Tensor) -> Tensor:
+        return self.maps["norm"](out + self.function(out, mask)) if self.serial else out
+
+
+class _ProjectedAttention(_TaskFunction):
+    """g is attention of `size` numbers a token, without an output map; padding is not seen."""
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        inner = (node.size, node.size)
+        return {**super().shapes(node, sizes), "query": inner, "key": inner, "value": inner}
+
+    def between(self, inner: Tensor, mask: Tensor) -> Tensor:
+        query, key, value = (
+            by_head(self.maps[name](inner), self.form.heads) for name in ("query", "key", "value")
+        )
+        dropout = self.dropout if self.training else 0.0
+        return attend(query, Keys(key=key, value=value), visible(mask), dropout=dropout, learns=self.training)
+
+
+class _FeedForwardFunction(_TaskFunction):
+    """g has one hidden layer of 3/2 of `size` with the exact GELU, so that it weighs what projected attention does."""
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        hidden = 3 * node.size // 2
+        return {**super().shapes(node, sizes), "inner": (node.size, hidden), "outer": (hidden, node.size)}
+
+    def between(self, inner: Tensor, mask: Tensor) -> Tensor:
+        return self.maps["outer"](functional.gelu(self.maps["inner"](inner)))
+
+
+class _Bottleneck(_Mapped):
+    """`x + V_D gelu(V_E x)` on what each half gives, before it is added (Houlsby et al. 2019)."""
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        ends = {"encoder": (sizes.width, node.size), "decoder": (node.size, sizes.width)}
+        return {
+            f"{half}.{end}": shape for half in ("attention", "feed_forward") for end, shape in ends.items()
+        }
+
+    def within(self, half: Half, out: Tensor) -> Tensor:
+        return out + self.maps[f"{half}.decoder"](functional.gelu(self.maps[f"{half}.encoder"](out)))
+
+
+class _LowRankUpdate(_Mapped):
+    """`W x + (alpha / size) V_D V_E x` for each dense map among the targets, without biases (Hu et al. 2022)."""
+
+    bias = False
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        for target in node.targets:
+            inputs, outputs = sizes.of(target)
+            found |= {f"{target}.encoder": (inputs, node.size), f"{target}.decoder": (node.size, outputs)}
+        return found
+
+    def dense(self, name: plan.Dense, inputs: Tensor) -> Tensor | None:
+        if name not in self.form.targets:
+            return None
+        low = self.maps[f"{name}.decoder"](self.maps[f"{name}.encoder"](inputs))
+        return low * (self.form.alpha / self.form.size)
+
+
+class _Scale(Kind):
+    """The layer's output times `2 sigmoid(r)`, r at 0 (Swietojanski and Renals 2014, LHUC)."""
+
+    def __init__(self, node: plan.Delta, scale: Tensor) -> None:
+        super().__init__(node)
+        self.scale = scale  # (width,), or (groups, width)
+
+    @classmethod
+    def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
+        return cls(node, nn.Parameter(torch.zeros(sizes.width)))
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        return cls(group[0].form, torch.stack([one.scale for one in group]))
+
+    def after(self, out: Tensor, mask: Tensor) -> Tensor:
+        gain = (2 * torch.sigmoid(self.scale)).to(out.dtype)
+        return out * _over_rows(gain.view(-1, gain.shape[-1]), len(out))[:, None]
+
+
+class _Prefixes(Kind):
+    """Keys and values of the task's own that every position sees (Liu et al. 2022, P-Tuning v2)."""
+
+    def __init__(self, node: plan.Delta, key: Tensor, value: Tensor, heads: int) -> None:
+        super().__init__(node)
+        self.key, self.value, self.heads = key, value, heads  # (size, width), or (groups, size, width)
+
+    @classmethod
+    def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
+        key, value = (nn.Parameter(torch.zeros(node.size, sizes.width)) for _ in range(2))
+        return cls(node, key, value, sizes.heads)
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        key, value = (torch.stack([getattr(one, name) for one in group]) for name in ("key", "value"))
+        return cls(group[0].form, key, value, group[0].heads)
+
+    def prefix(self, rows: int) -> Prefix | None:
+        key, value = (
+            _over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows)
+            for part in (self.key, self.value)
+        )
+        seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)
+        return Prefix(keys=Keys(key=key, value=value), seen=seen)
+
+
+def _over_rows(groups: Tensor, rows: int) -> Tensor:
+    """One entry a group to one a row, (rows, ...)."""
+    return groups.repeat_interleave(rows // len(groups), dim=0)
+
+
+def _together(maps: Sequence[Map]) -> Map:
+    """One map that applies each of the maps to its own of as many equal groups of rows."""
+    first = maps[0]
+    if all(one is first for one in maps):
+        return first
+    if isinstance(first, nn.LayerNorm):
+        return _Norms([one for one in maps if isinstance(one, nn.LayerNorm)])
+    return _Products([one for one in maps if isinstance(one, Dense)])
+
+
+class _Products:
+    """Dense maps of equal shapes as one batched product: (groups * rows, positions, inputs) to outputs."""
+
+    def __init__(self, maps: Sequence[Dense]) -> None:
+        self._weight = torch.stack([one.weight for one in maps]).mT  # (groups, inputs, outputs)
+        biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
+        self._bias = torch.stack(biases)[:, None] if biases else None  # (groups, 1, outputs)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        grouped = inputs.reshape(len(self._weight), -1, inputs.shape[-1])
+        out = grouped @ self._weight if self._bias is None else grouped @ self._weight + self._bias
+        return out.view(*inputs.shape[:-1], out.shape[-1])
+
+
+class _Norms:
+    """Layer norms of one width, each for its group of rows."""
+
+    def __init__(self, norms: Sequence[nn.LayerNorm]) -> None:
+        self._weight = torch.stack([one.weight for one in norms])
+        self._bias = torch.stack([one.bias for one in norms])
+        self._epsilon = norms[0].eps
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        normed = functional.layer_norm(inputs, inputs.shape[-1:], eps=self._epsilon)
+        gain, bias = (_over_rows(part, len(inputs))[:, None] for part in (self._weight, self._bias))
+        return normed * gain + bias
+
+
+KINDS: Mapping[plan.DeltaKind, type[Kind]] = {
+    "projected_attention": _ProjectedAttention,
+    "low_rank": _TaskFunction,
+    "feed_forward": _FeedForwardFunction,
+    "scale": _Scale,
+    "bottleneck": _Bottleneck,
+    "prefix": _Prefixes,
+    "lora": _LowRankUpdate,
+}
+"""Every kind by its name in a plan."""

@@ -1,0 +1,170 @@
+"""The baseline CA-MTL (Pilault et al. 2021): one encoder for all tasks, of which each pass is conditioned on one task.
+
+Every task has a vector z. From it linear maps make gains and shifts, `F(x, z) = (1 + g(z)) * x + b(z)` (FiLM):
+
+* of the embeddings' output, in each dimension;
+* of a learned bias of attention, added to the scores of all heads in every layer: blocks along the diagonal, so that
+  tokens of one block alone are reached, `softmax(Q K^T / sqrt(d/H) + diag(F(A_1, z), F(A_2, z), ...)) V`;
+* of both layer norms in the upper half of the layers, whose gain becomes `(1 + g(z)) * gain` and shift `shift + b(z)`;
+* of a bottleneck above the top layer, `h + U gelu(F(D h, z))`, a third as wide as the trunk.
+
+Where the paper leaves it open, this is our reading: blocks of 16 tokens, biases of their own in every layer, one map
+for all blocks of a layer; z from N(0, 1); maps, blocks and U start at zero, so that the trunk starts as it was. Its
+sampler by uncertainty and the freezing of lower layers are left out: tasks are drawn as for the other methods, and
+the whole trunk learns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from polyhead.architecture import Architecture
+from polyhead.model import TextBatch, stored_value
+from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
+from polyhead.nn.states import States
+from polyhead.nn.trunk import Noise, Trunk
+from polyhead.plan import Path
+from polyhead.project import Training
+from polyhead.train.fit import stream
+from polyhead.train.joint import JointCourse
+from polyhead.train.together import Together
+from polyhead.trunk_data import TrunkData
+
+BLOCK = 16  # tokens
+NARROWER = 3  # the bottleneck, than the trunk
+
+
+class Conditional(nn.Module):
+    """What CA-MTL adds to a trunk, for texts of at most `tokens` tokens."""
+
+    def __init__(
+        self, tasks: Sequence[str], shape: Architecture, *, tokens: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        width, upper = shape.width, range(shape.layers // 2, shape.layers)
+        self._places = {task: index for index, task in enumerate(tasks)}
+        self.tasks = nn.ParameterList(torch.randn(width, generator=generator) for _ in tasks)
+        self.embeddings = Film(width, width)
+        self.attention = nn.ModuleList(BlockBias(width, tokens) for _ in range(shape.layers))
+        self.norms = nn.ModuleDict(
+            {
+                f"{index}_{half}": Film(width, width)
+                for index in upper
+                for half in ("attention", "feed_forward")
+            }
+        )
+        inner = width // NARROWER
+        self.down, self.between, self.up = Dense(width, inner), Film(width, inner), Dense(inner, width)
+        nn.init.xavier_uniform_(self.down.weight, generator=generator)
+
+    def forward(self, trunk: Trunk, task: str, batch: TextBatch, *, noise: Noise | None = None) -> States:
+        """The last layer's output for this task."""
+        vector = self.tasks[self._places[task]]
+        hidden = trunk.embed(batch.ids, segments=batch.segments, noise=noise)
+        hidden = self.embeddings(hidden, vector)
+        for index, layer in enumerate(trunk.layers):
+            assert isinstance(layer, Layer)
+            hidden = self._layer(layer, index, hidden, batch.mask, vector)
+        hidden = hidden + self.up(functional.gelu(self.between(self.down(hidden), vector)))
+        return States(hidden=(hidden,), mask=batch.mask, first=len(trunk.layers))
+
+    def _layer(self, layer: Layer, index: int, hidden: Tensor, mask: Tensor, vector: Tensor) -> Tensor:
+        attention, feed_forward = layer.attention, layer.feed_forward
+        assert attention is not None and feed_forward is not None
+        bias = self.attention[index](hidden.shape[1], vector)
+        out = attended_with(attention, hidden, mask, bias)
+        out = self._normed(f"{index}_attention", attention.norm, out, vector)
+        return self._normed(f"{index}_feed_forward", feed_forward.norm, feed_forward(out), vector)
+
+    def _normed(self, name: str, norm: nn.LayerNorm | None, out: Tensor, vector: Tensor) -> Tensor:
+        """A norm's output under the task's gain and shift."""
+        if name not in self.norms:
+            return out
+        assert norm is not None
+        conditioned: Tensor = self.norms[name](out - norm.bias, vector) + norm.bias
+        return conditioned
+
+
+class Film(nn.Module):
+    """`(1 + g) * x + b`, g and b linear in the task's vector; the identity at first."""
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.maps = Dense(width, 2 * size)
+
+    def forward(self, values: Tensor, vector: Tensor) -> Tensor:
+        """(..., size) to the same shape; `vector` (width,)."""
+        gain, shift = self.maps(vector).chunk(2)
+        return values * (1 + gain) + shift
+
+
+class BlockBias(nn.Module):
+    """A bias of attention that two tokens have only where they stand in one block."""
+
+    def __init__(self, width: int, tokens: int) -> None:
+        super().__init__()
+        self.blocks = nn.Parameter(torch.zeros(math.ceil(tokens / BLOCK), BLOCK * BLOCK))
+        self.film = Film(width, BLOCK * BLOCK)
+
+    def forward(self, tokens: int, vector: Tensor) -> Tensor:
+        """(tokens, tokens)."""
+        blocks = self.film(self.blocks, vector).unflatten(1, (BLOCK, BLOCK))
+        return torch.block_diag(*blocks)[:tokens, :tokens]
+
+
+def attended_with(attention: SelfAttention, hidden: Tensor, mask: Tensor, bias: Tensor) -> Tensor:
+    """The layer's attention half with a bias (tokens, tokens) on the scores of every head."""
+    query, key, value = (
+        by_head(part(hidden), attention.heads) for part in (attention.query, attention.key, attention.value)
+    )
+    scores = (query * query.shape[-1] ** -0.5) @ key.mT + bias  # (rows, heads, tokens, tokens)
+    weights = scores.float().masked_fill(~visible(mask), -math.inf).softmax(dim=-1)
+    weights = functional.dropout(weights, attention.dropout, attention.training).to(value.dtype)
+    out = attention.output((weights @ value).transpose(1, 2).flatten(2))
+    assert attention.norm is not None
+    normed: Tensor = attention.norm(hidden + functional.dropout(out, attention.dropout, attention.training))
+    return normed
+
+
+def count_of(tasks: Sequence[str], shape: Architecture, *, tokens: int) -> int:
+    """How many parameters the conditions have."""
+    made = Conditional(tasks, shape, tokens=tokens, generator=torch.Generator())
+    return sum(parameter.numel() for parameter in made.parameters())
+
+
+class ConditionedTogether(Together):
+    """A trunk that learns with its conditions and the tasks' heads; a pass answers one task."""
+
+    def __init__(
+        self, data: TrunkData, paths: Mapping[str, Path], *, training: Training, **options: Any
+    ) -> None:
+        super().__init__(data, paths, training=training, **options)
+        generator = torch.Generator().manual_seed(stream(training.seed, "init", "ca-mtl"))
+        self.conditional = Conditional(
+            list(paths), data.architecture, tokens=data.settings.max_tokens, generator=generator
+        )
+        self._pools = {task: path.pool.stored() for task, path in paths.items()}
+        self._in_bfloat16: bool = options["bfloat16"]
+
+    def forward(self, task: str, batch: TextBatch, *, noise: Noise | None = None) -> Tensor:
+        """Outputs of one task."""
+        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._in_bfloat16):
+            states = self.conditional(self.model.trunk, task, batch, noise=noise)
+            value = stored_value(states, self._pools[task], batch.words)
+        outputs: Tensor = self.model.parts[task](value.values, value.mask)
+        return outputs
+
+
+class ConditionedCourse(JointCourse):
+    """Joint training of CA-MTL, by the loop, the updates and the losses of all joint training.
+
+    What is learned here are scores: a conditioned trunk is no trunk that a bundle could hold.
+    """
+
+    together = ConditionedTogether

@@ -1,0 +1,106 @@
+"""The methods that the study compares, each a strategy and a way of training over the same seven tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.strategy import Adapter, InLayer, Pooled, Prompted, Strategy
+
+Way = Literal["alone", "together", "conditioned", "frozen"]
+LEARNED: Mapping[Way, str] = {
+    "alone": "a trunk a task",
+    "together": "one trunk",
+    "conditioned": "one trunk",
+    "frozen": "no trunk",
+}
+
+
+class Method(Value):
+    """One row of a table.
+
+    `alone`: a trunk and a head for each task. `together`: one trunk learns with all tasks' parts. `conditioned`: the
+    same, as CA-MTL has it. `frozen`: each task's part alone, over the trunk as it is.
+    """
+
+    name: str
+    told: str
+    way: Way
+    strategy: Strategy
+    shared_pooler: bool = False  # one dense tanh layer for all tasks
+    apart: bool = False  # each task's prompt stands in an input of its own
+
+    @property
+    def learned(self) -> str:
+        """Which trunks learned, besides the parts."""
+        return LEARNED[self.way]
+
+    def strategy_of(self, task: str) -> Strategy:
+        """The task's; `apart` makes it a prompt group of its own."""
+        if self.apart and isinstance(self.strategy, Prompted):
+            return msgspec.structs.replace(self.strategy, group=task)
+        return self.strategy
+
+
+FIRST = Pooled(layers="last", positions="first", codec="float32")
+DONORS = Prompted(init="donors", pooler_init="donors")
+PREFIX = InLayer(adapters=(Adapter(delta="prefix", size=8),))
+
+
+def _prompted(name: str, told: str, **fields: object) -> Method:
+    return Method(name=name, told=told, way="together", strategy=msgspec.structs.replace(DONORS, **fields))
+
+
+SINGLE = Method(name="single", told="Single task", way="alone", strategy=FIRST)
+SHARED_POOLER = Method(
+    name="shared-pooler", told="MT-DNN", way="together", strategy=FIRST, shared_pooler=True
+)
+MTOP = _prompted("mtop", "MTOP")
+NO_STOP = _prompted("mtop-no-stop", "MTOP without gradient stop", stop_gradient=False)
+ISOLATED = Method(
+    name="isolated-frozen",
+    told="Isolated prompts, trunk frozen",
+    way="frozen",
+    strategy=Prompted(isolated=True),
+)
+POOLED = Method(name="pooled-frozen", told="Pooled attention, trunk frozen", way="frozen", strategy=Pooled())
+MAIN = (
+    SINGLE,
+    SHARED_POOLER,
+    Method(name="p-tuning", told="P-Tuning", way="together", strategy=Prompted(), apart=True),
+    Method(name="p-tuning-v2", told="P-Tuning v2", way="together", strategy=PREFIX),
+    Method(name="ca-mtl", told="CA-MTL", way="conditioned", strategy=FIRST, shared_pooler=True),
+    MTOP,
+    NO_STOP,
+    _prompted("isolated-joint", "Isolated prompts", isolated=True),
+    ISOLATED,
+    POOLED,
+)
+# Rows of table 3, by their numbers there
+ABLATION = {
+    1: SHARED_POOLER,
+    2: _prompted("random-random", "random prompts, random poolers", init="random", pooler_init="random"),
+    3: _prompted("tokens-random", "token prompts, random poolers", init="frequent", pooler_init="random"),
+    4: _prompted("donors-random", "donor prompts, random poolers", pooler_init="random"),
+    5: _prompted("random-donors", "random prompts, donor poolers", init="random"),
+    6: NO_STOP,
+    7: MTOP,
+}
+# Figure 2: rows of each task's prompt and shared rows before them, all begun at random
+GRID = {
+    (rows, shared): _prompted(
+        f"rows-{rows}-shared-{shared}",
+        f"{rows} rows a task, {shared} shared",
+        init="random",
+        pooler_init="random",
+        rows=rows,
+        shared=shared,
+    )
+    for rows in (1, 2, 4)
+    for shared in (0, 2)
+}
+GRID[2, 0] = ABLATION[2]
+METHODS = {method.name: method for method in (*MAIN, *ABLATION.values(), *GRID.values())}

@@ -1,0 +1,332 @@
+"""The runs of the study: every method on the same seven tasks, one checkpoint a run where tasks learn together.
+
+Each run is some rows of a study, so that it goes on where it stopped; the tasks' files lie beside them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.papers.huang2022.methods import POOLED, Method
+from polyhead.papers.huang2022.nhc import LABELS, TASKS, build
+from polyhead.papers.huang2022.nhc_files import source_in, write
+from polyhead.project import DataFile, TaskEntry, Training
+from polyhead.recipe import Joint, Weighting
+from polyhead.strategy import Prompted
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from polyhead.papers.branches.runs import Rows
+    from polyhead.plan import Path
+    from polyhead.train.joint import JointCourse
+    from polyhead.train.prepare import Prepared
+    from polyhead.trunk_data import TrunkData
+
+Facts = dict[str, object]
+Say = Callable[[str], None]
+MAX_TOKENS = 64  # the longest headline has fewer
+# One task a step, drawn by size; losses as they are
+RECIPE = Joint(families=(), weighting=Weighting(scaled=False), micro_batches=1)
+
+
+class Scale(Value):
+    """How much is trained: all methods with a trunk that learns alike, and what stands over a frozen one."""
+
+    tasks: tuple[str, ...] = TASKS
+    size: int | None = None  # headlines of a category; None: as many as there are
+    test_rows: int | None = None  # None: all
+    trunk: Training = Training(epochs=5, patience=5, batch=16, learning_rate=2e-4, warmup=0.1)
+    prompts: Training = Training(learning_rate=3e-3)  # isolated ones, with pooler and head
+    heads: Training = Training()  # pooled attention
+
+
+class Runs:
+    """What all runs share: the tasks' files, the pre-trained trunk, the rows."""
+
+    def __init__(
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        scale: Scale | None = None,
+        trunk: TrunkData | None = None,
+        device: str = "cpu",
+        say: Say = lambda line: None,
+    ) -> None:
+        """`trunk` stands in for minilm; `device` is where trunks learn."""
+        from polyhead.nn.load import load_trunk
+        from polyhead.train.numerics import precision_of
+
+        self.study, self.scale, self.device, self.say = study, scale or Scale(), device, say
+        self.folder, self._data = folder, data
+        self.trunk = trunk or load_trunk("minilm", max_tokens=MAX_TOKENS)
+        self.precision = precision_of(self.scale.trunk)
+
+    def run(self, method: Method, seed: int) -> None:
+        """The rows of one method and seed."""
+        if method.way in ("together", "conditioned"):
+            self._together(method, seed)
+            return
+        train = self._over_frozen if method.way == "frozen" else self._alone
+        for task in self.scale.tasks:
+            self._row(method, task, seed, partial(train, method, task, seed))
+
+    def paths(self, method: Method) -> dict[str, Path]:
+        """Every task's path over the pre-trained trunk."""
+        from polyhead.sharing.ends import with_shared_pooler
+        from polyhead.sharing.lower import path_of
+        from polyhead.sharing.prompted import prompt_groups
+
+        both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
+        groups, found = prompt_groups(both), {}
+        for task, strategy in both:
+            path = path_of(
+                task,
+                strategy,
+                trunk=self.trunk.digest,
+                shape=self.trunk.architecture,
+                group=groups[task.name],
+            )
+            found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
+        return found
+
+    def costs(self, method: Method) -> Facts:
+        """Passes of the encoder and layers evaluated for one text and all tasks, and parameters of what serves them."""
+        from polyhead.cost import layer_evaluations, parameters
+        from polyhead.plan import merge
+
+        paths, shape = self.paths(method), self.trunk.architecture
+        if method.way == "alone":
+            paths = {task: _over(path, f"{self.trunk.digest} of {task}") for task, path in paths.items()}
+        plan, added, times = merge(paths), 0, 1
+        if method.way == "conditioned":
+            from polyhead.papers.huang2022.ca_mtl import count_of
+
+            added, times = count_of(list(paths), shape, tokens=MAX_TOKENS), len(paths)
+        layers = times * layer_evaluations(plan)
+        return {
+            "passes": layers // shape.layers,
+            "layers": layers,
+            "parameters": parameters(plan, shape) + added,
+            "learned": method.learned,
+        }
+
+    def prepared(self, method: Method, task: str, seed: int) -> Prepared:
+        """The task's rows, under the method's strategy and numbers."""
+        from polyhead.tasks.read import read
+        from polyhead.train.prepare import Prepared, Split
+
+        entry = self._entry(task)
+
+        def split(name: str, file: object) -> Split:
+            assert isinstance(file, str | DataFile)
+            return Split(name=name, examples=read(entry.source(file, FilePath()), entry.task()))
+
+        return Prepared(
+            task=entry.task(),
+            strategy=method.strategy_of(task),
+            training=msgspec.structs.replace(self._training(method), seed=seed),
+            team=None,
+            train=split("train", entry.train),
+            validation=split("validation", entry.validation),
+            test=split("test", entry.test),
+        )
+
+    def settings(self, method: Method) -> str:
+        """A short digest of what decides the method's runs: rows of other settings are other rows."""
+        content = [method, self.scale, RECIPE, MAX_TOKENS, self.precision, self.trunk.digest]
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+
+    def _training(self, method: Method) -> Training:
+        if method.way != "frozen":
+            return self.scale.trunk
+        return self.scale.heads if method == POOLED else self.scale.prompts
+
+    def _entry(self, task: str) -> TaskEntry:
+        folder = self._files() / task
+        return TaskEntry(
+            name=task,
+            kind="single_label",
+            labels=LABELS,
+            metric="accuracy",
+            train=str(folder / "train.jsonl"),
+            validation=str(folder / "validation.jsonl"),
+            test=DataFile(path=str(folder / "test.jsonl"), limit=self.scale.test_rows),
+        )
+
+    def _files(self) -> FilePath:
+        """The folder of the tasks, built now if it is not whole."""
+        folder = self.folder / f"nhc-{self.scale.size or 'all'}"
+        if not (folder / "card.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            write(build(source_in(self._data), size=self.scale.size), folder)
+        return folder
+
+    def _together(self, method: Method, seed: int) -> None:
+        """One training for all tasks: a row of its own with every score, then a row a task."""
+        run = partial(self._learn, method, self.scale.tasks, seed)
+        key: Facts = {"stage": "run", "method": method.name, "seed": seed}
+        found = self.study.row(run, **key, settings=self.settings(method))["own"]
+        assert isinstance(found, dict)
+        for task in self.scale.tasks:
+            self._row(method, task, seed, partial(dict, found[task]))
+
+    def _alone(self, method: Method, task: str, seed: int) -> Facts:
+        facts = self._learn(method, [task], seed)
+        own = facts.pop("own")
+        assert isinstance(own, dict)
+        return {**own[task], **facts}
+
+    def _learn(self, method: Method, tasks: Sequence[str], seed: int) -> Facts:
+        """Trains the trunk with these tasks; the epoch with their best mean on validation counts for all of them."""
+        from polyhead.train.refine import scores_of
+
+        prepared = [_from_random(self.prepared(method, task, seed)) for task in tasks]
+        name = "-".join([method.name, *(tasks if len(tasks) == 1 else ()), str(seed), self.settings(method)])
+        checkpoint = self.folder / "checkpoints" / f"{name}.pt"
+        clock = time.monotonic()
+        course = self._course(method, prepared, checkpoint)
+        self._start(course, method)
+        fitted = course.learn(name).fitted
+        seconds = round(time.monotonic() - clock, 1)
+        own = {p.task.name: _measured(scores_of(course, p)) for p in prepared}
+        checkpoint.unlink(missing_ok=True)
+        return {
+            "own": own,
+            "steps": course.mixture.steps * len(fitted.history),
+            "best_epoch": fitted.best_epoch,
+            "score": round(fitted.score, 4),
+            "seconds": seconds,
+        }
+
+    def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
+        from polyhead.train.devices import Place
+        from polyhead.train.joint import JointCourse
+
+        kind = JointCourse
+        if method.way == "conditioned":
+            from polyhead.papers.huang2022.ca_mtl import ConditionedCourse
+
+            kind = ConditionedCourse
+        paths = self.paths(method)
+        return kind(
+            prepared,
+            {p.task.name: paths[p.task.name] for p in prepared},
+            self.trunk,
+            RECIPE,
+            training=prepared[0].training,
+            precision=self.precision,
+            checkpoint=checkpoint,
+            place=Place(device=self.device),
+        )
+
+    def _start(self, course: JointCourse, method: Method) -> None:
+        """Takes prompts and poolers from donors, as `train.prompts` does, but each is trained once for all methods."""
+        import torch
+
+        strategy = method.strategy
+        if not isinstance(strategy, Prompted):
+            return
+        taken = {"prompt.weight": strategy.init, "head.hidden": strategy.pooler_init}
+        names = tuple(name for name, init in taken.items() if init == "donors")
+        for task, prepared in course.prepared.items() if names else ():
+            part, arrays = course.module.model.parts[task], self._donor(course, prepared, strategy)
+            own = {name: torch.tensor(array) for name, array in arrays.items() if name.startswith(names)}
+            part.load_state_dict({**part.state_dict(), **own})
+
+    def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
+        from safetensors.numpy import load_file, save_file
+
+        from polyhead.train.prompts import donor
+
+        alone = msgspec.structs.replace(strategy, init="random", pooler_init="random", stop_gradient=True)
+        decides = [alone, prepared.training, self.scale.size, self.precision, self.trunk.digest]
+        digest = hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()[:12]
+        file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_suffix(".tmp")
+            save_file(donor(course, prepared, strategy, None), temporary)
+            temporary.replace(file)
+        found: Mapping[str, np.ndarray] = load_file(file)
+        return found
+
+    def _over_frozen(self, method: Method, task: str, seed: int) -> Facts:
+        """The task's part alone, over the trunk as it is."""
+        from polyhead.papers.together.steps import frozen_path, read_once
+        from polyhead.train.events import Events
+        from polyhead.train.extract import Extractor
+        from polyhead.train.live import live_paths, train_unit
+        from polyhead.train.task_run import train_task
+
+        prepared, clock = self.prepared(method, task, seed), time.monotonic()
+        if method == POOLED:
+            extractor = Extractor(self.trunk, folder=self.folder / "features", precision=self.precision)
+            read_once([prepared], extractor)
+            trained = train_task(
+                prepared, [frozen_path(prepared, extractor)], extractor, checkpoints=None, events=Events()
+            )
+        else:
+            unit = train_unit(
+                [prepared],
+                live_paths([prepared], self.trunk),
+                self.trunk,
+                precision=self.precision,
+                checkpoint=None,
+                events=Events(),
+            )
+            trained = unit.trained[task]
+        return {
+            **_measured(trained.scores),
+            "best_epoch": trained.fitted.best_epoch,
+            "seconds": round(time.monotonic() - clock, 1),
+        }
+
+    def _row(self, method: Method, task: str, seed: int, run: Callable[[], Facts]) -> None:
+        def whole() -> Facts:
+            return {**run(), **self.costs(method)}
+
+        before = len(self.study.rows)
+        key: Facts = {"stage": "task", "method": method.name, "seed": seed, "task": task}
+        row = self.study.row(whole, **key, settings=self.settings(method))
+        if len(self.study.rows) > before:
+            self.say(
+                f"{method.name:20s} seed {seed}  {task:15s} validation {100 * float(str(row['validation'])):.1f}  "
+                f"test {100 * float(str(row['test'])):.1f}  recall {100 * float(str(row['recall'])):.1f}"
+            )
+
+
+def _from_random(prepared: Prepared) -> Prepared:
+    """Donors come from here (`Runs._start`), so that training must not train its own."""
+    strategy = prepared.strategy
+    if not isinstance(strategy, Prompted):
+        return prepared
+    changed = {name: "random" for name in ("init", "pooler_init") if getattr(strategy, name) == "donors"}
+    return msgspec.structs.replace(prepared, strategy=msgspec.structs.replace(strategy, **changed))
+
+
+def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:
+    """What a row holds of a task's scores."""
+    test = scores["test"]
+    return {
+        "validation": scores["validation"]["accuracy"],
+        "test": test["accuracy"],
+        "recall": test["macro_recall"],
+    }
+
+
+def _over(path: Path, trunk: str) -> Path:
+    from polyhead.train.joint_paths import with_trunk
+
+    return with_trunk(path, trunk)

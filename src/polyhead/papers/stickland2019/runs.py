@@ -1,0 +1,204 @@
+"""The runs of the study: every method and sampling on the same tasks, one task a step, one checkpoint for all of them.
+
+Each run is some rows of a study, so that it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.papers.data import Set, entry_of, prepared_of, train_rows
+from polyhead.papers.huang2022.counts import BERT_BASE
+from polyhead.papers.stickland2019.counts import costs, paths_of, strategy_of
+from polyhead.papers.stickland2019.methods import LEARNED, SAMPLINGS, Method
+from polyhead.papers.together.mixes import Mix
+from polyhead.papers.together.steps import Facts, Say, learn
+from polyhead.project import Training
+from polyhead.recipe import Joint, Weighting
+
+if TYPE_CHECKING:
+    from polyhead.papers.branches.runs import Rows
+    from polyhead.plan import Path
+    from polyhead.train.prepare import Prepared
+    from polyhead.trunk_data import TrunkData
+
+# In the paper's order. The reported split is test where it has labels, else the published validation split
+GLUE = (
+    Set(folder="glue_cola", name="cola", test="validation", metric="matthews"),
+    Set(folder="glue_sst2", name="sst2", metric="accuracy"),
+    Set(folder="glue_mrpc", name="mrpc", metric="accuracy"),
+    Set(folder="glue_stsb", name="stsb", range=(0.0, 5.0), metric="pearson"),
+    Set(folder="glue_qqp", name="qqp", metric="accuracy"),
+    Set(folder="glue_mnli", name="mnli", test="validation", metric="accuracy"),
+    Set(folder="glue_qnli", name="qnli", test="validation", metric="accuracy"),
+    Set(folder="glue_rte", name="rte", test="validation", metric="accuracy"),
+)
+# SWAG is not here; its place has another set of everyday situations with answers to choose from
+QUESTIONS = (
+    Set(folder="squad_v1", name="squad", test="validation"),
+    Set(folder="socialiqa", test="validation"),
+)
+FROZEN_RATE = 1e-3  # learning rate of parts where the trunk does not learn
+
+
+class Scale(Value):
+    """How much is trained. The paper: 25 epochs of 2,400 steps, batches of 32, a learning rate of 2e-5."""
+
+    sets: tuple[Set, ...] = GLUE
+    rows: int = 2000  # training rows, the mean of the sets, which keep the proportions of their files
+    validation: int = 200  # rows of each train file that are set aside for the choice of the epoch
+    max_tokens: int = 128
+    steps: int = 200  # an epoch
+    training: Training = Training(epochs=5, patience=5, batch=16, learning_rate=2e-4, warmup=0.1)
+
+
+class Runs:
+    """What all runs share: the data, the pre-trained trunk, the rows."""
+
+    def __init__(
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        scale: Scale | None = None,
+        trunk: TrunkData | None = None,
+        device: str = "cpu",
+        say: Say = lambda line: None,
+    ) -> None:
+        """`trunk` stands in for minilm; `device` is where it learns."""
+        from polyhead.nn.load import load_trunk
+        from polyhead.train.numerics import precision_of
+
+        self.data, self.folder, self.study, self.device, self.say = data, folder, study, device, say
+        self.scale = scale or Scale()
+        self.trunk = trunk or load_trunk("minilm", max_tokens=self.scale.max_tokens)
+        self.precision = precision_of(self.scale.training, device)
+
+    def run(self, method: Method, sampling: str, seed: int) -> None:
+        """A row of the run with all scores and its curve, and a row a task."""
+        key: Facts = {"method": method.name, "sampling": sampling, "seed": seed}
+        settings = self.settings(method, sampling)
+        names = [one.task for one in self.scale.sets]
+        found = self.study.row(
+            partial(self._learn, method, sampling, seed), stage="run", **key, tasks=names, settings=settings
+        )
+        known = self._costs(method)
+        own, metrics = found["own"], found["metrics"]
+        assert isinstance(own, dict) and isinstance(metrics, dict)
+        for one in self.scale.sets:
+            facts: Facts = {**own[one.task], "metrics": metrics[one.task], **known}
+            row = self.study.row(
+                partial(dict, facts), stage="task", **key, task=one.task, settings=settings
+            )
+            self.say(
+                f"{method.name:20s} {sampling:12s} seed {seed}  {one.task:9s} "
+                f"validation {100 * float(str(row['validation'])):.1f}  test {100 * float(str(row['test'])):.1f}"
+            )
+
+    def prepared(self, method: Method, seed: int) -> list[Prepared]:
+        """The tasks, each with its share of the rows."""
+        names = tuple(one.folder for one in self.scale.sets)
+        shares = Mix(name="", sets=names, rows=self.scale.rows, natural=True)
+        rows = shares.rows_of({one.folder: train_rows(self.data, one) for one in self.scale.sets})
+        training = msgspec.structs.replace(self.scale.training, seed=seed)
+        if method.base == "frozen":
+            training = msgspec.structs.replace(training, learning_rate=FROZEN_RATE)
+        strategy = strategy_of(method, self.trunk.architecture)
+        return [
+            prepared_of(
+                self.data,
+                one,
+                train=rows[one.folder],
+                validation=self.scale.validation,
+                strategy=strategy,
+                training=training,
+            )
+            for one in self.scale.sets
+        ]
+
+    def paths(self, method: Method) -> dict[str, Path]:
+        """Every task's path over the pre-trained trunk."""
+        tasks = [entry_of(self.data, one).task() for one in self.scale.sets]
+        return paths_of(method, self.trunk.architecture, tasks, trunk=self.trunk.digest)
+
+    def recipe(self, sampling: str) -> Joint:
+        """One task a step, losses as they are, heads a task's own."""
+        return Joint(
+            families=(),
+            sampling=SAMPLINGS[sampling],
+            weighting=Weighting(scaled=False),
+            micro_batches=1,
+            steps=self.scale.steps,
+        )
+
+    def settings(self, method: Method, sampling: str) -> str:
+        """A short digest of what decides the method's runs: rows of other settings are other rows."""
+        content = [method, self.recipe(sampling), self.scale, FROZEN_RATE, self.precision, self.trunk.digest]
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+
+    def _learn(self, method: Method, sampling: str, seed: int) -> Facts:
+        from polyhead.train.devices import Place
+
+        name = f"{method.name}-{sampling}-{seed}-{self.settings(method, sampling)}"
+        folder = self.folder / "trunks" / name
+        log = folder.with_name(f"{name}.jsonl")
+        facts = learn(
+            self.prepared(method, seed),
+            self._start(seed) if method.base == "scratch" else self.trunk,
+            self.recipe(sampling),
+            held=[],
+            folder=folder,
+            label=name,
+            precision=self.precision,
+            own_heads=True,
+            paths=self.paths(method),
+            frozen=method.base == "frozen",
+            place=Place(device=self.device),
+        )
+        facts["curve"] = curve_of(log)
+        log.unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        return facts
+
+    def _start(self, seed: int) -> TrunkData:
+        """The trunk with random weights."""
+        import torch
+
+        from polyhead.nn.trunk import Trunk
+        from polyhead.train.fit import stream
+
+        generator = torch.Generator().manual_seed(stream(seed, "scratch"))
+        arrays = Trunk(self.trunk.architecture, generator=generator).to_arrays()
+        return msgspec.structs.replace(self.trunk, arrays=arrays)
+
+    def _costs(self, method: Method) -> Facts:
+        """What serves the study's tasks, by our trunk; the parameters by BERT-base too."""
+        tasks = len(self.scale.sets)
+        found = costs(method, self.trunk.architecture, tasks=tasks)
+        return {
+            "ratio": round(found.ratio, 4),
+            "ratio_bert_base": round(costs(method, BERT_BASE, tasks=tasks).ratio, 4),
+            "layers": found.layers,
+            "share": round(found.share, 4),
+            "new_layers": found.new_layers,
+            "learned": LEARNED[method.base],
+        }
+
+
+def curve_of(log: FilePath) -> list[dict[str, object]]:
+    """The epochs in a training's log: step, mean of the tasks' validation scores, and all metrics by task."""
+    events = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
+    epochs = {one["step"]: one for one in events if one["event"] == "epoch"}  # a run that went on repeats some
+    return [
+        {"step": step, "score": round(one["score"], 4), "validation": one["validation"]}
+        for step, one in sorted(epochs.items())
+    ]

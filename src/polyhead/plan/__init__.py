@@ -1,0 +1,57 @@
+"""A task is a path of four node kinds; the paths of many tasks, merged on equal prefixes, are the plan.
+
+Everything else reads these values: training runs them, the engine compiles them, `cost` folds over them, the
+store keeps the value at a node under the digest of its prefix, the bundle writes them down. No tensor library
+is needed.
+"""
+
+from polyhead.plan.nodes import (
+    ADDED,
+    TRUNK,
+    Activation,
+    Codec,
+    CodecName,
+    Delta,
+    DeltaKind,
+    Dense,
+    Embed,
+    GeluPlace,
+    Head,
+    LayerMix,
+    Layers,
+    Node,
+    Pool,
+    Positions,
+    Prompt,
+    owners_of_node,
+)
+from polyhead.plan.tree import Path, Plan, Step, digest, joined, merge, owners_of, split
+
+__all__ = [
+    "ADDED",
+    "Activation",
+    "Codec",
+    "CodecName",
+    "Delta",
+    "DeltaKind",
+    "Dense",
+    "Embed",
+    "Head",
+    "LayerMix",
+    "Layers",
+    "Node",
+    "Path",
+    "GeluPlace",
+    "Plan",
+    "Pool",
+    "Positions",
+    "Prompt",
+    "Step",
+    "TRUNK",
+    "digest",
+    "joined",
+    "merge",
+    "owners_of",
+    "owners_of_node",
+    "split",
+]

@@ -1,0 +1,240 @@
+"""The four kinds of nodes that a path is made of, and the values inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from polyhead.config import Value
+from polyhead.errors import PlanError
+
+TRUNK = "trunk"
+LayerMix = Literal["last", "mean", "learned", "all"]
+Positions = Literal["first", "mean", "attention", "tokens", "prompt", "all"]
+DeltaKind = Literal[
+    "projected_attention", "low_rank", "feed_forward", "scale", "bottleneck", "prefix", "lora"
+]
+GeluPlace = Literal["none", "inside", "after"]
+Dense = Literal[
+    "attention.query",
+    "attention.key",
+    "attention.value",
+    "attention.output",
+    "feed_forward.inner",
+    "feed_forward.outer",
+]
+CodecName = Literal["float32", "float16", "uint8", "sign"]
+Activation = Literal["tanh", "relu", "gelu"]
+
+
+class Prompt(Value):
+    """`rows` trained input vectors that one owner adds before the text (MTOP)."""
+
+    part: str
+    rows: int
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise PlanError("a prompt has at least one row", got=self.rows)
+
+
+class Delta(Value):
+    """A function added inside each layer.
+
+    `projected_attention`, `low_rank` and `feed_forward`: `h' = LN2(a + FFN(a) + TS(h))`, TS(h) = V_D g(V_E h)
+    (Stickland and Murray 2019). `scale`: the layer's output times 2 sigmoid(r) (LHUC). `bottleneck`: after each half,
+    before it is added (Houlsby et al. 2019). `prefix`: keys and values that every position sees (Liu et al. 2022,
+    P-Tuning v2). `lora`: `W x + (alpha / size) V_D V_E x` (Hu et al. 2022).
+    """
+
+    kind: DeltaKind
+    part: str
+    size: int = 0  # inner width d_s, rank, or rows of a prefix; 0 for `scale`
+    heads: int = 1
+    tied: bool = False  # one encoder and decoder matrix for all layers of the part
+    ends: str | None = None  # owner of the tied matrices, where several tasks share them; None: the part
+    gelu: GeluPlace = (
+        "none"  # inside: g ends in a GELU; after: a GELU follows V_D (both as in the released code)
+    )
+    serial: bool = False  # after the layer, `LN3(h' + TS(h'))` with a norm of its own
+    alpha: float = 0.0  # of `lora`
+    targets: tuple[Dense, ...] = ()  # of `lora`: the dense maps that it adds to
+
+    def __post_init__(self) -> None:
+        if (self.size < 1) != (self.kind == "scale"):
+            allowed = "0" if self.kind == "scale" else "1 or more"
+            raise PlanError(f"a delta '{self.kind}' cannot have this size", got=self.size, allowed=allowed)
+        if self.heads < 1 or (self.size % self.heads and self.kind == "projected_attention"):
+            raise PlanError(
+                "a delta's size must be a multiple of its heads", got=f"{self.size} and {self.heads}"
+            )
+        if self.kind == "feed_forward" and self.size % 2:
+            raise PlanError(
+                "a feed-forward delta is 3/2 of its size inside", got=self.size, allowed="an even size"
+            )
+        if self.kind not in ADDED and (self.tied or self.serial or self.gelu != "none"):
+            raise PlanError(
+                f"a delta '{self.kind}' has no encoder and decoder to tie over layers, put a GELU between or place "
+                "after the layer",
+                got=f"tied {self.tied}, serial {self.serial}, gelu '{self.gelu}'",
+                do="leave these out",
+            )
+        if self.ends is not None and not self.tied:
+            raise PlanError("matrices that tasks share are tied over the layers too", do="set `tied`")
+        single = len(set(self.targets)) == len(self.targets) > 0
+        if (self.kind == "lora") != (single and self.alpha > 0) or (
+            self.kind != "lora" and (self.targets or self.alpha)
+        ):
+            raise PlanError(
+                "a delta 'lora', and no other, has targets, each once, and an alpha",
+                got=f"kind '{self.kind}', targets {list(self.targets)}, alpha {self.alpha}",
+            )
+
+
+ADDED: tuple[DeltaKind, ...] = ("projected_attention", "low_rank", "feed_forward")
+
+
+class Codec(Value):
+    """How a stored feature is written: uint8 is `q = clip(round(x / scale) + zero, 0, 255)`, 1 bit the sign.
+
+    `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
+    part of the digest, so features written under other constants are other features.
+    """
+
+    name: CodecName = "float16"
+    scale: tuple[float, ...] = ()
+    zero: tuple[float, ...] = ()
+    before_mean: bool = False  # encode each layer, then average; else average, then encode
+
+    def __post_init__(self) -> None:
+        if len(self.scale) != len(self.zero) or (self.scale and self.name != "uint8"):
+            raise PlanError(
+                f"codec '{self.name}' cannot have these constants",
+                got=f"{len(self.scale)} scales, {len(self.zero)} zero points",
+                allowed="as many scales as zero points, for uint8 alone",
+            )
+
+
+class Embed(Value, tag="embed"):
+    """The text, and prompt rows if any, become the first state."""
+
+    trunk: str  # digest
+    prompts: tuple[Prompt, ...] = ()
+    isolated: bool = False  # text rows do not see prompts, a prompt sees the text and itself
+    shift: bool = False  # the text's positions count the prompt rows before it
+
+    def __post_init__(self) -> None:
+        if self.shift and (self.isolated or not self.prompts):
+            raise PlanError(
+                "a text has its positions shifted by the prompts that it sees",
+                got=f"isolated {self.isolated}, {len(self.prompts)} prompts",
+                do="leave `shift` out",
+            )
+
+
+class Layers(Value, tag="layers"):
+    """Run layers [start, stop) with the trunk's or a part's weights."""
+
+    start: int
+    stop: int
+    weights: str = TRUNK
+    delta: Delta | None = None
+    width: int | None = None  # narrower layers of a part, numbered on; None: the trunk's width
+    feed_forward: int | None = None  # their feed-forward width, 0 for none; None: the trunk's
+    heads: int | None = None
+    enter: bool = False  # project from the trunk's width before, by the part's `enter`
+    leave: bool = False  # and back after, by the part's `leave`
+    attention: bool = True  # False leaves that half of a part's layers out
+    residual: bool = True  # False: a part's layers give what their halves give, nothing added and no norm
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise PlanError(
+                "layers must run upward", got=f"[{self.start}, {self.stop})", allowed="0 <= start < stop"
+            )
+        if not self.attention and self.feed_forward == 0:
+            raise PlanError("layers need an attention half or a feed-forward half", got="neither")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the node may be cut and joined freely: no projections at its ends."""
+        return not (self.enter or self.leave)
+
+
+class Pool(Value, tag="pool"):
+    """Mix the path's own states over layers, then over positions.
+
+    `first`, `mean`, `attention` (learned query, Du et al. 2020) and `prompt` (mean of own prompt rows) give one
+    vector; `tokens` gives the first sub-token of each word. `all` (layers or positions) keeps them unmixed:
+    stored form.
+    """
+
+    layers: LayerMix = "last"
+    of: int = 1  # how many of the path's last layers `mean` averages
+    positions: Positions = "first"
+    heads: int = 0  # of `attention`
+    part: str | None = None  # owner of a learned mix or of an attention pooler
+    codec: Codec = Codec(name="float32")
+
+    def __post_init__(self) -> None:
+        learned = self.layers == "learned" or self.positions in ("attention", "prompt")
+        if learned != (self.part is not None):
+            raise PlanError(
+                f"a pool of layers '{self.layers}' and positions '{self.positions}' "
+                + ("needs a part that owns its arrays" if learned else "owns no arrays, so it has no part"),
+                got=self.part,
+            )
+        if self.of < 1 or (self.of > 1 and self.layers != "mean"):
+            raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
+
+    def stored(self) -> Pool:
+        """What a store keeps for this pool: what is left to learn (mix, attention) is not applied yet."""
+        return Pool(
+            layers="all" if self.layers == "learned" else self.layers,
+            of=self.of,
+            positions="all" if self.positions in ("attention", "prompt") else self.positions,
+            codec=self.codec,
+        )
+
+
+class Head(Value, tag="head"):
+    """Features to the kind's outputs: `y = U f(W z + b) + u`, f the activation, or `y = U z + u` when `hidden` is 0."""
+
+    kind: str
+    width: int
+    part: str
+    hidden: int = 0
+    bias: bool = True  # of the output layer
+    separate: bool = False  # a pair read as two texts: z = [u, v, |u - v|, u * v], |u| = |v| = sqrt(width)
+    activation: Activation = "tanh"  # after the hidden layer; gelu is the exact (erf) one
+    hidden_part: str | None = None  # owner of the hidden layer, where several tasks share it; None: the part
+
+    def __post_init__(self) -> None:
+        if not self.hidden and self.activation != "tanh":
+            raise PlanError(
+                "a head without a hidden layer has no activation",
+                got=self.activation,
+                do="leave it out, or give the head a hidden layer",
+            )
+        if not self.hidden and self.hidden_part is not None:
+            raise PlanError("a head without a hidden layer cannot share it", got=self.hidden_part)
+
+
+Node = Embed | Layers | Pool | Head
+
+
+def owners_of_node(node: Node) -> Iterator[str]:
+    """Owners of the arrays that the node reads."""
+    match node:
+        case Embed():
+            yield TRUNK
+            yield from (prompt.part for prompt in node.prompts)
+        case Layers():
+            yield node.weights
+            if node.delta is not None:
+                yield from (one for one in (node.delta.part, node.delta.ends) if one is not None)
+        case Pool():
+            if node.part is not None:
+                yield node.part
+        case Head():
+            yield from (one for one in (node.part, node.hidden_part) if one is not None)

@@ -1,0 +1,166 @@
+"""Strategy `in_layer` (Stickland and Murray 2019): the trunk's layers, with functions of the task's own inside."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+from torch import nn
+
+from polyhead.architecture import Architecture
+from polyhead.errors import ConfigError, PlanError
+from polyhead.nn.deltas import Deltas, LayerDelta
+from polyhead.plan import Delta, Embed, Layers, Path
+from polyhead.sharing.ends import head_of, last_state, narrowed
+from polyhead.strategy import Adapter, InLayer
+from polyhead.tasks.task import Task, owner_of
+
+SHARED = "family:adapters"  # owner of the deltas, or of their tied matrices, that tasks share
+
+
+def in_layer_path(task: Task, strategy: InLayer, *, trunk: str, shape: Architecture) -> Path:
+    """`Embed, Layers(trunk, delta)..., Pool, Head`, plain layers where no adapter sits; `trunk` is the digest."""
+    return Path(
+        nodes=(
+            Embed(trunk=trunk),
+            *_layers(task, strategy, shape),
+            last_state(task, shape, strategy.positions),
+            head_of(task, shape, strategy.hidden, shared=strategy.pooler == "shared"),
+        )
+    )
+
+
+def _layers(task: Task, strategy: InLayer, shape: Architecture) -> list[Layers]:
+    found: list[Layers] = []
+    depth = 0
+    for adapter in sorted(strategy.adapters, key=lambda one: one.start):
+        stop = shape.layers if adapter.stop is None else adapter.stop
+        if not adapter.start < stop <= shape.layers:
+            raise ConfigError(
+                f"task '{task.name}': an adapter sits in layers that the trunk does not have",
+                got=f"[{adapter.start}, {stop})",
+                allowed=f"a range in [0, {shape.layers})",
+            )
+        if depth < adapter.start:
+            found.append(Layers(start=depth, stop=adapter.start))
+        found.append(Layers(start=adapter.start, stop=stop, delta=_delta(task, adapter, shape)))
+        depth = stop
+    tied = {node.delta.size for node in found if node.delta is not None and node.delta.tied}
+    if len(tied) > 1:
+        raise ConfigError(
+            f"task '{task.name}': tied adapters have one encoder and one decoder",
+            got=f"sizes {sorted(tied)}",
+            do="give them one size, or set tied = false for all but one",
+        )
+    return [*found, Layers(start=depth, stop=shape.layers)] if depth < shape.layers else found
+
+
+def _delta(task: Task, adapter: Adapter, shape: Architecture) -> Delta:
+    attends = adapter.delta == "projected_attention"
+    tied = adapter.tied
+    if tied is None:
+        tied = adapter.delta in ("projected_attention", "feed_forward")
+    if adapter.share == "ends" and not tied:
+        raise ConfigError(
+            f"task '{task.name}': an adapter '{adapter.delta}' without tied matrices shares none with other tasks",
+            got="share = 'ends'",
+            allowed="'nothing', 'all'",
+        )
+    lora = adapter.delta == "lora"
+    return Delta(
+        kind=adapter.delta,
+        part=SHARED if adapter.share == "all" else owner_of(task),
+        size=_size(adapter, shape),
+        heads=adapter.heads if attends else 1,
+        tied=tied,
+        ends=SHARED if adapter.share == "ends" else None,
+        gelu=adapter.gelu,
+        serial=adapter.serial,
+        alpha=adapter.alpha if lora else 0.0,
+        targets=adapter.targets if lora else (),
+    )
+
+
+def _size(adapter: Adapter, shape: Architecture) -> int:
+    if adapter.size is not None:
+        return adapter.size
+    match adapter.delta:
+        case "scale":
+            return 0
+        case "prefix" | "lora":
+            return 8
+        case "projected_attention":
+            return narrowed(shape, multiple_of=adapter.heads)
+        case "feed_forward":
+            return narrowed(shape, multiple_of=2)
+        case _:
+            return narrowed(shape)
+
+
+class Adapters(nn.Module):
+    """All deltas of one owner; array names below `delta.` are those of `polyhead.cost`.
+
+    `places` says in which layers each delta's arrays are this owner's; in none where it gives tied matrices alone. The
+    tied deltas of one owner have one encoder and decoder. `options` say how each starts, `shared` are other owners'.
+    """
+
+    def __init__(
+        self,
+        places: Mapping[Delta, Collection[int]],
+        shape: Architecture,
+        *,
+        options: Mapping[Delta, Adapter] | None = None,
+        shared: Mapping[str, Adapters] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._deltas: dict[Delta, Deltas] = {}  # their maps are registered below, under their own names
+        for node, layers in places.items():
+            option = (options or {}).get(node, Adapter())
+            made = Deltas(
+                node,
+                sorted(layers),
+                width=shape.width,
+                heads=shape.heads,
+                feed_forward=shape.feed_forward,
+                norm_epsilon=shape.norm_epsilon,
+                dropout=option.dropout,
+                generator=generator,
+                init=option.init,
+                norm_init=option.norm_init,
+                ends=self._ends(node, layers, shared or {}),
+            )
+            self._deltas[node] = made
+            for name, part in made.named_children():
+                self.add_module(name, part)
+
+    @property
+    def tied(self) -> Deltas | None:
+        """The one that has the encoder and decoder of all tied ones, if any does."""
+        return next((made for made in self._deltas.values() if hasattr(made, "encoder")), None)
+
+    def _ends(self, node: Delta, layers: Collection[int], shared: Mapping[str, Adapters]) -> Deltas | None:
+        if node.ends is None or not layers:
+            return self.tied if node.tied else None
+        if node.ends not in shared:
+            raise PlanError(
+                "a delta's tied matrices are missing", got=f"none of '{node.ends}'", allowed=list(shared)
+            )
+        return shared[node.ends].tied
+
+    def at(self, delta: Delta, index: int) -> LayerDelta:
+        """That delta in layer `index`; raises PlanError where this owner has none."""
+        if delta not in self._deltas:
+            raise PlanError("no part here owns a delta in these layers", got=delta)
+        return self._deltas[delta].at(index)
+
+
+def places_of(paths: Iterable[Path], owner: str) -> dict[Delta, set[int]]:
+    """In which layers each delta's arrays are this owner's: none where it gives the tied matrices alone."""
+    found: dict[Delta, set[int]] = {}
+    for node in (node for path in paths for node in path.layers):
+        if node.delta is not None and owner in (node.delta.part, node.delta.ends):
+            layers = found.setdefault(node.delta, set())
+            if node.delta.part == owner:
+                layers.update(range(node.start, node.stop))
+    return found

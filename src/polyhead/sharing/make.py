@@ -1,0 +1,96 @@
+"""The modules of paths: the part that each ends in, and the families that several read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from polyhead import cost
+from polyhead.architecture import Architecture
+from polyhead.plan import TRUNK, Delta, Path, merge, owners_of
+from polyhead.sharing.branch import BranchPart, private_layers
+from polyhead.sharing.part import Family, Part
+from polyhead.strategy import Adapter, InLayer, OnTop, Strategy
+
+
+def make_part(
+    path: Path,
+    shape: Architecture,
+    *,
+    strategy: Strategy | None = None,
+    families: Mapping[str, Family] | None = None,
+    dropout: float = 0.0,
+    layer_dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Part:
+    """The module that holds what a path's own part owns; `families` (`make_families`) have what is not its own.
+
+    `strategy` says how deltas and layers start and what is dropped inside them while they learn; `dropout` stands
+    before the head, `layer_dropout` in layers whose strategy says nothing of it. Without a `generator` prompts, deltas
+    and layers are zeros to be filled.
+    """
+    private = private_layers(path)
+    in_trunk = bool(private) and private.stop <= shape.layers
+    kind = BranchPart if in_trunk else Part
+    on_top = strategy if isinstance(strategy, OnTop) else None
+    return kind(
+        path,
+        shape,
+        families=families,
+        options=_options(path, strategy),
+        norm_init=on_top.norm_init if on_top else "one",
+        dropout=dropout,
+        layer_dropout=on_top.dropout if on_top else layer_dropout,
+        generator=generator,
+    )
+
+
+def make_families(
+    paths: Mapping[str, Path],
+    shape: Architecture,
+    *,
+    strategies: Mapping[str, Strategy] | None = None,
+    generator: Callable[[str], torch.Generator] | None = None,
+) -> dict[str, Family]:
+    """What tasks' paths read of owners that none of them ends in, by owner: families, and tasks that are not here.
+
+    `strategies`, by task as the paths, say how shared deltas start, the first task's where they differ; `generator`
+    gives each owner one of its own. Raises PlanError where two paths want arrays of one name in two shapes.
+    """
+    list(cost.arrays_of_plan(merge(paths), shape))
+    options: dict[Delta, Adapter] = {}
+    for task, path in paths.items():
+        options = _options(path, (strategies or {}).get(task)) | options
+    owned = {TRUNK, *(path.head.part for path in paths.values())}
+    owners = dict.fromkeys(name for path in paths.values() for name in owners_of(path) if name not in owned)
+    return {
+        owner: Family(
+            owner,
+            list(paths.values()),
+            shape,
+            options=options,
+            generator=generator(owner) if generator is not None else None,
+        )
+        for owner in owners
+    }
+
+
+def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
+    """Copies of a part's or family's arrays, float32, by name."""
+    return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}
+
+
+def _options(path: Path, strategy: Strategy | None) -> dict[Delta, Adapter]:
+    """Which adapter of the strategy each delta on the path was lowered from."""
+    if not isinstance(strategy, InLayer):
+        return {}
+    return {
+        node.delta: adapter
+        for node in path.layers
+        for adapter in strategy.adapters
+        if node.delta is not None and adapter.start <= node.start < (adapter.stop or math.inf)
+    }

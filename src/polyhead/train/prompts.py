@@ -1,0 +1,87 @@
+"""How prompts and poolers start: random, as frequent tokens, or from donors, trained for each task alone (MTOP)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.recipe import ONE_TASK
+from polyhead.sharing.part import Part
+from polyhead.strategy import Prompted
+from polyhead.text.question import read_alone
+from polyhead.text.tokenise import Tokeniser
+from polyhead.train.fit import stream
+from polyhead.train.joint import JointCourse
+from polyhead.train.joint_paths import joint_paths
+from polyhead.train.prepare import Prepared
+
+FREQUENT = 5000  # tokens of a data set that a prompt may start from
+
+
+def start_prompts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
+    """Gives every prompted task of the course the start that its strategy asks for; random ones have it already.
+
+    Donors are trained now, one after another, each over the course's trunk, frozen; a donor that was interrupted goes
+    on beside `checkpoint`. A course that goes on from a checkpoint needs none of it.
+    """
+    if checkpoint is not None and checkpoint.exists():
+        return
+    for name, prepared in course.prepared.items():
+        strategy, part = prepared.strategy, course.module.model.parts[name]
+        if not isinstance(strategy, Prompted):
+            continue
+        assert isinstance(part, Part) and part.prompt is not None
+        if strategy.init == "frequent":
+            rows = frequent_tokens(prepared, course.tokeniser, strategy.rows)
+            words = course.data.arrays["embeddings.word.weight"][rows]
+            _fill(part, {"prompt.weight": np.asarray(words)})
+        if "donors" in (strategy.init, strategy.pooler_init):
+            found = donor(course, prepared, strategy, checkpoint)
+            wanted = {"prompt.weight": strategy.init, "head.hidden": strategy.pooler_init}
+            taken = tuple(start for start, init in wanted.items() if init == "donors")
+            _fill(part, {array: value for array, value in found.items() if array.startswith(taken)})
+
+
+def frequent_tokens(prepared: Prepared, tokeniser: Tokeniser, rows: int) -> np.ndarray:
+    """Ids of `rows` random tokens among the most frequent of the task's training texts, special tokens left out."""
+    counts: Counter[int] = Counter()
+    special = {one for e in tokeniser.encode([("",)]) for one in e.ids}
+    for encoded in tokeniser.encode(read_alone(prepared.train.examples.inputs)):
+        counts.update(int(one) for one in encoded.ids if one not in special)
+    known = [token for token, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:FREQUENT]]
+    generator = np.random.default_rng(stream(prepared.training.seed, "prompt", prepared.task.name))
+    return generator.choice(np.array(known), size=rows, replace=len(known) < rows)
+
+
+def donor(
+    course: JointCourse, prepared: Prepared, strategy: Prompted, checkpoint: FilePath | None
+) -> dict[str, np.ndarray]:
+    """Prompt, pooler and head of the task alone, trained over the frozen trunk."""
+    name = prepared.task.name
+    alone = msgspec.structs.replace(strategy, init="random", pooler_init="random", shared=0)
+    training = msgspec.structs.replace(
+        prepared.training, epochs=strategy.donor_epochs, learning_rate=strategy.donor_learning_rate
+    )
+    one = msgspec.structs.replace(prepared, strategy=alone, training=training)
+    file = checkpoint.with_name(f"{checkpoint.stem}-donor-{name}.pt") if checkpoint is not None else None
+    trained = JointCourse(
+        [one],
+        joint_paths([one], course.data, ONE_TASK),
+        course.data,
+        ONE_TASK,
+        training=training,
+        precision=course.precision,
+        checkpoint=file if course.place.is_first else None,
+        events=course.events,
+        frozen=True,
+    )
+    return trained.learn(f"{name} (donor)").arrays[name]
+
+
+def _fill(part: Part, arrays: dict[str, np.ndarray]) -> None:
+    own = part.state_dict()
+    part.load_state_dict({**own, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})

@@ -1,0 +1,135 @@
+"""The study's runs with made-up headlines and a tiny trunk: rows that the tables read, each made once."""
+
+import msgspec
+import pytest
+import torch
+
+from papers.headlines import write_sets
+from polyhead.cost import layer_evaluations, parameters
+from polyhead.papers.huang2022.methods import (
+    ABLATION,
+    DONORS,
+    GRID,
+    ISOLATED,
+    MAIN,
+    METHODS,
+    MTOP,
+    NO_STOP,
+    POOLED,
+    SHARED_POOLER,
+    SINGLE,
+)
+from polyhead.papers.huang2022.runs import MAX_TOKENS, Runs, Scale
+from polyhead.papers.huang2022.study import missing, rows_of
+from polyhead.papers.huang2022.tables import table1
+from polyhead.plan import merge
+from polyhead.project import Training
+from polyhead.report.results import Study
+from polyhead.testing import tiny_trunk
+
+TASKS = ("politics", "travel")
+QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
+SCALE = Scale(tasks=TASKS, size=10, test_rows=40, trunk=QUICK, prompts=QUICK, heads=QUICK)
+
+
+def quick(method):
+    """The same method, donors trained for one epoch."""
+    if "donors" not in (getattr(method.strategy, "init", ""), getattr(method.strategy, "pooler_init", "")):
+        return method
+    return msgspec.structs.replace(method, strategy=msgspec.structs.replace(method.strategy, donor_epochs=1))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_sets(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def runs(data, tmp_path):
+    study = Study(tmp_path / "rows.jsonl")
+    return Runs(data, tmp_path / "rows", study, scale=SCALE, trunk=tiny_trunk(max_tokens=MAX_TOKENS))
+
+
+def test_every_method_makes_rows_that_the_tables_read(runs):
+    for method in MAIN:
+        runs.run(quick(method), 1)
+    rows = rows_of(runs.study.rows)
+    assert len(rows) == len(MAIN) * len(TASKS)
+    assert missing(rows, [method.name for method in MAIN]) == ()
+    assert all(0 <= getattr(row, name) <= 1 for row in rows for name in ("validation", "test", "recall"))
+    assert [line.seeds for line in table1(rows).lines] == [1] * len(MAIN)
+    before = list(runs.study.rows)
+    for method in MAIN:
+        runs.run(quick(method), 1)
+    assert runs.study.rows == before
+
+
+def test_what_a_method_costs_is_what_its_plan_costs(runs):
+    """Two tasks on two layers: one pass where the encoder runs once for both, else two."""
+    shape, passes = runs.trunk.architecture, {"single": 2, "p-tuning": 2, "p-tuning-v2": 2, "ca-mtl": 2}
+    for method in MAIN:
+        costs = runs.costs(method)
+        assert costs["passes"] == passes.get(method.name, 1), method.name
+        assert costs["layers"] == shape.layers * costs["passes"]
+    trunk = sum(array.size for array in runs.trunk.arrays.values())
+    width = shape.width
+    head = width**2 + width + 2 * width + 2
+    assert runs.costs(SINGLE)["parameters"] == 2 * (trunk + head)
+    assert runs.costs(SHARED_POOLER)["parameters"] == trunk + width**2 + width + 2 * (2 * width + 2)
+    assert runs.costs(MTOP)["parameters"] == trunk + 2 * (head - 2 + 2 * width)
+    plan = merge(runs.paths(ISOLATED))
+    assert (runs.costs(ISOLATED)["layers"], runs.costs(ISOLATED)["parameters"]) == (
+        layer_evaluations(plan),
+        parameters(plan, shape),
+    )
+
+
+def test_a_frozen_method_leaves_the_trunk_alone_and_others_learn_it(runs):
+    before = runs.trunk.digest
+    for method in (ISOLATED, POOLED):
+        runs.run(method, 1)
+        assert runs.study.rows[-1]["learned"] == "no trunk"
+    assert runs.trunk.digest == before
+    runs.run(quick(MTOP), 1)
+    assert runs.study.rows[-1]["learned"] == "one trunk"
+
+
+def test_donors_are_trained_once_for_all_methods_and_give_what_the_method_takes(runs):
+    taken = {}
+    for name in ("mtop", "donors-random", "random-donors"):
+        method = quick(METHODS[name])
+        prepared = [runs.prepared(method, task, 1) for task in TASKS]
+        course = runs._course(method, prepared, runs.folder / "none.pt")
+        start = {k: v.clone() for k, v in course.module.model.parts["travel"].state_dict().items()}
+        runs._start(course, method)
+        now = course.module.model.parts["travel"].state_dict()
+        taken[name] = {k for k, v in now.items() if not torch.equal(v, start[k])}
+    assert taken == {
+        "mtop": {"prompt.weight", "head.hidden.weight", "head.hidden.bias"},
+        "donors-random": {"prompt.weight"},
+        "random-donors": {"head.hidden.weight", "head.hidden.bias"},
+    }
+    assert len(list((runs.folder / "donors").iterdir())) == len(TASKS)
+
+
+def test_a_run_that_was_stopped_after_its_training_does_not_train_again(runs, monkeypatch):
+    runs.run(SHARED_POOLER, 1)
+    del runs.study.rows[-1]
+    monkeypatch.setattr(Runs, "_learn", lambda *given: pytest.fail("it was trained again"))
+    runs.run(SHARED_POOLER, 1)
+    assert {row.task for row in rows_of(runs.study.rows)} == set(TASKS)
+
+
+def test_the_ablation_changes_one_thing_at_a_time():
+    assert {n: (m.strategy.init, m.strategy.pooler_init) for n, m in ABLATION.items() if n > 1} == {
+        2: ("random", "random"),
+        3: ("frequent", "random"),
+        4: ("donors", "random"),
+        5: ("random", "donors"),
+        6: ("donors", "donors"),
+        7: ("donors", "donors"),
+    }
+    assert NO_STOP.strategy == msgspec.structs.replace(DONORS, stop_gradient=False)
+    assert all(method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (1, 6))
+    assert {(m.strategy.rows, m.strategy.shared) for m in GRID.values()} == set(GRID)
+    assert len({method.name for method in MAIN}) == len(MAIN) == 10
