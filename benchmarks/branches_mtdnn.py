@@ -8,15 +8,11 @@ writes the results from the rows that are there and trains nothing. `polyhead pa
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-import torch
-from settings import DATA, RESULTS, RUNS
+from settings import DATA, asked_of, report, rows_of, say, study_arguments
 
 from polyhead.papers.branches import SEEDS, TASKS, TogetherRuns
 from polyhead.papers.wei2021 import missing, runs_of
-from polyhead.report.results import Study, results, write_results
+from polyhead.report.results import Study
 
 NAME = "branches_mtdnn"
 JOBS = ("together", "left-out")
@@ -27,35 +23,22 @@ COMMAND = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__, f"{NAME}.jsonl")
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--tasks", default=",".join(TASKS), help="that are left out")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / f"{NAME}.jsonl"])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--report", action="store_true")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    if asked.report:
-        return report(asked.rows)
+    asked = asked_of(parser)
+    if asked.report:  # these rows stand beside those of `branches_quality`, and claim nothing of their own
+        rows = rows_of(asked.rows)
+        return report(NAME, command=COMMAND, rows=rows, claims=[], lacking=missing(runs_of(rows)))
     file = asked.rows[0]
-    runs = TogetherRuns(DATA, file.with_suffix(""), Study(file), say=lambda line: print(line, flush=True))
+    runs = TogetherRuns(DATA, file.with_suffix(""), Study(file), say=say)
     for seed in map(int, asked.seeds.split(",")):
         if "together" in asked.jobs.split(","):
             runs.together([seed])
         if "left-out" in asked.jobs.split(","):
             runs.left_out(asked.tasks.split(","), [seed])
     return None
-
-
-def report(files: list[Path]) -> None:
-    """These rows stand beside those of `branches_quality`, and claim nothing of their own."""
-    rows = [row for file in files for row in Study(file).rows]
-    for line in missing(runs_of(rows)):
-        print(f"lacking: {line}")
-    print(write_results(RESULTS, results(NAME, command=COMMAND, rows=rows, claims=[])))
 
 
 if __name__ == "__main__":

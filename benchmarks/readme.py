@@ -1,4 +1,4 @@
-"""Writes the generated parts of README and docs: measured numbers, command help, keys of the project file.
+"""Writes the generated parts of README and docs: measured numbers, command help, keys of the project file, costs.
 
     python benchmarks/readme.py            write them
     python benchmarks/readme.py --check    say what is out of date, and end with 1 if anything is
@@ -9,20 +9,25 @@ written by hand, and so is the last column of a table of keys.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path as FilePath
 
 import click
 import msgspec
 from settings import RESULTS, ROOT
 
-from polyhead import project, recipe, seq2seq_data, strategy
+from polyhead import cost, project, recipe, seq2seq_data, strategy
+from polyhead.architecture import Architecture
 from polyhead.cli.main import VERBS, commands
+from polyhead.plan import Embed, Layers, Path, Plan, merge
 from polyhead.report.results import Results, read_results
+from polyhead.sharing.lower import path_of
+from polyhead.tasks.task import Task, owner_of
 
 STRUCTS = (
     project.Project,
@@ -44,6 +49,23 @@ STRUCTS = (
     recipe.Weighting,
     recipe.Smoothing,
 )
+SHAPE = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)  # of minilm
+TOKENS, MANY = 32, 8  # of the text and tasks whose costs are shown
+WAYS: dict[str, strategy.Strategy] = {
+    "an attention pooler": strategy.Pooled(),
+    "2 private layers": strategy.Branch(layers=2),
+    "isolated": strategy.Prompted(isolated=True),
+    "joint": strategy.Prompted(),
+    "projected attention in all layers": strategy.InLayer(),
+    "projected attention in the upper half": strategy.InLayer(adapters=(strategy.Adapter(start=3),)),
+    "low rank (50) in all layers": strategy.InLayer(adapters=(strategy.Adapter(delta="low_rank", size=50),)),
+    "LoRA (8) in all layers": strategy.InLayer(adapters=(strategy.Adapter(delta="lora"),)),
+    "prefixes (8) in all layers": strategy.InLayer(adapters=(strategy.Adapter(delta="prefix"),)),
+    "scales in all layers": strategy.InLayer(adapters=(strategy.Adapter(delta="scale"),)),
+    "6 narrow layers of attention": strategy.OnTop(),
+    "1 narrow feed-forward layer": strategy.OnTop(form="feed_forward"),
+    "1 whole layer": strategy.OnTop(form="layer"),
+}
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"
 NOTHING = "Nothing was measured yet: `results/` holds no file."
@@ -58,11 +80,14 @@ def main() -> int:
     return int(bool(stale) and "--check" in sys.argv)
 
 
-def pages() -> dict[Path, str]:
+def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
     return {
         ROOT / "README.md": filled(ROOT / "README.md", {"results": lambda _: results_table()}),
         ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
+        ROOT / "docs/conditioning.md": filled(
+            ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}
+        ),
         ROOT / "docs/tasks-and-data.md": filled(
             ROOT / "docs/tasks-and-data.md",
             {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},
@@ -70,7 +95,7 @@ def pages() -> dict[Path, str]:
     }
 
 
-def filled(page: Path, parts: dict[str, Callable[[str], list[str]]]) -> str:
+def filled(page: FilePath, parts: dict[str, Callable[[str], list[str]]]) -> str:
     """The page with each part made anew; a page without the part's comments is an error."""
     text = page.read_text(encoding="utf-8")
     for name, make in parts.items():
@@ -83,7 +108,7 @@ def filled(page: Path, parts: dict[str, Callable[[str], list[str]]]) -> str:
     return text
 
 
-def results_table(folder: Path = RESULTS) -> list[str]:
+def results_table(folder: FilePath = RESULTS) -> list[str]:
     """Every claim of every results file: target, value, whether it holds; then where each file was measured."""
     if not any(folder.glob("*.json")):
         return [NOTHING]
@@ -137,6 +162,35 @@ def _help(command: click.Command, name: str) -> list[str]:
     return [f"## {name}", "", "```text", *command.get_help(context).splitlines(), "```"]
 
 
+def cost_table() -> list[str]:
+    """What one task and eight tasks of each strategy cost, counted from shapes."""
+    lines = [
+        f"| strategy | parameters of a task | MFLOP that a task adds | layers run: 1 and {MANY} tasks "
+        f"| {MANY} tasks over a plain pass |",
+        "|---|---|---|---|---|",
+    ]
+    tasks = [Task(name=f"t{i}", kind="single_label", labels=("no", "yes")) for i in range(MANY)]
+    plain = Path(nodes=(Embed(trunk=""), Layers(start=0, stop=SHAPE.layers)))
+    base = cost.flops(merge({"": plain}), SHAPE, TOKENS)
+    for told, way in WAYS.items():
+        one, many = (_plan(some, way) for some in (tasks[:1], tasks))
+        added = cost.added(one, tasks[0].name, SHAPE, TOKENS, folded=True)
+        cells = (
+            f"`{way.__struct_config__.tag}`, {told}",
+            f"{added.parameters:,}",
+            f"{added.flops / 1e6:,.1f}",
+            f"{cost.layer_evaluations(one)}, {cost.layer_evaluations(many)}",
+            f"{cost.flops(many, SHAPE, TOKENS, folded=True) / base:.2f} times",
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return [*lines, "", f"A plain pass of the trunk: {base / 1e6:.1f} MFLOP, {SHAPE.layers} layers."]
+
+
+def _plan(tasks: Sequence[Task], way: strategy.Strategy) -> Plan:
+    group = [owner_of(task) for task in tasks]
+    return merge({task.name: path_of(task, way, trunk="", shape=SHAPE, group=group) for task in tasks})
+
+
 def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
     """Key, type and default of every field; meanings are taken over from the table as it stands."""
     known = dict(re.findall(r"^\| `(\w+)` \|(?:(?:[^|]|\\\|)*\|){2} (.*?) \|$", old, re.MULTILINE))
@@ -168,13 +222,12 @@ def _type(hint: object) -> str:
     if origin is dict:
         return f"table of {_type(inside[1])}"
     if origin is tuple:
-        return (
-            f"list of {_type(inside[0])}s"
-            if inside[-1] is Ellipsis
-            else f"list of {len(inside)} {_type(inside[0])}s"
-        )
-    names = {"DataFile": "a file table", "Pooled": "a strategy table", "Training": "a training table"}
-    names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task", "Branch": "a strategy table"}
+        count = "" if inside[-1] is Ellipsis else f"{len(inside)} "
+        several = "" if typing.get_origin(inside[0]) is typing.Literal else "s"
+        return f"list of {count}{_type(inside[0])}{several}"
+    names = dict.fromkeys((one.__name__ for one in typing.get_args(strategy.Strategy)), "a strategy table")
+    names |= {"DataFile": "a file table", "Training": "a training table", "Adapter": "adapter table"}
+    names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task"}
     names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
     names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
     names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
@@ -187,13 +240,16 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value = field.default
     if value is None:
         return "not set"
-    if isinstance(value, msgspec.Struct):
+    inside = value if isinstance(value, tuple) else (value,)
+    if any(isinstance(one, msgspec.Struct) for one in inside):
         return "its own defaults"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, str):
         return f'`"{value}"`'
-    return "empty" if value == () else f"`{value}`"
+    if isinstance(value, tuple):
+        return f"`{json.dumps(value)}`" if value else "empty"
+    return f"`{value}`"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,66 @@
-"""Where benchmarks find data and leave what they make."""
+"""Where benchmarks find data and leave what they make, and what all long studies are asked and say."""
 
 from __future__ import annotations
 
+import argparse
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+from polyhead.report.results import Claim, Study, results, write_results
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("POLYHEAD_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = ROOT / "results"
 RUNS = ROOT / "runs"
+Job = TypeVar("Job")
+
+
+def study_arguments(said: str | None, rows: str) -> argparse.ArgumentParser:
+    """What a study of hours takes: where its rows are (in `runs` by default), threads, or the report alone."""
+    parser = argparse.ArgumentParser(description=said, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / rows])
+    parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
+    parser.add_argument(
+        "--report", action="store_true", help="write the results from the rows, train nothing"
+    )
+    return parser
+
+
+def asked_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """The arguments, with torch's threads set."""
+    import torch
+
+    asked = parser.parse_args()
+    if asked.threads:
+        torch.set_num_threads(asked.threads)
+    return asked
+
+
+def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
+    """Of `i/n`, every n-th job from the i-th on."""
+    number, of = map(int, part.split("/"))
+    return jobs[number - 1 :: of]
+
+
+def say(line: str) -> None:
+    """Prints at once, also into a file."""
+    print(line, flush=True)
+
+
+def rows_of(files: Iterable[Path]) -> list[dict]:
+    """The rows of all files of a study."""
+    return [row for file in files for row in Study(file).rows]
+
+
+def report(
+    name: str, *, command: str, rows: list[dict], claims: Sequence[Claim], lacking: Iterable[str]
+) -> None:
+    """Writes the results file, and prints what the study lacks and whether each claim holds."""
+    for what in lacking:
+        print(f"lacking: {what}")
+    print(write_results(RESULTS, results(name, command=command, rows=rows, claims=claims)))
+    for claim in claims:
+        held = "holds " if claim.holds else "MISSED"
+        print(f"{held}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")

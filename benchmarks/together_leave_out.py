@@ -8,17 +8,13 @@ trunks lie beside the rows (12 of 90 MB each); features of a task, 4 GB at most,
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-
-import torch
-from settings import DATA, RESULTS, RUNS
+from settings import DATA, asked_of, part_of, report, rows_of, say, study_arguments
 
 from polyhead.papers.du2020.orderings import orderings
 from polyhead.papers.du2020.study import Cell, cells_of, missing, study_table
 from polyhead.papers.together.effort import effort
 from polyhead.papers.together.leave_out import MORE, SETS, LeaveOut, Settings
-from polyhead.report.results import Claim, Study, results, write_results
+from polyhead.report.results import Claim, Study
 
 NAME = "together_leave_out"
 COMMAND = (
@@ -28,54 +24,37 @@ COMMAND = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = study_arguments(__doc__, "leave_out.jsonl")
     parser.add_argument("--part", default="1/1")
-    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "leave_out.jsonl"])
     parser.add_argument("--more", default="", help=f"also these sets: {', '.join(one.task for one in MORE)}")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--estimate", action="store_true")
-    parser.add_argument("--report", action="store_true")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
+    asked = asked_of(parser)
     if asked.report:
-        return report(asked.rows)
+        return told(rows_of(asked.rows))
     file = asked.rows[0]
     more = tuple(one for one in MORE if one.task in asked.more.split(","))
     settings = Settings(sets=(*SETS, *more))
-    runs = LeaveOut(
-        DATA, file.with_suffix(""), Study(file), settings, say=lambda line: print(line, flush=True)
-    )
-    number, of = map(int, asked.part.split("/"))
+    runs = LeaveOut(DATA, file.with_suffix(""), Study(file), settings, say=say)
     jobs = runs.jobs()
+    mine = part_of(jobs, asked.part)
     found = effort(runs)
     for one in found:
         print(f"{one.what:28s} {one.runs:4d}  {one.minutes:6.1f} min")
     minutes = sum(one.minutes for one in found)
-    print(
-        f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(jobs[number - 1 :: of])}"
-    )
+    print(f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(mine)}")
     if not asked.estimate:
-        for job in jobs[number - 1 :: of]:
-            print(job.name, flush=True)
+        for job in mine:
+            say(job.name)
             job.run()
     return None
 
 
-def report(files: list[Path]) -> None:
+def told(rows: list[dict]) -> None:
     """Rows are kept as they come; claims wait for all of them."""
-    rows = [row for file in files for row in Study(file).rows]
     found = cells_of(rows)
     lacking = missing(found)
-    for line in lacking:
-        print(f"lacking: {line}")
     claims = [] if lacking else claims_of(rows, found)
-    print(write_results(RESULTS, results(NAME, command=COMMAND, rows=rows, claims=claims)))
-    for claim in claims:
-        print(
-            f"{'holds ' if claim.holds else 'MISSED'}  {claim.id}  {claim.value:.4g} {claim.unit}  {claim.text}"
-        )
+    report(NAME, command=COMMAND, rows=rows, claims=claims, lacking=lacking)
 
 
 def claims_of(rows: list[dict], found: tuple[Cell, ...]) -> list[Claim]:

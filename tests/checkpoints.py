@@ -152,12 +152,12 @@ def trained(task="mood", *, family="Bert", frozen=2, seed=1, steps=3, name=None,
     return folder
 
 
-def classifier(task, family="Bert"):
-    """The base with a new head for the task."""
+def classifier(task, family="Bert", *, over=None):
+    """The base, or the encoder in the folder `over`, with a new head for the task."""
     form = "TokenClassification" if task == "names" else "SequenceClassification"
     labels = LABELS[task]
     return getattr(transformers, f"{family}For{form}").from_pretrained(
-        base(family),
+        over or base(family),
         num_labels=len(labels),
         id2label=dict(enumerate(labels)),
         label2id={label: i for i, label in enumerate(labels)},

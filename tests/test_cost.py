@@ -458,6 +458,8 @@ def test_ends_that_all_tasks_share_are_counted_once_for_their_owner():
     assert family == [768 * 204, 768 * 204]
     assert round((own + sum(family)) / 1e6, 1) == 12.3
     assert flops(plan, BERT, 128) == flops(eight(in_layer), BERT, 128)
+    owners = {owner.owner: owner for owner in cost_of(plan, BERT, 128).owners}
+    assert owners["family:adapters"].flops == 8 * 12 * 128 * 2 * 2 * 768 * 204
     task = added(plan, "rte", BERT, 128)
     assert task.parameters == 12 * 3 * (204**2 + 204) + 768**2 + 768 + 2 * 768 + 2
 

@@ -242,9 +242,40 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     assert shown.splitlines() == list(tree(merge(paths)))
 
 
+def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
+    """From the page's own project files, over the shape of `minilm`; the layers told below it are counted too."""
+    pytest.importorskip("torch")
+    from polyhead.architecture import Architecture
+    from polyhead.cost import layer_evaluations
+    from polyhead.plan import merge
+    from polyhead.project import strategy_of
+    from polyhead.report.tree import tree
+    from polyhead.sharing.lower import path_of
+    from polyhead.sharing.prompted import prompt_groups
+
+    page = ROOT / "docs" / "conditioning.md"
+    tasks = []
+    for block in (block for block in blocks_of(page) if (block.file or "").endswith(".toml")):
+        (tmp_path / block.file).write_text(block.body)
+        project = read_project(tmp_path / block.file)
+        tasks += [(entry.task(), strategy_of(project, entry)) for entry in project.tasks]
+    (shown,) = [b.body for b in blocks_of(page) if b.body.startswith("Embed")]
+    trunk = re.search(r"[0-9a-f]{12}", shown)[0] + "0" * 52
+    shape = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)
+    groups = prompt_groups(tasks)
+    plan = merge(
+        {
+            task.name: path_of(task, strategy, trunk=trunk, shape=shape, group=groups[task.name])
+            for task, strategy in tasks
+        }
+    )
+    assert shown.splitlines() == list(tree(plan))
+    assert f"{layer_evaluations(plan)} for\nall six tasks" in page.read_text()
+
+
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 3
+    assert len(pages) == 4
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, (
             f"{page.name} is out of date: python benchmarks/readme.py"

@@ -129,7 +129,8 @@ class Joint(Value, tag="joint", tag_field="kind"):
     `heterogeneous`: each micro-batch's task is drawn by itself (Aghajanyan et al. 2021). `batch`: one draw for all of
     an update. `dataset`: all updates of one task, then all of the next. Numbers of training are `[training]`'s:
     `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
-    scores. With `tokens` a micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
+    scores. With `head_epochs` training begins as linear probing, then fine-tuning (Kumar et al. 2022). With `tokens` a
+    micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
     ones; a single text that is longer stands alone. `steps` that are not given still count by `batch`.
     """
 
@@ -143,6 +144,10 @@ class Joint(Value, tag="joint", tag_field="kind"):
     steps: int | None = None  # updates an epoch; None: as many as read every task's examples once
     layer_dropout: float = 0.1  # inside the trunk, while it learns
     head_rate: float = 1.0  # learning rate of parts over that of the trunk
+    head_epochs: int = (
+        0  # before: parts learn alone over the frozen trunk, so that random heads do not distort it
+    )
+    head_learning_rate: float = 1e-3  # of those epochs
     smoothing: Smoothing | None = None
     validation_rows: int | None = None  # of each task, read after every epoch; None: all
     checkpointing: bool = (
@@ -159,8 +164,12 @@ class Joint(Value, tag="joint", tag_field="kind"):
             raise ConfigError(
                 "recipe.layer_dropout is a share", got=self.layer_dropout, allowed="0 to below 1"
             )
-        if not (self.head_rate > 0 and math.isfinite(self.head_rate)):
-            raise ConfigError("recipe.head_rate must be positive", got=self.head_rate)
+        for name in ("head_rate", "head_learning_rate"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"recipe.{name} must be positive", got=value)
+        if self.head_epochs < 0:
+            raise ConfigError("recipe.head_epochs is too small", got=self.head_epochs, allowed="0 or more")
         if self.sampling.kind == "all" and self.scheme != "heterogeneous":
             raise ConfigError(
                 "sampling 'all' reads every task in each update", got=self.scheme, allowed="heterogeneous"

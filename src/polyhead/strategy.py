@@ -89,7 +89,7 @@ class Branch(Value, tag="branch", tag_field="kind"):
 
 
 class Prompted(Value, tag="prompted", tag_field="kind"):
-    """Strategy `prompted` (concatenated task prompts, MTOP): trained rows before the text, and a pooler that reads them.
+    """Strategy `prompted` (concatenated task prompts, MTOP): trained rows before the text, and a pooler reading them.
 
     The tasks of one `group` stand in one input and see each other: they are one unit and are trained together. With
     `isolated` the text sees no prompt and a prompt sees the text and itself, so that tasks come and go over a frozen

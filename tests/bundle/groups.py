@@ -57,28 +57,26 @@ def draft(name, path, seed=0, probes=(), shape=SHAPE):
     return Draft(record=record, arrays=arrays, scores={"splits": {}}, probes=probes, card=f"# {name}\n")
 
 
-def group(trunk, seed=0, names=GROUP, rows=ROWS, **options):
+def family(owner, path, seed=0, shape=SHAPE):
+    """Drawn by what the family is for, so that it has the same arrays under every name."""
+    kind = "family:rows" if "prompts" in owner else "family:adapters"
+    shapes = part_arrays(path, shape, owner)
+    rng = np.random.default_rng([len(kind), seed])
+    arrays = {name: rng.standard_normal(size).astype(np.float32) for name, size in shapes.items()}
+    return FamilyDraft(family=owner, arrays=arrays)
+
+
+def group(trunk, seed=0, names=GROUP, rows=ROWS, probes=(), shape=SHAPE):
     """Drafts of the group's tasks, and their families."""
     paths = {name: prompted(name, trunk, names, rows) for name in names}
-    drafts = [draft(name, path, seed, **options) for name, path in paths.items()]
-    return drafts, [family(rows, next(iter(paths.values())), seed)] if rows else []
+    drafts = [draft(name, path, seed, probes, shape) for name, path in paths.items()]
+    return drafts, [family(rows, next(iter(paths.values())), seed, shape)] if rows else []
 
 
-def adapters(trunk, seed=0, names=ADAPTED, called=ADAPTERS, **options):
+def adapters(trunk, seed=0, names=ADAPTED, called=ADAPTERS, probes=(), shape=SHAPE):
     """Drafts of tasks with one adapter for all, and that family."""
-    drafts = [draft(name, adapted(name, trunk, called), seed, **options) for name in names]
-    return drafts, [family(called, adapted("x", trunk, called), seed)]
-
-
-def family(owner, path, seed=0, shape=SHAPE):
-    # Drawn by what the family is, so that it has the same arrays under every name.
-    first = "rows" if "prompts" in owner else "adapters"
-    arrays = drawn(path, owner, seed, shape)
-    rng = np.random.default_rng([len(first), seed])
-    return FamilyDraft(
-        family=owner,
-        arrays={n: rng.standard_normal(a.shape).astype(np.float32) for n, a in arrays.items()},
-    )
+    drafts = [draft(name, adapted(name, trunk, called), seed, probes, shape) for name in names]
+    return drafts, [family(called, adapted("x", trunk, called), seed, shape)]
 
 
 def add(root, made, *, replace=False):
@@ -87,10 +85,11 @@ def add(root, made, *, replace=False):
     return add_tasks(root, drafts, families=families, replace=replace)
 
 
-def make(root, seed=0):
-    """A bundle with all of them."""
-    trunk = write_bundle(root, golden_trunk()).digest
-    add_tasks(root, [draft("alone", plain("alone", trunk))])
-    add(root, group(trunk, seed))
-    add(root, adapters(trunk, seed))
+def make(root, seed=0, trunk=None, probes=()):
+    """A bundle with all of them, over the golden trunk or another."""
+    trunk = trunk or golden_trunk()
+    shape, digest = trunk.architecture, write_bundle(root, trunk).digest
+    add_tasks(root, [draft("alone", plain("alone", digest), seed, probes, shape)])
+    add(root, group(digest, seed, probes=probes, shape=shape))
+    add(root, adapters(digest, seed, probes=probes, shape=shape))
     return Bundle.open(root)

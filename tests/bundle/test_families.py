@@ -1,5 +1,6 @@
 """Arrays that tasks share: written, read, checked, and bundles without them as they always were."""
 
+import hashlib
 import json
 
 import msgspec
@@ -195,6 +196,17 @@ def test_a_bundle_whose_needs_are_not_met_is_refused_with_task_owner_and_digests
     # each task that is hit is named by itself, and only they
     hit = {error.path.parent.parent.name for error in unchecked.touched()}
     assert hit == (set(ADAPTED) if owner == ADAPTERS else set(GROUP))
+
+
+def test_a_forged_path_that_the_family_does_not_fit_is_refused_when_it_is_read(bundle):
+    path = bundle.root / "tasks/sad/v0001/task.json"
+    edit(path, lambda t: t["path"]["nodes"][0]["prompts"][0].update(rows=4))
+    record = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit(bundle.root / "bundle.json", lambda b: b["tasks"]["sad"].update(record=record))
+    forged = Bundle.open(bundle.root)
+    with pytest.raises(CorruptFile, match="does not fit the arrays that it needs"):
+        forged.others("sad")
+    assert set(forged.others("glad")) == set(bundle.others("glad"))
 
 
 def test_a_family_or_task_that_is_gone_is_told(bundle):

@@ -9,11 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from bundle.test_models import draft
 from bundle.test_write import contents
 from disk import FullDisk, run_forking
 from polyhead.bundle import files
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
+from polyhead.bundle.model_write import add_model
+from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
@@ -274,6 +277,49 @@ def test_clashing_names_are_refused_and_both_bundles_are_named(two, tmp_path, na
             act()
         assert str(two[0].root) in str(caught.value) and str(other.root) in str(caught.value)
         assert ("case" in str(caught.value)) == (name == "A")
+    assert not (tmp_path / "made").exists()
+
+
+def owning(root, name, trunk=TRUNK):
+    """A bundle of one task, which owns its model."""
+    add_model(write_bundle(root, trunk).root, draft(name))
+    return Bundle.open(root)
+
+
+def test_tasks_that_own_their_models_come_along_from_over_any_trunk(two, tmp_path):
+    """They used to be left behind: a bundle of both sorts, one of another trunk, and one that has no model."""
+    both = merge_bundles(tmp_path / "both", two)
+    add_model(both.root, draft("brief"))
+    other = owning(tmp_path / "other", "short", tiny_trunk(seed=9))
+    for place, sources in enumerate(itertools.permutations([both, other])):
+        made = merge_bundles(tmp_path / str(place), sources)
+        made.verify()
+        assert list(made.tasks) == ["a", "a-b"] and made.digest == two[0].digest
+        assert set(Models(made.root).lines) == {"brief", "short"}
+        for name, source in (("brief", both), ("short", other)):
+            inside = f"models/{name}/v0001"
+            assert contents(made.root / inside) == contents(source.root / inside)
+    some = merge_bundles(tmp_path / "some", [both], tasks={0: ["a", "brief"]})
+    assert list(some.tasks) == ["a"] and set(Models(some.root).lines) == {"brief"}
+    alone = merge_bundles(tmp_path / "alone", [other, owning(tmp_path / "third", "third")])
+    assert not alone.tasks and alone.digest == other.digest
+    assert set(Models(alone.root).lines) == {"short", "third"}
+    plain = merge_bundles(tmp_path / "plain", two)
+    assert not (plain.root / "models.json").exists() and not (plain.root / "models").exists()
+
+
+def test_models_whose_names_clash_or_whose_files_were_touched_are_not_merged(two, tmp_path):
+    for name in ("a", "A"):
+        with pytest.raises(BadName, match="tasks add --as") as caught:
+            merge_bundles(tmp_path / "made", [two[0], owning(tmp_path / f"{name}-", name)])
+        assert str(two[0].root) in str(caught.value) and str(tmp_path / f"{name}-") in str(caught.value)
+    brief = owning(tmp_path / "brief", "brief")
+    with pytest.raises(UnknownTask, match="nobody"):
+        merge_bundles(tmp_path / "made", [two[0], brief], tasks={1: ["nobody"]})
+    file = brief.root / "models/brief/v0001/model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptFile, match=r"model\.safetensors"):
+        merge_bundles(tmp_path / "made", [two[0], brief])
     assert not (tmp_path / "made").exists()
 
 

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 
 from disk import FullDisk
-from polyhead.bundle.models import (
-    HASHED,
-    LIST,
-    MODELS,
-    ModelDraft,
-    Models,
-    add_model,
-    model_names,
-    remove_model,
-)
+from polyhead.bundle.merge import copy_models, models_added
+from polyhead.bundle.model_write import ModelDraft, add_model, remove_models, set_models
+from polyhead.bundle.models import HASHED, LIST, MODELS, Models, model_names, old_models_touched
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownFormat, UnknownTask
@@ -77,7 +70,7 @@ def test_a_bundle_without_models_has_none(root):
     with pytest.raises(UnknownTask):
         Models(root).data("brief")
     with pytest.raises(UnknownTask):
-        remove_model(root, "brief")
+        remove_models(root, ["brief"])
 
 
 def test_a_new_version_takes_the_place_of_the_old(root):
@@ -88,7 +81,7 @@ def test_a_new_version_takes_the_place_of_the_old(root):
     assert add_model(root, draft(generation=b'{"a": 1}'), replace=True) == "v0002"
     assert Models(root).data("brief").generation == b'{"a": 1}'
     assert old.data("brief").generation == b"{}"  # an open one goes on reading what was live
-    remove_model(root, "brief")
+    remove_models(root, ["brief"])
     assert model_names(root) == [] and not (root / MODELS / "brief").exists()
 
 
@@ -129,6 +122,112 @@ def test_a_full_disk_leaves_the_state_before(root, tmp_path, monkeypatch):
         Models(copy).data("brief")
     assert failing > 12
     assert Models(copy).data("brief").generation == b'{"a": 1}'
+
+
+def test_an_older_version_is_brought_back_and_the_newer_one_again(root):
+    add_model(root, draft())
+    add_model(root, draft(generation=b'{"a": 1}'), replace=True)
+    newer = (root / LIST).read_bytes()
+    for version, generation in (("v0001", b"{}"), ("v0002", b'{"a": 1}')):
+        set_models(root, {"brief": version})
+        assert Models(root).data("brief").generation == generation
+        assert Models(root).versions("brief") == ["v0001", "v0002"]
+    assert (root / LIST).read_bytes() == newer
+    with pytest.raises(BundleError, match="v0007"):
+        set_models(root, {"brief": "v0007"})
+    with pytest.raises(UnknownTask):
+        set_models(root, {"nobody": "v0001"})
+
+
+def test_an_older_version_that_was_touched_is_found_and_not_brought_back(root):
+    add_model(root, draft())
+    add_model(root, draft(), replace=True)
+    assert list(old_models_touched(root)) == []
+    file = root / MODELS / "brief" / "v0001" / "config.json"
+    file.write_bytes(b"{}")
+    assert [error.path for error in old_models_touched(root)] == [file]
+    assert list(Models(root).touched()) == []
+    with pytest.raises(CorruptFile, match=r"config\.json"):
+        set_models(root, {"brief": "v0001"})
+    assert Models(root).version("brief") == "v0002"
+
+
+def test_models_are_copied_byte_for_byte_or_under_another_name(root, tmp_path):
+    """The trunks differ: a model reads none."""
+    other = write_bundle(tmp_path / "other", tiny_trunk(seed=3)).root
+    add_model(root, draft())
+    add_model(root, draft(generation=b'{"a": 1}'), replace=True)
+    assert copy_models(Models(root), {"brief": "brief"}, other) == {"brief": "v0001"}
+    assert files_of(other / MODELS / "brief" / "v0001") == files_of(root / MODELS / "brief" / "v0002")
+    assert copy_models(Models(root), {"brief": "Short"}, other) == {"Short": "v0001"}
+    copied = Models(other)
+    assert (
+        copied.tasks["Short"].name == "Short" and copied.data("Short").digest == copied.data("brief").digest
+    )
+    assert list(copied.touched()) == []
+    with pytest.raises(BadName, match="already"):
+        copy_models(Models(root), {"brief": "short"}, other)
+    assert copy_models(Models(root), {"brief": "brief"}, other, replace=True) == {"brief": "v0002"}
+    with pytest.raises(BundleError, match="itself"):
+        copy_models(Models(root), {"brief": "brief"}, root, replace=True)
+    with pytest.raises(UnknownTask):
+        copy_models(Models(root), {"nobody": "nobody"}, other)
+
+
+@pytest.mark.parametrize("file", [*HASHED, "task.json"])
+def test_a_model_that_was_touched_is_not_copied(root, tmp_path, file):
+    other = write_bundle(tmp_path / "other", tiny_trunk()).root
+    add_model(root, draft())
+    path = root / MODELS / "brief" / "v0001" / file
+    path.write_bytes(path.read_bytes() + b" ")
+    before = files_of(other)
+    with pytest.raises(CorruptFile, match=file):
+        copy_models(Models(root), {"brief": "brief"}, other)
+    assert files_of(other) == before and not (other / MODELS / "brief").exists()
+
+
+def test_several_models_are_copied_or_none(root, tmp_path, monkeypatch):
+    add_model(root, draft())
+    add_model(root, draft("other"))
+    failing, both = 0, {"brief": "brief", "other": "other"}
+    while True:
+        failing += 1
+        target = write_bundle(tmp_path / str(failing), tiny_trunk()).root
+        before = files_of(target)
+        with monkeypatch.context() as patch:
+            FullDisk(patch, failing)
+            try:
+                copy_models(Models(root), both, target)
+                break
+            except BundleError as error:
+                assert "disk is full" in str(error)
+        if set(model_names(target)) != {"brief", "other"}:  # else the last flush alone failed
+            assert files_of(target) == before, failing
+    assert failing > 30 and list(Models(target).touched()) == []
+
+
+def test_models_that_were_added_go_again_when_what_follows_fails(root, tmp_path):
+    other = write_bundle(tmp_path / "other", tiny_trunk()).root
+    add_model(root, draft())
+    before = files_of(other)
+    with pytest.raises(RuntimeError), models_added(Models(root), {"brief": "brief"}, other) as added:
+        assert added == {"brief": "v0001"} == {"brief": Models(other).version("brief")}
+        raise RuntimeError
+    assert model_names(other) == [] and not (other / MODELS).exists()
+    assert set(files_of(other)) == {*before, LIST}
+
+
+def test_what_a_killed_removal_left_is_removed_with_the_next_change(root, tmp_path):
+    """Killed after models.json was replaced, before the folder was gone: its next version would not be the first."""
+    add_model(root, draft())
+    left = shutil.copytree(root / MODELS / "brief", tmp_path / "left")
+    remove_models(root, ["brief"])
+    assert not (root / MODELS).exists()
+    shutil.copytree(left, root / MODELS / "brief")
+    add_model(root, draft("other"))
+    assert {entry.name for entry in (root / MODELS).iterdir()} == {"other"}
+    shutil.copytree(left, root / MODELS / "brief")
+    assert add_model(root, draft()) == "v0001"
 
 
 @pytest.mark.parametrize("file", [*HASHED, "task.json"])

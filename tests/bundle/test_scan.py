@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import tokenizers
 
+from polyhead.bundle.owners import owner_named
 from polyhead.bundle.scan import (
     apart,
     group_of,
     groups,
     merged,
     over,
-    owner_named,
     pairs,
     scanned,
     shared,

@@ -57,6 +57,16 @@ def test_runs_are_found_in_the_results_folder(rows, tmp_path):
     assert "3 seeds" in run(*PAPER, "table1", cwd=tmp_path).out
 
 
+def test_runs_may_stand_in_several_files(rows, tmp_path):
+    """As processes that share a study leave them."""
+    found = json.loads(rows.read_text())["rows"]
+    parts = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    for i, part in enumerate(parts):
+        part.write_text("".join(json.dumps(row) + "\n" for row in found[i::2]))
+    together = run(*PAPER, "table1", "--rows", parts[0], "--rows", parts[1])
+    assert together.code == 0 and together.out == run(*PAPER, "table1", "--rows", rows).out
+
+
 def test_table1_marks_what_is_near_the_best(rows):
     lines = run(*PAPER, "table1", "--rows", rows, "--statistic", "mean").out.splitlines()
     printed = next(line for line in lines if line.startswith("L = 5 "))

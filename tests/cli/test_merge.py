@@ -8,10 +8,21 @@ import shutil
 import msgspec
 import pytest
 
-from bundle.test_merge import LAYERS_APART, LAYERS_MERGED, TASKS, TEXTS, TRUNK, deepened, path_of, single
+from bundle.test_merge import (
+    LAYERS_APART,
+    LAYERS_MERGED,
+    TASKS,
+    TEXTS,
+    TRUNK,
+    deepened,
+    owning,
+    path_of,
+    single,
+)
 from bundle.test_write import contents
 from cli.commands import run
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.models import model_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.isolation import checked
@@ -193,6 +204,27 @@ def test_a_task_without_probes_is_not_said_to_be_proven(alone, tmp_path):
     assert "without probes" in done.out
 
 
+def test_tasks_that_own_their_models_are_merged_and_said_to_be_files(alone, tmp_path):
+    """By hand: what reads the trunk is counted and proven as before; a bundle of models alone has nothing to draw."""
+    made = owning(tmp_path / "models", "brief", tiny_trunk(seed=7)).root
+    done = run("merge", tmp_path / "made", alone / "a", made, "--json", tmp_path / "told.json")
+    assert done.code == 0, done.err
+    row = [str(made), "-", "-", "float32", "0", "every file"]
+    assert rows_after(done, "Proof")[1] == ["brief", *row]
+    assert "own their models, which are equal by the bytes of their files: brief" in done.out
+    assert "without probes" not in done.out
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert told["separate"] == told["merged"] and told["merged"]["layer_evaluations"] == 3
+    assert told["tasks"][1]["tap"] is None and list(told["certificate"]["after"]) == ["a"]
+    assert model_names(tmp_path / "made") == ["brief"] and not checked(tmp_path / "made").findings
+    assert set(Session(tmp_path / "made").tasks) == {"a", "brief"}
+    only = run("merge", tmp_path / "only", f"{tmp_path / 'made'}:brief")
+    assert only.code == 0 and "Plan" not in only.out and model_names(tmp_path / "only") == ["brief"], only.err
+    run("merge", tmp_path / "clash", alone / "a", made, f"{tmp_path / 'made'}:brief").refuses(
+        "BadName", "brief"
+    )
+
+
 def test_one_bit_that_differs_in_the_merged_bundle_is_found_and_nothing_is_written(
     alone, tmp_path, monkeypatch
 ):
@@ -217,7 +249,7 @@ def test_answers_that_change_beside_other_tasks_are_found(alone, tmp_path, monke
 
     def shifted(self, inputs, *, tasks=None, words=None):
         found = predict(self, inputs, tasks=tasks, words=words)
-        if len(self.records) > 1 and tasks is None:
+        if len(tasks) > 1:
             answers = {**found[0].answers, "a-b": {"value": 0.25}}
             found[0] = msgspec.structs.replace(found[0], answers=answers)
         return found

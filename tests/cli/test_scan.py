@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
+import adapters
 import checkpoints
 from cli.commands import run
 
@@ -100,6 +101,41 @@ def test_the_next_command_can_be_typed_where_folders_have_spaces(folders, tmp_pa
     done = run("scan", *names)
     words = shlex.split(line_of(done, "next: polyhead import"))
     assert words[4:] == [str(names[1]), str(names[2]), "--base", str(names[0])]
+
+
+def test_what_import_will_do_with_adapters_is_told_and_the_next_command_does_it(tmp_path):
+    for seed, name in enumerate(("mood", "names")):
+        adapters.adapter(tmp_path / name, name, layers=(2, 3), seed=seed)
+    adapters.adapter(tmp_path / "biases", bias="all")
+    folders = [tmp_path / name for name in ("mood", "names", "biases")]
+    done = run("scan", *folders, "--json", tmp_path / "told.json")
+    assert done.code == 0, done.err
+    said = "LoRA, rank 2 on attention.query, attention.value of layers 3 to 4"
+    assert f"{folders[0]} ({said}): import runs the trunk's layers" in done.out
+    assert line_of(done, "biases cannot be imported", "'bias'", "merge_and_unload")
+    tree = [line.strip("└├─│ ") for line in done.out.splitlines()]
+    assert "Layers 1 to 2  [3 tasks]" in tree  # the base is drawn too
+    assert any(line.startswith("mood") and "Layers 3 to 4 with lora 2 of task:mood" in line for line in tree)
+    told = json.loads((tmp_path / "told.json").read_text())
+    assert [model["adapter"] for model in told["models"]] == [said, said, ""]
+    words = shlex.split(line_of(done, "next: polyhead import"))
+    assert words[4:] == [str(folders[0]), str(folders[1]), "--base", str(checkpoints.base())]
+    imported = run("import", tmp_path / "bundle", *words[4:])
+    assert imported.code == 0, imported.err
+    assert f"mood: {said}, in the trunk's layers" in imported.out
+    (row,) = run("predict", tmp_path / "bundle", stdin="anna wants a refund\n").rows
+    assert set(row["answers"]) == {"mood", "names"}
+    assert (row["receipt"]["passes"], row["receipt"]["layers"]) == (1, told["merged"]["layers"])
+    assert run("inspect", tmp_path / "bundle", "--verify").code == 0
+
+
+def test_adapters_alone_that_cannot_be_imported_are_told(tmp_path):
+    adapters.adapter(tmp_path / "biases", bias="all")
+    done = run("scan", tmp_path / "biases")
+    assert done.code == 0, done.err
+    assert "biases cannot be imported" in done.out
+    adapters.change(tmp_path / "biases", base_model_name_or_path="someone/some-encoder")
+    run("scan", tmp_path / "biases").refuses("some-encoder", "--base")
 
 
 def test_checkpoints_that_share_nothing_say_so():

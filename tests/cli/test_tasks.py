@@ -6,8 +6,11 @@ import shutil
 
 import pytest
 
+from bundle.test_models import draft
 from cli.commands import SOURCE, run, shell
 from engine.test_isolation import BY_NAME, add, certificates, flip, mood, tree
+from polyhead.bundle.model_write import add_model
+from polyhead.bundle.models import Models, model_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
@@ -244,6 +247,127 @@ def test_unknown_names_and_folders_are_refused(bundle, other, tmp_path):
     write_bundle(tmp_path / "empty", Bundle.open(bundle).trunk())
     run("tasks", "add", bundle, tmp_path / "empty").refuses("has no task", code=2)
     assert tree(bundle) == before and not (tmp_path / "certificates").exists()
+
+
+@pytest.fixture
+def writers(tmp_path):
+    """A bundle with a task on its trunk and one with a model, and another, of another trunk, with two models."""
+    trunk = tiny_trunk(seed=3)
+    write_bundle(tmp_path / "one", tiny_trunk())
+    add(tmp_path / "one", mood("mood"), seed=4, trunk=tiny_trunk())
+    add_model(tmp_path / "one", draft("brief"))
+    write_bundle(tmp_path / "two", trunk)
+    add_model(tmp_path / "two", draft("brief", generation=b'{"a": 1}'))
+    add_model(tmp_path / "two", draft("short"))
+    return tmp_path / "one", tmp_path / "two"
+
+
+def test_tasks_that_own_their_models_are_added(writers):
+    one, two = writers
+    done = run("tasks", "add", one, two, "short")
+    assert done.code == 0 and "added short (v0001)" in done.out and "nothing to prove" in done.out
+    assert (one / "models/short/v0001/model.safetensors").read_bytes() == (
+        two / "models/short/v0001/model.safetensors"
+    ).read_bytes()
+    found = told(run("tasks", "add", one, two, "brief", "--as", "brief-2", "--json", "-"))
+    assert (found["certificate"], found["models"]) == (None, {"brief-2": [None, "v0001"]})
+    assert Models(one).data("brief-2").generation == b'{"a": 1}'
+    run("tasks", "add", one, two).refuses("BadName", "brief")
+    run("tasks", "add", one, two, "short", "--as", "mood").refuses("BadName", "'mood' already")
+    assert set(told(run("tasks", "list", one, "--json", "-"))["tasks"]) == {
+        "mood",
+        "brief",
+        "short",
+        "brief-2",
+    }
+    assert run("tasks", "verify", one).code == 0
+
+
+def test_both_sorts_of_tasks_are_added_or_none(writers, tmp_path):
+    """The task of the trunk is refused after the models were copied: they go again."""
+    one, two = writers
+    run("tasks", "add", two, one, "mood").refuses("WrongTrunk")
+    run("tasks", "remove", two, "brief")
+    run("tasks", "add", two, one).refuses("WrongTrunk")
+    assert model_names(two) == ["short"] and not (two / "models/brief").exists()
+    write_bundle(tmp_path / "new", tiny_trunk())
+    done = run("tasks", "add", tmp_path / "new", one)
+    assert done.code == 0 and "added mood (v0001)" in done.out and "added brief (v0001)" in done.out
+    assert "certificates/0001-add.json" in done.out
+
+
+def test_a_model_is_updated_and_rolled_back(writers):
+    one, two = writers
+    before = (one / "bundle.json").read_bytes()
+    done = run("tasks", "update", one, two, "brief")
+    assert done.code == 0 and "updated brief: v0001 -> v0002" in done.out
+    assert Models(one).data("brief").generation == b'{"a": 1}'
+    assert (
+        "updated brief: v0002 -> v0003"
+        in run("tasks", "update", one, two, "brief", "--from-name", "short").out
+    )
+    assert "v0003 -> v0002" in run("tasks", "rollback", one, "brief").out
+    assert "v0002 -> v0001" in run("tasks", "rollback", one, "brief").out
+    run("tasks", "rollback", one, "brief").refuses("no version before v0001")
+    assert Models(one).data("brief").generation == b"{}"
+    found = told(run("tasks", "rollback", one, "brief", "v0003", "--json", "-"))
+    assert found["models"] == {"brief": ["v0001", "v0003"]}
+    assert "live already" in run("tasks", "rollback", one, "brief", "v0003").out
+    run("tasks", "rollback", one, "brief", "v0009").refuses("v0009", "v0001, v0002, v0003")
+    assert told(run("tasks", "list", one, "--json", "-"))["tasks"]["brief"]["versions"] == [
+        "v0001",
+        "v0002",
+        "v0003",
+    ]
+    assert (one / "bundle.json").read_bytes() == before
+
+
+def test_a_model_is_no_version_of_a_task_that_reads_the_trunk(writers):
+    one, two = writers
+    before = tree(one)
+    run("tasks", "update", one, two, "mood", "--from-name", "short").refuses("BundleError", "tasks add --as")
+    run("tasks", "update", two, one, "brief", "--from-name", "mood").refuses("owns its model", str(one))
+    run("tasks", "update", one, two, "brief", "--from-name", "nobody").refuses("UnknownTask", "nobody")
+    run("tasks", "update", one, two, "nobody", "--from-name", "brief").refuses("UnknownTask", "nobody")
+    assert tree(one) == before
+
+
+def test_models_are_updated_and_rolled_back_several_at_once_and_apart_from_others(writers):
+    one, two = writers
+    add_model(one, draft("short"))
+    run("tasks", "update", one, two, "brief", "mood").refuses("call of their own", "brief", code=2)
+    run("tasks", "rollback", one, "mood", "brief").refuses("call of their own", code=2)
+    assert run("tasks", "update", one, two, "brief", "short", "--from-name", "brief=short").code == 2
+    swapped = ["--from-name", "brief=short", "--from-name", "short=brief"]
+    done = run("tasks", "update", one, two, "brief", "short", *swapped)
+    assert "updated brief: v0001 -> v0002" in done.out and "updated short: v0001 -> v0002" in done.out
+    assert (
+        Models(one).data("short").generation == b'{"a": 1}' and Models(one).data("brief").generation == b"{}"
+    )
+    done = run("tasks", "rollback", one, "brief", "short")
+    assert done.out.count("v0002 -> v0001") == 2
+    run("tasks", "rollback", one, "brief", "short").refuses("no version before v0001")
+    assert Models(one).version("brief") == "v0001"
+
+
+def test_models_and_tasks_are_removed_together_and_unknown_names_remove_nothing(writers):
+    one, _ = writers
+    run("tasks", "remove", one, "brief", "nobody").refuses("UnknownTask", "nobody", "brief, mood")
+    assert model_names(one) == ["brief"]
+    found = told(run("tasks", "remove", one, "brief", "mood", "--json", "-"))
+    assert found["models"] == {"brief": ["v0001", None]}
+    assert found["certificate"]["changed"] == {"mood": ["v0001", None]}
+    assert told(run("tasks", "list", one, "--json", "-"))["tasks"] == {}
+
+
+def test_an_old_version_of_a_model_that_was_touched_is_found(writers):
+    one, two = writers
+    run("tasks", "update", one, two, "brief")
+    assert run("tasks", "verify", one).code == 0
+    flip(one / "models/brief/v0001/tokenizer.json", 3)
+    done = run("tasks", "verify", one)
+    assert done.code == 1 and "DIFFERS  models/brief/v0001/tokenizer.json" in done.out
+    run("tasks", "rollback", one, "brief").refuses("CorruptFile", "v0001/tokenizer.json")
 
 
 def test_verify_names_what_was_touched_and_ends_with_1(bundle, tmp_path):

@@ -27,15 +27,11 @@ CHOICES |= {
     "prompted-isolated-long": Prompted(isolated=True, rows=5, hidden=8),
 }
 ADAPTERS = {
-    "attention": Adapter(size=6, heads=2),
     "attention-upper-untied": Adapter(size=6, heads=3, start=1, tied=False, gelu="after"),
     "attention-ends": Adapter(size=6, heads=2, share="ends"),
     "attention-all": Adapter(size=6, heads=2, share="all"),
-    "attention-serial": Adapter(size=6, heads=2, serial=True),
     "low-rank": Adapter(delta="low_rank", size=3, gelu="inside"),
-    "feed-forward": Adapter(delta="feed_forward", size=4),
     "scale": Adapter(delta="scale"),
-    "bottleneck": Adapter(delta="bottleneck", size=4),
     "prefix": Adapter(delta="prefix", size=3),
     "lora": Adapter(delta="lora", size=2),
 }
@@ -46,7 +42,9 @@ CHOICES |= {
         positions="attention",
         hidden=0,
     ),
-    "in-layer-shared-pooler": InLayer(adapters=(ADAPTERS["attention"],), pooler="shared", positions="mean"),
+    "in-layer-shared-pooler": InLayer(
+        adapters=(Adapter(size=6, heads=2, serial=True),), pooler="shared", positions="mean"
+    ),
     "on-top-attention": OnTop(width=8, heads=2, layers=3),
     "on-top-feed-forward": OnTop(form="feed_forward", width=6, positions="mean"),
     "on-top-alone": OnTop(width=8, heads=2, layers=1, residual=False, positions="attention"),

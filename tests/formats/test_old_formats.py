@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from formats.write_families import ADAPTERS, PATHS, POOLER, ROWS, arrays
+from formats.write_families import write as write_families
 from formats.write_v1 import golden_part, golden_record, golden_trunk, write
 from polyhead.bundle.format import FORMAT
 from polyhead.bundle.read import Bundle
@@ -61,3 +63,37 @@ def test_bundle_written_today_has_the_files_and_keys_of_the_golden_one(tmp_path)
 
 def _keys(text):
     return sorted(line.split(":")[0] for line in text.splitlines() if ":" in line)
+
+
+SHARING = Path(__file__).parent / "families"
+PREFIXES = {
+    "glad": "048748251f8b49a7bd59779dd0430bf7ba1fd0f4269baee36d1f1ad06b27178f",
+    "sad": "048748251f8b49a7bd59779dd0430bf7ba1fd0f4269baee36d1f1ad06b27178f",
+    "long": "157dd0fb76b747ed393ee2541014441180b205862822b2e4ec48a6a0d41e37a1",
+    "short": "3e23a1addc986a4dc7cb857309862ae94f43a80a1f9597af5da8a57029cc31ea",
+}
+
+
+def test_golden_bundle_with_families_is_whole_and_says_what_it_said():
+    bundle = Bundle.open(SHARING)
+    bundle.verify()
+    assert {name: record.prefix for name, record in bundle.tasks.items()} == PREFIXES
+    assert bundle.groups() == [frozenset({"glad", "sad"})]
+    starts = {f"task:{name}": 100 * place for place, name in enumerate(PATHS)}
+    starts |= {ROWS: 500, ADAPTERS: 600, POOLER: 700}
+    for name, make in PATHS.items():
+        path = make(name, bundle.digest)
+        assert bundle.tasks[name].path == path
+        owners = {f"task:{name}": bundle.part(name), **bundle.others(name)}
+        assert len(owners) == 3
+        for owner, found in owners.items():
+            for key, array in found.items():
+                np.testing.assert_allclose(array, arrays(path, owner, starts[owner])[key], atol=1e-6)
+
+
+def test_bundle_with_families_written_today_has_the_files_and_keys_of_the_golden_one(tmp_path):
+    today = write_families(tmp_path / "today").root
+    names = [{str(p.relative_to(root)) for p in root.rglob("*.*")} for root in (today, SHARING)]
+    assert names[0] - {".lock"} == names[1] - {".lock"} and len(names[1]) > 25
+    for name in sorted(name for name in names[1] if name.endswith(".json")):
+        assert _keys((today / name).read_text()) == _keys((SHARING / name).read_text()), name

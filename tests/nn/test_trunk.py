@@ -226,6 +226,8 @@ def test_layers_computed_again_have_the_gradients_of_the_deltas_too(data, batch)
     for learns in (True, False):
         trunk, found = Trunk.from_data(data, dropout=0.3).train(learns), []
         trunk.requires_grad_(learns)
+        runs = []
+        trunk.layers[1].register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
         for again in (False, True):
             generator = torch.Generator().manual_seed(0)
             deltas = Deltas(
@@ -239,6 +241,7 @@ def test_layers_computed_again_have_the_gradients_of_the_deltas_too(data, batch)
             found.append([out, *gradients])
         assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
         assert all(gradient.abs().sum() > 0 for gradient in found[0])
+        assert len(runs) == 1 + 2
 
 
 # isolated prompts

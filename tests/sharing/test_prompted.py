@@ -69,6 +69,12 @@ def test_tasks_that_are_answered_by_words_read_the_texts_words_among_the_group(t
         paths_of(trunk, APART, "names")
 
 
+@pytest.mark.parametrize("change", [{"shared": 1}, {"shift": True}], ids=str)
+def test_isolated_prompts_have_no_rows_beside_them_and_move_no_text(change):
+    with pytest.raises(ConfigError, match="see no other rows than the text"):
+        Prompted(isolated=True, **change)
+
+
 def test_groups_hold_their_own_tasks_in_order_and_isolated_ones_none():
     strategies = [Prompted(group="a"), Pooled(), Prompted(group="b"), Prompted(group="a"), APART]
     tasks = [TASKS[name] for name in ("urgency", "names", "mood", "topics", "same")]

@@ -17,8 +17,8 @@ from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import train_together
 from polyhead.train.live import bonds_of, units_of
 from polyhead.train.prepare import prepare
-from polyhead.train.prompts import donor, frequent_tokens, start_prompts
 from polyhead.train.run import train_project
+from polyhead.train.starts import donor, frequent_tokens, start_parts
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=3e-3, batch=4)
@@ -138,7 +138,7 @@ def _one_batch(course, task):
 
 def test_frequent_tokens_are_words_of_the_task_and_fill_the_prompt(home):
     course = course_of(home, Prompted(hidden=6, init="frequent", rows=3))
-    start_prompts(course)
+    start_parts(course)
     words = course.data.arrays["embeddings.word.weight"]
     for name, prepared in course.prepared.items():
         ids = {int(i) for e in course.tokeniser.encode(prepared.train.examples.inputs) for i in e.ids}
@@ -154,7 +154,7 @@ def test_donors_give_prompt_and_pooler_but_not_the_head(home):
     course = course_of(home, strategy)
     drawn = bytes_of(course.module.model.parts["mood"].state_dict())
     trunk = bytes_of(course.module.model.trunk.to_arrays())
-    start_prompts(course)
+    start_parts(course)
     expected = donor(course, course.prepared["mood"], strategy, None)
     found = bytes_of(course.module.model.parts["mood"].state_dict())
     assert found["head.output.weight"] == drawn["head.output.weight"]
@@ -174,3 +174,26 @@ def test_a_trunk_that_learns_with_them_is_a_bundle_that_answers(home, tmp_path, 
     assert bundle.digest == outcome.trunk != outcome.learned_from
     answers = Session(bundle).predict([("where is my order?",)])
     assert set(answers[0].answers) == set(NAMES)
+
+
+def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypatch):
+    """What the first joint update starts from is what a frozen run of the same epochs, rate and seed gives."""
+    from polyhead.train import joint
+
+    strategy = Pooled(layers="last", positions="mean")
+    probing = course_of(home, strategy, epochs=3, patience=3, learning_rate=1e-2).learn().arrays
+    recipe = msgspec.structs.replace(ONE_TASK, head_epochs=3, head_learning_rate=1e-2, layer_dropout=0.0)
+    course, seen = course_of(home, strategy, frozen=False, recipe=recipe), {}
+
+    def devices(place, loss, **kwargs):
+        if not course.module.model.trunk.training and loss is course.loss:
+            seen.update(
+                {name: bytes_of(part.state_dict()) for name, part in course.module.model.parts.items()}
+            )
+        return real(place, loss, **kwargs)
+
+    real = joint.devices_of
+    monkeypatch.setattr(joint, "devices_of", devices)
+    learned = course.learn()
+    assert seen == {name: bytes_of(arrays) for name, arrays in probing.items()}
+    assert learned.data.digest != course.data.digest

@@ -7,6 +7,7 @@ pytest.importorskip("transformers")
 
 import torch
 
+import adapters
 import checkpoints
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound
 from polyhead.train.scanning import scan_folders
@@ -99,6 +100,41 @@ def test_a_merged_adapter_is_told_from_full_fine_tuning(tmp_path):
     assert not high.is_low_rank
     assert high.rank > high.allowed == 4
     assert [found.with_base.layers for found in scan.models] == [0, 0]
+
+
+def test_an_adapter_runs_as_its_base_does_up_to_its_first_matrices(tmp_path):
+    """No base is needed: the adapter names it. A third, of a whole model, shares what both leave as it is."""
+    for name, layers in (("low", range(4)), ("high", (2, 3))):
+        adapters.adapter(tmp_path / name, layers=layers)
+    folders = names(tmp_path / "low", tmp_path / "high", checkpoints.trained("mood", frozen=1))
+    scan = scan_folders(folders)
+    assert scan.base.name == str(checkpoints.base())
+    assert [found.with_base.layers for found in scan.models] == [0, 2, 1]
+    assert [pair.layers for pair in scan.pairs] == [0, 0, 1]
+    (group,) = scan.groups
+    assert (group.trunk, group.depth, list(group.taps.values())) == (scan.base.name, 4, [0, 2, 1])
+    assert [found.adapter for found in scan.models] == [
+        "LoRA, rank 2 on attention.query, attention.value of layers 1 to 4",
+        "LoRA, rank 2 on attention.query, attention.value of layers 3 to 4",
+        "",
+    ]
+    assert (scan.apart.layers, scan.merged.layers) == (12, 4 + 4 + 4 - 1)
+    assert not any(found.refused for found in scan.models)
+
+
+def test_an_adapter_that_cannot_be_imported_says_why_and_the_rest_is_compared(tmp_path):
+    adapters.adapter(tmp_path / "biases", bias="all")
+    adapters.adapter(tmp_path / "stranger", base=checkpoints.base(seed=5))
+    folder = checkpoints.trained("mood", frozen=1)
+    scan = scan_folders(
+        names(tmp_path / "biases", tmp_path / "stranger", folder), base=str(checkpoints.base())
+    )
+    biases, stranger, other = scan.models
+    assert "'bias'" in biases.refused
+    assert f"its base {checkpoints.base(seed=5)}" in stranger.refused
+    assert (other.refused, other.with_base.layers) == ("", 1)
+    assert list(scan.encoders) == [str(folder)] and scan.pairs == ()
+    assert scan.apart.layers == scan.merged.layers == 4
 
 
 def test_an_encoder_without_a_readable_head_is_compared_all_the_same():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path as FilePath
 
@@ -22,6 +21,7 @@ from polyhead.bundle.owners import (
     titled,
     unread,
 )
+from polyhead.bundle.versions import versions_in
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 
@@ -33,9 +33,7 @@ def versions(root: FilePath, name: str) -> list[str]:
 
 def on_disk(root: FilePath, owner: str) -> list[str]:
     """Versions of a task or family on disk, oldest first, the live one included."""
-    folder = root.joinpath(*place_of(owner))
-    found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return sorted((v for v in found if re.fullmatch(r"v\d{4,9}", v)), key=lambda v: int(v[1:]))
+    return versions_in(root.joinpath(*place_of(owner)))
 
 
 def families_on_disk(root: FilePath) -> list[str]:

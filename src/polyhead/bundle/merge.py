@@ -1,13 +1,14 @@
 """Joining bundles that share a trunk: every file is copied byte for byte, nothing is decoded and written again.
 
 A task's version is copied under the next free number of its new bundle: numbers count the versions of one bundle, and
-the older ones of the bundle it comes from stay there.
+the older ones of the bundle it comes from stay there. Tasks that own their models come along, from over any trunk.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path as FilePath
 
@@ -28,7 +29,7 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.lines import check_free, live_owned
+from polyhead.bundle.lines import check_free, live_owned, replace_lines
 from polyhead.bundle.manifest import (
     BundleFile,
     TaskRecord,
@@ -37,6 +38,8 @@ from polyhead.bundle.manifest import (
     renamed,
     task_json,
 )
+from polyhead.bundle.model_write import new_models, remove_models
+from polyhead.bundle.models import MODELS, Models
 from polyhead.bundle.owners import (
     Owned,
     is_family,
@@ -49,7 +52,7 @@ from polyhead.bundle.owners import (
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.bundle.write import New, new_versions
-from polyhead.config import to_json
+from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 
 CHUNK = 2**20  # bytes copied at a time
@@ -72,13 +75,36 @@ def merge_bundles(
     """
     root = FilePath(root).resolve()
     _check_sources(root, sources)
-    _check_trunks(sources)
     chosen = _chosen(sources, tasks or {})
+    standing = [one.tasks for one in chosen if one.tasks.lines or not one.models.lines] or [chosen[0].tasks]
+    _check_trunks(standing)
+    _check_all(chosen, standing[0])
     with whole_bundle(root) as made:
-        _write(made, sources[0], chosen)
+        _write(made, standing[0], chosen)
         if prove is not None:
             prove(Bundle.open(made))
     return Bundle.open(root)
+
+
+class Taken(Value, eq=False):
+    """The chosen tasks of a bundle: those that read its trunk, and those that own their models."""
+
+    tasks: Bundle
+    models: Models
+
+
+def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Taken:
+    """The tasks of these names, or all; raises UnknownTask for a name that is none's."""
+    lines, models = source.lines, Models(source.root)
+    wanted = dict.fromkeys([*lines, *models.lines] if names is None else names)
+    unknown = [name for name in wanted if name not in lines and name not in models.lines]
+    if unknown:
+        there = sorted([*lines, *models.lines])
+        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=there)
+    return Taken(
+        tasks=source.view({name: lines[name] for name in wanted if name in lines}),
+        models=models.view(name for name in wanted if name in models.lines),
+    )
 
 
 def copy_task(source: Bundle, name: str, target: Bundle, *, replace: bool = False) -> str:
@@ -106,7 +132,10 @@ def copy_tasks(
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
         raise BundleError(f"{root} cannot give {listed(names)} to itself", do="name another bundle")
     _check_trunks([target, source])
-    taken = _taken(source, names, target)
+    unknown = [name for name in names if name not in source.lines]
+    if unknown:
+        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=sorted(source.lines))
+    taken = _fitting(source.view({name: source.lines[name] for name in names}), target)
     owners = {owner_named(name): owner_named((called or {}).get(name, name)) for name in taken.lines}
     with writing(root, f"{listed(names)} cannot be copied to {root}"):
         bundle = read_bundle_file(root)
@@ -114,6 +143,33 @@ def copy_tasks(
         there = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
         made = new_versions(root, bundle, _copies(taken, owners, there))
     return {name: made[owner_named(name)] for name in task_names(owners.values())}
+
+
+def copy_models(
+    source: Models, names: Mapping[str, str], root: FilePath, *, replace: bool = False
+) -> dict[str, str]:
+    """Copies tasks that own their models to a bundle, each under its new name (old -> new); live all in one step.
+
+    Gives the new versions' names, by new name. All or nothing, also under a kill. Raises BadName and CorruptFile as
+    `copy_tasks` does.
+    """
+    if source.root.resolve() == root.resolve() and any(old == new for old, new in names.items()):
+        raise BundleError(f"{root} cannot give {listed(list(names))} to itself", do="name another bundle")
+    with writing(root, f"{listed(list(names))} cannot be copied to {root}"):
+        writers = {new: partial(_copy_model, source, old, new) for old, new in names.items()}
+        return new_models(root, writers, replace=replace)
+
+
+@contextmanager
+def models_added(source: Models, names: Mapping[str, str], root: FilePath) -> Iterator[dict[str, str]]:
+    """`copy_models` before the block; what was copied is removed again if the block fails."""
+    made = copy_models(source, names, root) if names else {}
+    try:
+        yield made
+    except BaseException:
+        if made:
+            remove_models(root, list(made))
+        raise
 
 
 def _check_names(
@@ -172,39 +228,38 @@ def _described(bundle: Bundle) -> str:
     return f"trunk {bundle.digest} ({bundle.trunk_name}, {shape.layers} layers of width {shape.width})"
 
 
-def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> dict[str, Bundle]:
-    """Task -> the bundle it comes from; no two may be one folder on a system that ignores case."""
+def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> list[Taken]:
+    """What is taken of each source."""
     beyond = sorted(set(tasks) - set(range(len(sources))))
     if beyond:
         raise BundleError("tasks are chosen of a bundle that is not there", got=beyond)
-    found: dict[str, Bundle] = {}
-    for place, source in enumerate(sources):
-        taken = _taken(source, tasks.get(place), sources[0])
-        for name in taken.lines:
-            for other, from_there in found.items():
-                _check_apart(name, source.root, other, from_there.root)
-            found[name] = taken
-    if not found:
+    found = [taken_of(source, tasks.get(place)) for place, source in enumerate(sources)]
+    if not any(one.tasks.lines or one.models.lines for one in found):
         raise BundleError(
             "there is nothing to merge: no task", got=[str(s.root) for s in sources], do="train some first"
         )
     return found
 
 
-def _taken(source: Bundle, names: Sequence[str] | None, trunk: Bundle) -> Bundle:
-    """The source with the chosen tasks alone; UnknownTask, or the error of a task that does not fit the trunk."""
-    lines = source.lines
-    wanted = dict.fromkeys(lines if names is None else names)
-    unknown = [name for name in wanted if name not in lines]
-    if unknown:
-        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=sorted(lines))
-    taken = source.view({name: lines[name] for name in wanted})
+def _check_all(chosen: Sequence[Taken], trunk: Bundle) -> None:
+    """Raises BadName for two names that would be one folder on a system that ignores case, or an unfit task's error."""
+    found: dict[str, FilePath] = {}
+    for one in chosen:
+        _fitting(one.tasks, trunk)
+        for name in (*one.tasks.lines, *one.models.lines):
+            for other, root in found.items():
+                _check_apart(name, one.tasks.root, other, root)
+            found[name] = one.tasks.root
+
+
+def _fitting(taken: Bundle, trunk: Bundle) -> Bundle:
+    """The bundle, its tasks read and so checked; the error of one that does not fit the trunk names both sides."""
     try:
-        _ = taken.tasks  # read, and so checked
+        _ = taken.tasks
     except CorruptFile:
         raise
     except BundleError as error:
-        what = f"{source.root} cannot be merged over the trunk of {trunk.root}: {error.what}"
+        what = f"{taken.root} cannot be merged over the trunk of {trunk.root}: {error.what}"
         raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from None
     return taken
 
@@ -220,15 +275,21 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
         )
 
 
-def _write(root: FilePath, trunk: Bundle, chosen: Mapping[str, Bundle]) -> None:
+def _write(root: FilePath, trunk: Bundle, chosen: Sequence[Taken]) -> None:
     root.mkdir()
     _copy_trunk(trunk, root / TRUNK)
     new: dict[str, New] = {}
-    for source in dict.fromkeys(chosen.values()):
-        owners = {owner: owner for owner in map(owner_named, source.lines)}
-        new |= _copies(source, owners, {owner: one.owned for owner, one in new.items()})
+    for one in chosen:
+        owners = {owner: owner for owner in map(owner_named, one.tasks.lines)}
+        new |= _copies(one.tasks, owners, {owner: known.owned for owner, known in new.items()})
+    models = {
+        name: partial(_copy_model, one.models, name, name) for one in chosen for name in one.models.lines
+    }
     with writing(root, f"{root} cannot be written"):
-        new_versions(root, BundleFile(format=FORMAT, trunk=trunk.digest, tasks={}), new)
+        empty = BundleFile(format=FORMAT, trunk=trunk.digest, tasks={})
+        replace_lines(root, empty, {})
+        new_models(root, models)
+        new_versions(root, empty, new)
 
 
 def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned | None]) -> dict[str, New]:
@@ -269,11 +330,8 @@ def _copy_version(source: Bundle, name: str, record: TaskRecord, folder: FilePat
     source.part(name)
     source.others(name)
     place = (TASKS, name, source.version(name))
-    folder.mkdir()
-    for file in (PART, SCORES, PROBES):
-        _copy(source.root, (*place, file), folder, record.files.get(file, ""))
-    if os.path.lexists(source.root.joinpath(*place, CARD)):
-        _copy(source.root, (*place, CARD), folder, None)  # people may edit a card
+    hashes = {file: record.files.get(file, "") for file in (PART, SCORES, PROBES)}
+    _copy_files(source.root, place, folder, hashes)
     if record == source.tasks[name]:
         hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
     else:
@@ -290,6 +348,29 @@ def _copy_family(source: Bundle, family: str, called: str, folder: FilePath) -> 
     hashed = write_file(folder / FAMILY, [to_json(msgspec.structs.replace(record, family=called))])
     sync_folder(folder)
     return hashed
+
+
+def _copy_model(source: Models, name: str, called: str, folder: FilePath) -> str:
+    """The same of a task that owns its model; under another name its task.json alone is written anew."""
+    source.data(name)
+    record, place = source.record(name), (MODELS, name, source.version(name))
+    _copy_files(source.root, place, folder, record.files)
+    if called == name:
+        hashed = _copy(source.root, (*place, TASK), folder, source.lines[name].record)
+    else:
+        task = msgspec.structs.replace(record.task, name=called)
+        hashed = write_file(folder / TASK, [to_json(msgspec.structs.replace(record, task=task))])
+    sync_folder(folder)
+    return hashed
+
+
+def _copy_files(root: FilePath, place: tuple[str, ...], folder: FilePath, hashes: Mapping[str, str]) -> None:
+    """These files and the card into a new folder."""
+    folder.mkdir()
+    for file, expected in hashes.items():
+        _copy(root, (*place, file), folder, expected)
+    if os.path.lexists(root.joinpath(*place, CARD)):
+        _copy(root, (*place, CARD), folder, None)  # people may edit a card
 
 
 def _copy(root: FilePath, names: tuple[str, ...], folder: FilePath, expected: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Models that tasks own whole, beside the trunk and its tasks in one bundle: written, read, proven untouched.
+"""Models that tasks own whole, beside the trunk and its tasks in one bundle: read, and proven untouched.
 
 `models.json` lists them as bundle.json lists the tasks that read the trunk. It is a file of its own, so that a model
 comes and goes without a change to anything that certificates prove, and readers that know no models read all the rest.
@@ -7,10 +7,8 @@ comes and goes without a change to anything that certificates prove, and readers
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,30 +17,26 @@ import msgspec
 
 from polyhead.bundle.files import (
     check_hash,
-    check_no_links,
     hash_inside,
     read_inside,
-    remove_leftovers,
-    replace_file,
-    sync_folder,
-    write_file,
-    writing,
 )
 from polyhead.bundle.format import (
-    CARD,
     LARGEST_JSON,
     LARGEST_TEXT,
     PROBES,
     SCORES,
     TASK,
-    TEMPORARY,
     TOKENIZER,
 )
-from polyhead.bundle.manifest import Live, decoded, read_bundle_file
+from polyhead.bundle.manifest import Live, decoded
 from polyhead.bundle.notes import Notes
-from polyhead.bundle.tensors import read_arrays, write_arrays
-from polyhead.config import Value, to_json
-from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, UnknownTask
+from polyhead.bundle.tensors import read_arrays
+from polyhead.bundle.versions import (
+    VERSION,
+    versions_in,
+)
+from polyhead.config import Value
+from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask
 from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name
@@ -73,29 +67,32 @@ class ModelRecord(Value):
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
 
 
-class ModelDraft(Value, eq=False):
-    """A task with its model as they are to be written."""
-
-    task: Task
-    data: Seq2SeqData
-    trained_with: Mapping[str, Any]
-    scores: Mapping[str, Any]
-    probes: Sequence[Mapping[str, Any]]
-    card: str
-
-
 class Models(Notes):
     """The tasks of a bundle that own their models: a snapshot, with files read and hashed when asked for."""
 
-    def __init__(self, root: FilePath | str) -> None:
+    def __init__(self, root: FilePath | str, lines: Mapping[str, Live] | None = None) -> None:
+        """`lines` are the versions to read; by default those that models.json says are live."""
         self.root = FilePath(root)
-        self.lines: Mapping[str, Live] = _read_list(self.root).models
+        self.lines: Mapping[str, Live] = read_models_file(self.root).models if lines is None else lines
         self._records: dict[str, ModelRecord] = {}
 
     @property
     def tasks(self) -> dict[str, Task]:
         """Every task, by name."""
         return {name: self.record(name).task for name in self.lines}
+
+    def view(self, names: Iterable[str]) -> Models:
+        """Some of them."""
+        return Models(self.root, {name: self.lines[name] for name in names})
+
+    def version(self, name: str) -> str:
+        """The live version of a task, such as v0001."""
+        return self._place(name)[2]
+
+    def versions(self, name: str) -> list[str]:
+        """All versions of a task on disk, oldest first."""
+        self._place(name)
+        return versions_in(self.root.joinpath(*self._place(name)[:2]))
 
     def record(self, name: str) -> ModelRecord:
         """The live task.json of a task."""
@@ -175,7 +172,7 @@ class Models(Notes):
 
 def model_names(root: FilePath) -> list[str]:
     """Tasks of the bundle that own their models."""
-    return list(_read_list(root).models)
+    return list(read_models_file(root).models)
 
 
 def check_no_models(root: FilePath, names: Iterable[str]) -> None:
@@ -200,50 +197,26 @@ def models_touched(root: FilePath) -> Iterator[PolyheadError]:
     yield from found.touched()
 
 
-def add_model(root: FilePath | str, draft: ModelDraft, *, replace: bool = False) -> str:
-    """Writes a new version of a task with its model and makes it live; the version's name.
-
-    All or nothing, also under a kill or a full disk; no task that reads the trunk is touched. Raises BadName for a name
-    that is taken and not to be replaced.
-    """
-    root, name = FilePath(root), draft.task.name
-    with writing(root, f"task '{name}' cannot be added to {root}"):
-        there = _read_list(root)
-        _check_free(root, there, name, replace=replace)
-        folder = root / MODELS / name
-        check_no_links(root, MODELS, name)
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in (root, root / MODELS, folder):
-            remove_leftovers(left)
-        version = _next_version(folder)
-        try:
-            hashed = _write_version(draft, folder / f"{TEMPORARY}{version}")
-            os.rename(folder / f"{TEMPORARY}{version}", folder / version)
-            for changed in (folder, root / MODELS, root):
-                sync_folder(changed)
-            line = Live(version=version, record=hashed)
-            _replace_list(root, {**there.models, name: line})
-        except BaseException:
-            _undo(root, folder, version)
-            raise
-    return version
+def old_models_touched(root: FilePath) -> Iterator[PolyheadError]:
+    """The same for versions that a model could be rolled back to, whose task.json nothing else vouches for."""
+    try:
+        lines = read_models_file(root).models
+    except PolyheadError:
+        return  # `models_touched` tells
+    for name, line in lines.items():
+        for version in versions_in(root / MODELS / name):
+            if version == line.version:
+                continue
+            try:
+                old = Live(version=version, record=hash_inside(root, MODELS, name, version, TASK))
+            except PolyheadError as error:
+                yield error
+                continue
+            yield from Models(root, {name: old}).touched()
 
 
-def remove_model(root: FilePath | str, name: str) -> None:
-    """Removes a task with its model, all versions of it."""
-    root = FilePath(root)
-    with writing(root, f"task '{name}' cannot be removed from {root}"):
-        there = _read_list(root)
-        if name not in there.models:
-            raise UnknownTask(f"the bundle has no model of a task '{name}'", allowed=sorted(there.models))
-        check_no_links(root, MODELS, name)
-        _replace_list(root, {other: line for other, line in there.models.items() if other != name})
-        remove_leftovers(root / MODELS)
-        os.rename(root / MODELS / name, root / MODELS / f"{TEMPORARY}{name}")
-        remove_leftovers(root / MODELS)
-
-
-def _read_list(root: FilePath) -> ModelsFile:
+def read_models_file(root: FilePath) -> ModelsFile:
+    """models.json, checked; an empty one where there is none."""
     path = root / LIST
     if not (path.is_file() or path.is_symlink()):
         return ModelsFile(format=FORMAT, models={})
@@ -259,7 +232,7 @@ def _read_list(root: FilePath) -> ModelsFile:
     found = decoded(raw, ModelsFile, path)
     for name, line in found.models.items():
         check_name(name)
-        if not re.fullmatch(r"v\d{4,9}", line.version) or not re.fullmatch(r"[0-9a-f]{64}", line.record):
+        if not VERSION.fullmatch(line.version) or not re.fullmatch(r"[0-9a-f]{64}", line.record):
             raise CorruptFile(f"{path}: task '{name}' has no version or digest", got=line, path=path)
     return found
 
@@ -268,65 +241,3 @@ class _Numbered(msgspec.Struct):
     """The one field that every format has."""
 
     format: int
-
-
-def _replace_list(root: FilePath, models: Mapping[str, Live]) -> None:
-    replace_file(root / LIST, to_json(ModelsFile(format=FORMAT, models=dict(models))))
-
-
-def _check_free(root: FilePath, there: ModelsFile, name: str, *, replace: bool) -> None:
-    taken = [*read_bundle_file(root).tasks, *(n for n in there.models if n != name or not replace)]
-    same = [other for other in taken if other.casefold() == name.casefold()]
-    if same:
-        raise BadName(
-            f"the bundle has a task '{same[0]}' already",
-            got=name,
-            do="choose another name, or replace or remove that task",
-        )
-
-
-def _next_version(folder: FilePath) -> str:
-    numbers = [int(entry.name[1:]) for entry in folder.iterdir() if re.fullmatch(r"v\d{4,9}", entry.name)]
-    return f"v{max(numbers, default=0) + 1:04d}"
-
-
-def _write_version(draft: ModelDraft, folder: FilePath) -> str:
-    """Writes all files of one version; the SHA-256 of its task.json, which is written last."""
-    data = draft.data
-    try:
-        lines = b"".join(msgspec.json.encode(probe) + b"\n" for probe in draft.probes)
-        contents = {**data.files, SCORES: to_json(draft.scores), PROBES: lines, CARD: draft.card.encode()}
-        folder.mkdir()
-        hashes = {MODEL: write_arrays(folder / MODEL, data.arrays)}
-        for name, content in contents.items():
-            hashes[name] = write_file(folder / name, [content])
-        del hashes[CARD]  # people may edit a card
-        record = ModelRecord(
-            task=draft.task,
-            name=data.name,
-            settings=data.settings,
-            arrays=arrays_digest(data.arrays),
-            model=data.digest,
-            files=hashes,
-            trained_with=dict(draft.trained_with),
-        )
-        hashed = write_file(folder / TASK, [to_json(record)])
-    except (TypeError, UnicodeEncodeError) as error:
-        raise BundleError(
-            f"task '{draft.task.name}' holds something that is no JSON", got=error, do="give plain values"
-        ) from None
-    sync_folder(folder)
-    return hashed
-
-
-def _undo(root: FilePath, folder: FilePath, version: str) -> None:
-    """Removes a version that did not become live; one that did is kept, though its last flush failed."""
-    try:
-        live = _read_list(root).models.get(folder.name)
-    except (BundleError, OSError):
-        return
-    shutil.rmtree(folder / f"{TEMPORARY}{version}", ignore_errors=True)
-    if live is None or live.version != version:
-        shutil.rmtree(folder / version, ignore_errors=True)
-    if live is None and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()

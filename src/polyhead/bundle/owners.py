@@ -25,7 +25,7 @@ class Owned(Value):
 
 
 def owner_named(task: str) -> str:
-    """The owner of the arrays of the task of this name."""
+    """The owner of the arrays of the task, or model, of this name."""
     return f"{TASK_OF}{task}"
 
 

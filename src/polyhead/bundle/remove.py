@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import check_no_links, remove_leftovers, writing
-from polyhead.bundle.format import FAMILIES, TASKS, TEMPORARY
+from polyhead.bundle.files import check_no_links, writing
+from polyhead.bundle.format import FAMILIES, TASKS
 from polyhead.bundle.lines import check_known, families_on_disk, on_disk, owned, replace_lines, without_reader
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
 from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
+from polyhead.bundle.versions import remove_folder, sweep_folders
 from polyhead.errors import BundleError
 
 
@@ -26,7 +25,7 @@ def remove_tasks(root: FilePath, names: Sequence[str]) -> None:
         # From here on the tasks are gone; what cannot be removed now, the next writer removes.
         with suppress(OSError):
             for name in names:
-                _remove_folder(root / TASKS, name)
+                remove_folder(root / TASKS, name)
             _sweep(root, FAMILIES)
 
 
@@ -73,7 +72,7 @@ def put_back(
                 lines[owner].version if owner in lines else "",
             }:
                 with suppress(OSError):
-                    _remove_folder(root.joinpath(*place_of(owner)), version)
+                    remove_folder(root.joinpath(*place_of(owner)), version)
     return [*task_names(lost), *(owner for owner in lost if is_family(owner))]
 
 
@@ -92,13 +91,7 @@ def _sweep(root: FilePath, section: str) -> None:
         return
     bundle = read_bundle_file(root)
     kept = {*bundle.lines, *(_needed(root, bundle) if section == FAMILIES else ())}
-    there = [entry for entry in (root / section).iterdir() if entry.is_dir() and not entry.is_symlink()]
-    for folder in there:
-        owner = owner_at(section, folder.name)
-        if owner not in kept and not folder.name.startswith(TEMPORARY) and _is_ours(folder):
-            _remove_folder(root / section, folder.name)
-    with suppress(OSError):
-        (root / section).rmdir()  # of a bundle without them; else it is not empty and stays
+    sweep_folders(root / section, lambda name: owner_at(section, name) in kept)
 
 
 def _needed(root: FilePath, bundle: BundleFile) -> set[str]:
@@ -111,16 +104,3 @@ def _needed(root: FilePath, bundle: BundleFile) -> set[str]:
                 return set(families_on_disk(root))
             found.update(facts.needs)
     return found
-
-
-def _remove_folder(folder: FilePath, name: str) -> None:
-    """Renamed first, so that a kill leaves no half of a folder under its name."""
-    remove_leftovers(folder)
-    os.rename(folder / name, folder / f"{TEMPORARY}{name}")
-    remove_leftovers(folder)
-
-
-def _is_ours(folder: FilePath) -> bool:
-    """Whether the folder holds versions and nothing else."""
-    names = [entry.name for entry in folder.iterdir()]
-    return all(name.startswith(TEMPORARY) or re.fullmatch(r"v\d{4,9}", name) for name in names)

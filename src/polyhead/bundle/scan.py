@@ -10,15 +10,19 @@ import numpy as np
 import tokenizers
 
 from polyhead.architecture import Architecture
+from polyhead.bundle.owners import owner_named
 from polyhead.config import Value, digested
 from polyhead.cost import Cost, cost_of
-from polyhead.errors import TrunkError
-from polyhead.plan import Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
+from polyhead.errors import TrunkError, WrongTrunk
+from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
 from polyhead.trunk_data import TrunkData, arrays_digest
 
 
 class Scanned(Value):
-    """An encoder by its digests: small enough to hold many, and all that comparing needs."""
+    """An encoder by its digests: small enough to hold many, and all that comparing needs.
+
+    With an adapter, the encoder is the one that it was trained on, `base`, and `adapted` are its layers with deltas.
+    """
 
     name: str
     architecture: Architecture
@@ -27,6 +31,8 @@ class Scanned(Value):
     layers: tuple[str, ...]
     pool: Pool = Pool()
     head: Head | None = None  # None: an encoder alone, or a head that cannot be read
+    base: str = ""
+    adapted: tuple[Layers, ...] = ()
 
     @property
     def root(self) -> str:
@@ -39,12 +45,28 @@ class Scanned(Value):
         """What reads the last layer; a pool without a head for an encoder alone."""
         return (self.pool,) if self.head is None else (self.pool, self.head)
 
+    @property
+    def run(self) -> tuple[tuple[str, Delta | None], ...]:
+        """What each layer computes: the digest of its arrays, and the delta in it."""
+        deltas = {i: node.delta for node in self.adapted for i in range(node.start, node.stop)}
+        return tuple((layer, deltas.get(i)) for i, layer in enumerate(self.layers))
+
+    def own(self, start: int) -> tuple[Layers, ...]:
+        """The layers from `start` on, as the model alone has them: the trunk's with its deltas, or its own."""
+        depth = len(self.layers)
+        whole = self.adapted or (Layers(start=0, stop=depth, weights=owner_named(self.name)),)
+        return tuple(
+            msgspec.structs.replace(node, start=max(start, node.start)) for node in whole if node.stop > start
+        )
+
     def path(self, tap: int, *, trunk: str) -> Path:
-        """The first `tap` layers of the trunk of this digest, then the model's own layers and head."""
-        nodes = [Layers(start=0, stop=tap)] if tap else []
-        if tap < len(self.layers):
-            nodes.append(Layers(start=tap, stop=len(self.layers), weights=owner_named(self.name)))
-        return Path(nodes=(Embed(trunk=trunk), *nodes, *self.ends))
+        """The first `tap` layers of the trunk of this digest, then the model's own layers and head.
+
+        An adapter runs all layers of the trunk, with its deltas.
+        """
+        shared = (Layers(start=0, stop=tap),) if tap else ()
+        layers = self.adapted or (*shared, *self.own(tap))
+        return Path(nodes=(Embed(trunk=trunk), *layers, *self.ends))
 
 
 class Shared(Value):
@@ -80,11 +102,6 @@ class Totals(Value):
         )
 
 
-def owner_named(name: str) -> str:
-    """The owner of what a model has for itself."""
-    return f"task:{name}"
-
-
 def scanned(data: TrunkData, *, pool: Pool | None = None, head: Head | None = None) -> Scanned:
     """The digests of an encoder, with what reads its last layer where that is known."""
     shape = data.architecture
@@ -117,7 +134,7 @@ def shared(one: Scanned, other: Scanned) -> Shared:
     elif one.embeddings != other.embeddings:
         differs = "the embeddings"
     else:
-        equal = [a == b for a, b in zip(one.layers, other.layers, strict=False)]
+        equal = [a == b for a, b in zip(one.run, other.run, strict=False)]
         layers = equal.index(False) if False in equal else len(equal)
         differs = f"layer {layers + 1}" if layers < len(equal) else ""
     return Shared(one=one.name, other=other.name, layers=layers, differs=differs)
@@ -144,10 +161,15 @@ def group_of(models: Sequence[Scanned]) -> Group:
 
 
 def over(trunk: Scanned, models: Sequence[Scanned], *, depth: int | None = None) -> Group:
-    """The models over the first `depth` layers of `trunk` (by default all); TrunkError for one that shares nothing."""
+    """The models over the first `depth` layers of `trunk` (by default all).
+
+    Raises TrunkError for a model that shares nothing, WrongTrunk for an adapter whose base is not the trunk.
+    """
     depth = len(trunk.layers) if depth is None else depth
     taps = {}
     for model in models:
+        if model.base:
+            _check_base(model, trunk, depth)
         found = shared(trunk, model)
         if found.layers is None:
             raise _apart(found)
@@ -212,26 +234,32 @@ def _grow(
     """Adds what comes after `start` layers that all these models share."""
     if len(models) == 1:
         (model,) = models
-        depth, owner = len(model.layers), owner_named(names[model.name])
-        own = (Layers(start=start, stop=depth, weights=owner),) if start < depth else ()
-        for node in (*own, *model.ends):
+        owner = owner_named(names[model.name])
+        for node in (*(_owned(node, owner) for node in model.own(start)), *model.ends):
             steps.append(_step(node, parent, models, names))
             parent = len(steps) - 1
         return
     stop = start
-    while len({model.layers[stop : stop + 1] for model in models}) == 1 and stop < len(models[0].layers):
+    while len({model.run[stop : stop + 1] for model in models}) == 1 and stop < len(models[0].layers):
         stop += 1
     if stop > start:
         steps.append(_step(Layers(start=start, stop=stop), parent, models, names))
         parent = len(steps) - 1
-    for layer in dict.fromkeys(model.layers[stop : stop + 1] for model in models):
-        same = [model for model in models if model.layers[stop : stop + 1] == layer]
+    for layer in dict.fromkeys(model.run[stop : stop + 1] for model in models):
+        same = [model for model in models if model.run[stop : stop + 1] == layer]
         for some in [same] if layer else [[model] for model in same]:
             _grow(steps, some, stop, parent, names)
 
 
 def _step(node: Node, parent: int, models: Sequence[Scanned], names: Mapping[str, str]) -> Step:
     return Step(node=node, parent=parent, tasks=tuple(names[model.name] for model in models))
+
+
+def _owned(node: Layers, owner: str) -> Layers:
+    """The same layers under another name of their owner."""
+    if node.delta is not None:
+        return msgspec.structs.replace(node, delta=msgspec.structs.replace(node.delta, part=owner))
+    return node if node.weights == TRUNK else msgspec.structs.replace(node, weights=owner)
 
 
 def _near(one: Scanned, models: Sequence[Scanned]) -> tuple[list[Scanned], list[Scanned]]:
@@ -256,6 +284,18 @@ def _shape_difference(one: Architecture, other: Architecture) -> str:
     found = {name: (getattr(one, name), getattr(other, name)) for name in names}
     different = [f"{name} {a} and {b}" for name, (a, b) in found.items() if a != b]
     return ", ".join([*different[:2], *(["..."] if len(different) > 2 else [])])
+
+
+def _check_base(model: Scanned, trunk: Scanned, depth: int) -> None:
+    """Raises WrongTrunk unless the trunk's first layers are all that the adapter was trained on, bit for bit."""
+    found = shared(trunk, msgspec.structs.replace(model, adapted=()))
+    if found.layers is None or min(found.layers, depth) < len(model.layers):
+        raise WrongTrunk(
+            f"{model.name} adapts another encoder than {trunk.name}",
+            got=f"its base {model.base}, of which {found.differs or 'the depth'} differs",
+            allowed=f"a base whose arrays are those of {trunk.name}, bit for bit",
+            do="import it over its own base, into a bundle of its own",
+        )
 
 
 def _apart(found: Shared) -> TrunkError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,7 @@ from polyhead.bundle.manifest import (
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
 from polyhead.bundle.tensors import write_arrays
+from polyhead.bundle.versions import Writer, discard, fill, next_version
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError
 from polyhead.tasks.task import owner_of
@@ -78,8 +79,6 @@ from polyhead.trunk_data import TrunkData, arrays_digest, trunk_digest
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
-
-Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; the SHA-256 of its record
 
 
 def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
@@ -154,11 +153,8 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> 
     try:
         for owner, one in new.items():
             folder = _prepare(root, owner)
-            made[owner] = version = _next_version(root, owner)
-            hashed = one.write(folder / f"{TEMPORARY}{version}")
-            os.rename(folder / f"{TEMPORARY}{version}", folder / version)
-            sync_folder(folder)
-            lines[owner] = Live(version=version, record=hashed)
+            made[owner] = version = next_version(folder)
+            lines[owner] = Live(version=version, record=fill(folder, version, one.write))
         for section in dict.fromkeys(place_of(owner)[0] for owner in new):
             sync_folder(root / section)
         sync_folder(root)
@@ -319,14 +315,5 @@ def _undo(root: FilePath, made: Mapping[str, str]) -> None:
     except (BundleError, OSError):
         return
     for owner, version in made.items():
-        folder, live = root.joinpath(*place_of(owner)), lines.get(owner)
-        shutil.rmtree(folder / f"{TEMPORARY}{version}", ignore_errors=True)
-        if live is None or live.version != version:
-            shutil.rmtree(folder / version, ignore_errors=True)
-        if live is None and not any(folder.iterdir()):
-            folder.rmdir()
-
-
-def _next_version(root: FilePath, owner: str) -> str:
-    there = on_disk(root, owner)
-    return f"v{int(there[-1][1:]) + 1 if there else 1:04d}"
+        live = lines.get(owner)
+        discard(root.joinpath(*place_of(owner)), version, live=None if live is None else live.version)

@@ -46,8 +46,13 @@ def _short(answer: dict[str, Any] | None) -> str:
     return ", ".join(said) or "(none)"
 
 
-def end(printer: Printer, bundle: str, certificate: Certificate, **facts: object) -> None:
-    """What the certificate says, for people and as JSON."""
+def end(printer: Printer, bundle: str, certificate: Certificate | None, **facts: object) -> None:
+    """What the certificate says, for people and as JSON; there is none where only tasks with own models changed."""
+    facts = {"models": {}, **facts}
+    if certificate is None:
+        printer.line("no task that reads the trunk was touched, so there was nothing to prove")
+        printer.json({"bundle": bundle, "certificate": None, **facts})
+        return
     others = [name for name, answered in certificate.before.items() if answered.probes]
     if others:
         printer.line(

@@ -39,6 +39,7 @@ class Asked(Value):
     choices: str | None = None
     answers: str | None = None
     separator: str | None = None
+    model: str | None = None
     validation: str | None = None
     test: str | None = None
 
@@ -66,8 +67,8 @@ class Declared(Value):
 
 def declare(asked: Asked, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
-    is_asked = asked.kind in ("multiple_choice", "span")  # a question comes with what may be answered
-    found = [] if is_asked else [list(_labels_in(asked, name)) for name in asked.files]
+    has_labels = asked.kind not in ("multiple_choice", "span", "summarization")  # others answer by the input
+    found = [list(_labels_in(asked, name)) for name in asked.files] if has_labels else []
     entry: dict[str, Any] = {"name": asked.name or _name_of(asked.data), "kind": asked.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
@@ -75,12 +76,14 @@ def declare(asked: Asked, folder: Path) -> Declared:
         entry["range"] = _range(asked, [float(str(v)) for values in found for v in values])
     elif asked.kind == "span" and any(_has_unanswered(asked, name) for name in asked.files):
         entry["null_answers"] = True
-    elif not is_asked:
+    elif has_labels:
         labels = _ordered(asked, {str(v) for values in found for v in values})
         seen = Counter(str(v) for v in found[0])
         counts = {label: seen[label] for label in (sorted(seen) if asked.spans else labels)}
         unseen = tuple(v for v in sorted({str(v) for values in found[1:] for v in values}) if not seen[v])
         entry["labels"] = labels
+    if asked.model is not None:
+        entry["model"] = _place(asked.model, folder) if Path(asked.model).is_dir() else asked.model
     entry |= {key: _place(name, folder) for key, name in _splits(asked).items()} | _columns(asked)
     reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
     return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)

@@ -27,8 +27,8 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 @click.option(
     "--base",
     metavar="NAME",
-    help="The trunk of a new bundle: a folder, a hub id, or 'minilm' [default: the deepest prefix that two of FOLDERS "
-    "share; of one folder, its whole encoder].",
+    help="The trunk of a new bundle: a folder, a hub id, or 'minilm' [default: the base that a LoRA folder names; else "
+    "the deepest prefix that two of FOLDERS share; of one folder, its whole encoder].",
 )
 @click.option(
     "--texts",
@@ -79,7 +79,8 @@ def command(
 
     BUNDLE is a new bundle, or one whose trunk they share. FOLDERS are what `save_pretrained` of transformers wrote:
     sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. Layers that equal the trunk's bit
-    for bit are left to it; the others become the task's own.
+    for bit are left to it; the others become the task's own. A folder may also hold a LoRA adapter, as PEFT wrote it:
+    its task runs the trunk, which must be the adapter's base, with the low-rank matrices in the layers.
 
     Before anything is written, each task's answers are compared with those of transformers; the proof is kept with the
     task. Either all folders are imported or none.
@@ -161,6 +162,7 @@ def _shown(outcome: Outcome) -> list[str]:
         "",
         *(f"  {line}" for line in table(rows, left=4)),
         "",
+        *(f"{one.task}: {one.adapter}, in the trunk's layers" for one in outcome.tasks if one.adapter),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from polyhead.cli.output import Printer, counted, json_option, writing
+from polyhead.tasks.task import KindName
 
 if TYPE_CHECKING:
     from polyhead.cli.declare import Declared
@@ -22,10 +23,10 @@ DATA = click.Path(dir_okay=False)
 @click.option("--task", "name", help="Name of the task; by default that of the file.")
 @click.option(
     "--kind",
-    type=click.Choice(["single_label", "multi_label", "regression", "tagging", "multiple_choice", "span"]),
+    type=click.Choice(get_args(KindName)),
     required=True,
     help="What an answer is: one label, any number of labels, a number, labelled spans or words, one of the "
-    "options that come with a question, or the words of a context that answer a question.",
+    "options that come with a question, the words of a context that answer a question, or a summary.",
 )
 @click.option("--text", help="Column of the text [default: text; question for multiple_choice and span].")
 @click.option("--text-b", help="Column of the second text, for tasks over pairs; of a question's context.")
@@ -42,6 +43,7 @@ DATA = click.Path(dir_okay=False)
 @click.option("--choices", help="Multiple choice: column of the list of options [default: choices].")
 @click.option("--answers", help="Span: column of the list of {text, start} [default: answers].")
 @click.option("--separator", help="What stands between several labels (or tokens) in one cell, such as ';'.")
+@click.option("--model", help="Summarization: the encoder-decoder to start from, a folder or a hub id.")
 @click.option("--validation", type=DATA, help="File of the validation split; by default a tenth of DATA.")
 @click.option("--test", type=DATA, help="File of the reported split.")
 @click.option(
@@ -57,6 +59,8 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
     from polyhead.cli.declare import Asked, declare
 
     printer, target = Printer(json_to), Path(output)
+    if (asked["kind"] == "summarization") != (asked["model"] is not None):
+        raise click.UsageError("--model belongs to --kind summarization, which needs one to start from")
     before = _before(target)
     declared = declare(Asked(**asked), target.resolve().parent)
     after = _after(before, declared, output)

@@ -12,6 +12,7 @@ from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.config import Value
 
 if TYPE_CHECKING:
+    from polyhead.bundle.merge import Taken
     from polyhead.bundle.probe import Probe
     from polyhead.bundle.read import Bundle
     from polyhead.engine.isolation import Answered, Certificate
@@ -34,10 +35,10 @@ class Proof(Value):
     task: str
     source: str
     version: str  # there
-    tap: int  # layers of the trunk that it reads
-    layers: int  # of its own
+    tap: int | None  # layers of the trunk that it reads; None: it owns its model
+    layers: int | None  # of its own, if it reads the trunk
     precision: str
-    probes: int  # 0: it has none, so its files are the same, and nothing was asked
+    probes: int  # 0: it has none, or owns its model, so its files are the same, and nothing was asked
 
 
 class Totals(Value):
@@ -65,10 +66,10 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     Each is a folder, or FOLDER:TASK,TASK for some of its tasks. They stay as they are, and their files are copied
     byte for byte. Before OUT gets its name, every task answers its pinned probes there and in the bundle it comes
     from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so. Tasks of one
-    prompt group come together, and families with the tasks that read them.
+    prompt group come together, and families with the tasks that read them. Tasks that own their models come along as
+    files; a bundle that gives no other tasks may stand on any trunk.
     """
-    from polyhead.bundle.merge import merge_bundles
-    from polyhead.bundle.models import model_names
+    from polyhead.bundle.merge import merge_bundles, taken_of
     from polyhead.bundle.read import Bundle
 
     printer = Printer(json_to)
@@ -76,21 +77,21 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
     opened = [Bundle.open(one.folder, verify=False) for one in given]
     chosen = {place: one.tasks for place, one in enumerate(given) if one.tasks is not None}
-    taken: list[Bundle] = []
+    taken: list[Taken] = []
     certificates: list[Certificate] = []
 
     def prove(made: Bundle) -> None:
-        taken.extend(_taken(one, bundle) for one, bundle in zip(given, opened, strict=True))
-        certificates.append(_certificate(made, taken, printer))
+        taken.extend(taken_of(bundle, one.tasks) for one, bundle in zip(given, opened, strict=True))
+        certificates.append(_certificate(made, [one.tasks for one in taken], printer))
 
     made = merge_bundles(out, opened, tasks=chosen, prove=prove)
     printer.show("")
     (certificate,) = certificates
     proofs = _proofs(made, given, taken, certificate)
-    before, after = _sum([_totals(bundle, tokens) for bundle in taken if bundle.lines]), _totals(made, tokens)
-    printer.lines([*_shown(out, made, proofs), *_saved(before, after, tokens)])
-    if alone := [name for source in opened for name in model_names(source.root)]:
-        printer.line(f"\nnot merged, since they own their models: {', '.join(alone)}")
+    before, after = _sum([_totals(one.tasks, tokens) for one in taken]), _totals(made, tokens)
+    printer.lines(_shown(out, made, proofs))
+    if made.lines:
+        printer.lines([*_drawn(made), *_saved(before, after, tokens)])
     printer.line(f"\ncertificate: {Path(out) / 'certificates' / certificate.name}")
     printer.json(
         {
@@ -114,11 +115,6 @@ def _source(given: str) -> Source:
     if not folder or not chosen:
         raise click.BadParameter(f"'{given}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
     return Source(folder=folder, tasks=chosen)
-
-
-def _taken(source: Source, bundle: Bundle) -> Bundle:
-    """The bundle with the chosen tasks alone."""
-    return bundle.view({n: bundle.lines[n] for n in (bundle.lines if source.tasks is None else source.tasks)})
 
 
 def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
@@ -180,7 +176,8 @@ def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
     few = probes[:: max(1, len(probes) // TOGETHER)][:TOGETHER]
     words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in few]
     alone, beside = (
-        session.predict([probe.given for probe in few], tasks=tasks, words=words) for tasks in ([name], None)
+        session.predict([probe.given for probe in few], tasks=tasks, words=words)
+        for tasks in ([name], list(session.records))
     )
     return [one.answers[name] for one in alone] == [one.answers[name] for one in beside]
 
@@ -205,13 +202,13 @@ def _precisions(bundle: Bundle) -> list[str]:
 
 
 def _proofs(
-    made: Bundle, given: Sequence[Source], taken: Sequence[Bundle], certificate: Certificate
+    made: Bundle, given: Sequence[Source], taken: Sequence[Taken], certificate: Certificate
 ) -> list[Proof]:
     from polyhead.engine.isolation.answers import precision_of
 
     found = []
-    for source, bundle in zip(given, taken, strict=True):
-        for name, line in bundle.lines.items():
+    for source, one in zip(given, taken, strict=True):
+        for name, line in one.tasks.lines.items():
             record = made.tasks[name]
             tap = _tap(record.path)
             found.append(
@@ -223,6 +220,18 @@ def _proofs(
                     layers=sum(node.stop - node.start for node in record.path.layers) - tap,
                     precision=precision_of(record),
                     probes=certificate.after[name].probes,
+                )
+            )
+        for name, line in one.models.lines.items():
+            found.append(
+                Proof(
+                    task=name,
+                    source=source.folder,
+                    version=line.version,
+                    tap=None,
+                    layers=None,
+                    precision="float32",
+                    probes=0,
                 )
             )
     return found
@@ -247,21 +256,21 @@ def _totals(bundle: Bundle, tokens: int) -> Totals:
     from polyhead.cost import cost_of
     from polyhead.plan import merge
 
+    if not bundle.lines:
+        return Totals(layer_evaluations=0, flops=0, bytes=0)
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
     total = cost_of(plan, bundle.architecture, tokens, folded=True)
     return Totals(layer_evaluations=total.layer_evaluations, flops=total.flops, bytes=total.bytes)
 
 
 def _shown(out: str, made: Bundle, proofs: Sequence[Proof]) -> list[str]:
-    from polyhead.plan import merge
-    from polyhead.report.tree import tree
-
     rows: list[list[object]] = [["task", "from", "tap", "own layers", "precision", "probes", "equal"]]
     for one in proofs:
-        equal = "every bit" if one.probes else "not asked"
-        rows.append([one.task, one.source, one.tap, one.layers, one.precision, one.probes, equal])
+        equal = "every file" if one.tap is None else "every bit" if one.probes else "not asked"
+        depths = ["-" if depth is None else depth for depth in (one.tap, one.layers)]
+        rows.append([one.task, one.source, *depths, one.precision, one.probes, equal])
     sources = counted(len({one.source for one in proofs}), "bundle")
-    shape, plan = made.architecture, merge({name: record.path for name, record in made.tasks.items()})
+    shape = made.architecture
     lines = [
         f"bundle {out}: {counted(len(proofs), 'task')} of {sources}",
         f"  trunk     {made.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
@@ -271,9 +280,15 @@ def _shown(out: str, made: Bundle, proofs: Sequence[Proof]) -> list[str]:
         "",
         *(f"  {line}" for line in table(rows, left=2)),
     ]
+    return [*lines, *_notes(proofs)]
+
+
+def _drawn(made: Bundle) -> list[str]:
+    from polyhead.plan import merge
+    from polyhead.report.tree import tree
+
+    plan = merge({name: record.path for name, record in made.tasks.items()})
     return [
-        *lines,
-        *_notes(proofs),
         "",
         "Plan: what stands on a line of its own is computed once for the tasks below it",
         "",
@@ -282,16 +297,19 @@ def _shown(out: str, made: Bundle, proofs: Sequence[Proof]) -> list[str]:
 
 
 def _notes(proofs: Sequence[Proof]) -> list[str]:
-    """What the table cannot say: several precisions, tasks without probes."""
-    precisions, notes = sorted({one.precision for one in proofs}), []
+    """What the table cannot say: several precisions, tasks without probes, models."""
+    precisions, notes = sorted({one.precision for one in proofs if one.tap is not None}), []
     if len(precisions) > 1:
         notes.append(
             f"trained in different precisions ({', '.join(precisions)}), each proven in its own: "
             "say which one is to answer, `polyhead predict --precision`"
         )
-    silent = [one.task for one in proofs if not one.probes]
+    silent = [one.task for one in proofs if one.tap is not None and not one.probes]
     if silent:
         notes.append(f"without probes, so equal by the bytes of their files alone: {', '.join(silent)}")
+    owners = [one.task for one in proofs if one.tap is None]
+    if owners:
+        notes.append(f"own their models, which are equal by the bytes of their files: {', '.join(owners)}")
     return ["", *(f"  {note}" for note in notes)] if notes else []
 
 

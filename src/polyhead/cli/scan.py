@@ -35,7 +35,8 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
 
     FOLDERS are what `save_pretrained` of transformers wrote. Two of them share a prefix if tokenizer, embeddings and
     the first layers are equal bit for bit, as fine-tuning leaves them that froze these. With --base, also says which
-    differ from it by matrices of low rank (at most an eighth of their smaller side).
+    differ from it by matrices of low rank (at most an eighth of their smaller side). Of a LoRA folder, which PEFT
+    wrote, it says what `import` makes of it, over the base that it names or --base.
     """
     from polyhead.train.scanning import scan_folders
 
@@ -55,13 +56,17 @@ def _shown(scan: Scan) -> list[str]:
             *(f"  {line}" for line in table(_with_base(scan), left=4)),
         ]
     notes = [f"{one.scanned.name} cannot be imported: {one.refused}" for one in scan.models if one.refused]
+    notes += [
+        f"{one.scanned.name} ({one.adapter}): import runs the trunk's layers with its matrices and keeps no other"
+        for one in scan.models
+        if one.adapter
+    ]
     return [
         counted(len(scan.models), "checkpoint"),
         "",
         *lines,
         *(["", *notes] if notes else []),
-        *_tree(scan),
-        *_savings(scan),
+        *([*_tree(scan), *_savings(scan)] if scan.encoders else []),
         *_next(scan),
     ]
 
@@ -70,7 +75,7 @@ def _names(scan: Scan) -> dict[str, str]:
     """Each folder's last part, where these tell the folders apart; else the folders as they were given."""
     from pathlib import PurePath
 
-    given = list(scan.encoders)
+    given = [found.scanned.name for found in scan.models]
     last = [PurePath(name).name for name in given]
     return dict(zip(given, last if len(set(last)) == len(last) and all(last) else given, strict=True))
 
@@ -124,11 +129,11 @@ def _with_base(scan: Scan) -> list[list[object]]:
     rows: list[list[object]] = [["folder", "equal to it", "first that differs", "difference", "of low rank"]]
     for found in scan.models:
         pair, delta = found.with_base, found.difference
-        assert pair is not None
+        if pair is None:  # an adapter that cannot be imported
+            continue
         low = "-" if delta is None or not delta.matrices else "yes" if delta.is_low_rank else "no"
-        rows.append(
-            [_names(scan)[found.scanned.name], _prefix(pair), pair.differs or "-", _difference(delta), low]
-        )
+        told = ["an adapter beside it", "yes"] if found.adapter else [_difference(delta), low]
+        rows.append([_names(scan)[found.scanned.name], _prefix(pair), pair.differs or "-", *told])
     return rows
 
 
@@ -206,6 +211,7 @@ def _as_json(scan: Scan) -> dict[str, object]:
                 "refused": found.refused,
                 "with_base": found.with_base,
                 "difference": found.difference,
+                "adapter": found.adapter,
                 "digests": {
                     "tokenizer": found.scanned.tokenizer,
                     "embeddings": found.scanned.embeddings,

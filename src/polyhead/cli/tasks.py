@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.certificates import answers_changed, end
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.listing import listed, model_row, task_row
+from polyhead.cli.output import Printer, counted, json_option
 
 if TYPE_CHECKING:
-    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.engine.isolation import Certificate, Verification
 
@@ -38,13 +38,16 @@ def list_(bundle: str, json_to: str | None) -> None:
     from polyhead.bundle.read import Bundle
 
     printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
-    rows = {name: _row(opened, name) for name in opened.tasks}
-    rows |= {name: _model_row(models, name) for name in models.lines}
+    rows = {name: task_row(opened, name) for name in opened.tasks}
+    rows |= {name: model_row(models, name) for name in models.lines}
     if not rows:
         printer.line("no task yet: train some with `polyhead train`, or add some with `polyhead tasks add`")
     else:
-        printer.lines(_listed(rows))
-    printer.json({"bundle": bundle, "trunk": opened.digest, "tasks": rows})
+        printer.lines(listed(rows))
+    groups = [sorted(group) for group in opened.groups()]
+    printer.lines([f"stand or fall together: {', '.join(group)}" for group in groups])
+    shared = {"groups": groups, "families": {owner: line.version for owner, line in opened.families.items()}}
+    printer.json({"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared})
 
 
 @command.command("add")
@@ -64,26 +67,33 @@ def add(
 ) -> None:
     """Add tasks of the bundle FROM, which has the same trunk, to BUNDLE: those named, or all.
 
-    All of them are added, or none, with the families that they read. Tasks of one prompt group come together.
+    All of them are added, or none, with the families that they read. Tasks of one prompt group come together. Tasks
+    that own their models may come from over any trunk.
     """
-    from polyhead.bundle.merge import copy_tasks
+    from polyhead.bundle.merge import copy_tasks, models_added, taken_of
     from polyhead.bundle.read import Bundle
 
-    printer = Printer(json_to)
-    theirs = Bundle.open(source)
-    chosen = list(dict.fromkeys(names)) or list(theirs.tasks)
-    called = _pairs(new_names, chosen, "--as")
-    if not chosen:
+    printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
+    taken = taken_of(theirs, names or None)
+    rest, own = list(taken.tasks.lines), list(taken.models.lines)
+    called = _pairs(new_names, [*rest, *own], "--as")
+    if not rest and not own:
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
-    certificate = _certified(
-        bundle,
-        "add",
-        lambda: copy_tasks(theirs, chosen, Bundle.open(bundle, verify=False), called=called),
-        [called.get(name, name) for name in chosen],
-    )
-    for name, (_, version) in certificate.changed.items():
+    renamed = {name: other for name, other in called.items() if name in rest}
+    certificate, changed = None, dict[str, tuple[str | None, str | None]]()
+    with models_added(taken.models, {name: called.get(name, name) for name in own}, ours.root) as models:
+        if rest:
+            certificate = _certified(
+                bundle,
+                "add",
+                lambda: copy_tasks(theirs, rest, Bundle.open(bundle, verify=False), called=renamed),
+                [called.get(name, name) for name in rest],
+            )
+            changed |= certificate.changed
+    added = {name: (None, version) for name, version in models.items()}
+    for name, (_, version) in {**changed, **added}.items():
         printer.line(f"added {name} ({version})")
-    end(printer, bundle, certificate)
+    end(printer, bundle, certificate, models=added)
 
 
 @command.command("update")
@@ -104,7 +114,7 @@ def update(
     """Make NAMES of the bundle FROM new versions of NAMES in BUNDLE; the old ones stay on disk.
 
     Their labels may be others. Prints which of a task's probes get another answer now; the certificate keeps them all.
-    Tasks of one prompt group are updated together.
+    Tasks of one prompt group are updated together, tasks that own their models apart from others.
     """
     from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
@@ -115,9 +125,11 @@ def update(
     called = {there.get(name, name): name for name in chosen}
     if len(called) < len(chosen):
         raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
+    if _own_models(ours, chosen, "updated"):
+        return _update_models(printer, ours, theirs, called)
     old = {name: ours.version(name) for name in chosen}  # UnknownTask where there is nothing to update
     labels = {
-        name: {"before": _labels(ours, name), "after": _known(theirs, other).task.labels}
+        name: {"before": _labels(ours, name), "after": _known(theirs, other, ours).task.labels}
         for other, name in called.items()
     }
     renamed = {other: name for other, name in called.items() if other != name}
@@ -134,7 +146,9 @@ def update(
         printer.lines(_labels_changed(**labels[name]))
         printer.lines(answers_changed(certificate, name))
     facts = {"labels": labels[chosen[0]]} if len(chosen) == 1 else {}
-    end(printer, bundle, certificate, **facts, tasks={name: {"labels": labels[name]} for name in chosen})
+    return end(
+        printer, bundle, certificate, **facts, tasks={name: {"labels": labels[name]} for name in chosen}
+    )
 
 
 @command.command("remove")
@@ -146,23 +160,21 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 
     Families that no other task reads go with them. Tasks of one prompt group are removed together.
     """
-    from polyhead.bundle.models import model_names, remove_model
+    from polyhead.bundle.merge import taken_of
+    from polyhead.bundle.model_write import remove_models
+    from polyhead.bundle.read import Bundle
     from polyhead.bundle.remove import unlist
 
-    printer, chosen = Printer(json_to), list(dict.fromkeys(names))
-    own = [name for name in chosen if name in model_names(Path(bundle))]
-    rest = [name for name in chosen if name not in own]
-    certificate = None
+    printer, root = Printer(json_to), Path(bundle)
+    taken = taken_of(Bundle.open(bundle, verify=False), names)
+    rest, own, certificate = list(taken.tasks.lines), taken.models, None
     if rest:
-        certificate = _certified(bundle, "remove", lambda: unlist(Path(bundle), rest), rest)
-    for name in own:
-        remove_model(bundle, name)
-    for name in chosen:
+        certificate = _certified(bundle, "remove", lambda: unlist(root, rest), rest)
+    if own.lines:
+        remove_models(root, list(own.lines))
+    for name in dict.fromkeys(names):
         printer.line(f"removed {name}")
-    if certificate is not None:
-        end(printer, bundle, certificate)
-    else:
-        printer.json({"bundle": bundle, "removed": own})
+    end(printer, bundle, certificate, models={name: (own.version(name), None) for name in own.lines})
 
 
 @command.command("rollback")
@@ -174,21 +186,24 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 
     The one that was live stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
     prompt group go back together: VERSION is of the first, and the others get the versions that were made with it.
+    Tasks that own their models go back apart from others.
     """
+    from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
 
-    printer, version = Printer(json_to), None
-    if len(names) > 1 and names[-1] not in Bundle.open(bundle, verify=False).lines:
-        *names, version = names
-    chosen = list(dict.fromkeys(names))
+    printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
+    version = None
+    if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
+        version = chosen.pop()
+    if _own_models(ours, chosen, "rolled back"):
+        return _roll_back_models(printer, ours, chosen, version)
     certificate = _certified(bundle, "rollback", lambda: _roll_back(Path(bundle), chosen, version), chosen)
     for name in chosen:
-        old, new = certificate.changed.get(name, (certificate.after[name].version,) * 2)
         printer.line(
-            f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already"
+            _rolled_back(name, *certificate.changed.get(name, (certificate.after[name].version,) * 2))
         )
         printer.lines(answers_changed(certificate, name))
-    end(printer, bundle, certificate)
+    return end(printer, bundle, certificate)
 
 
 @command.command("verify")
@@ -235,9 +250,74 @@ def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str,
     return found
 
 
-def _known(bundle: Bundle, name: str) -> Any:
+def _own_models(bundle: Bundle, names: Sequence[str], said: str) -> bool:
+    """Whether all of these tasks own their models; raises click.BadParameter where some do and others do not."""
+    from polyhead.bundle.models import model_names
+
+    own = [name for name in names if name in model_names(bundle.root)]
+    if own and len(own) < len(names):
+        raise click.BadParameter(
+            f"tasks that own their models are {said} in a call of their own: {', '.join(own)}",
+            param_hint="'NAMES'",
+        )
+    return bool(own)
+
+
+def _update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: dict[str, str]) -> None:
+    """`called` are the tasks' names in the other bundle and here."""
+    from polyhead.bundle.merge import copy_models
+    from polyhead.bundle.models import Models
+
+    reading = [other for other in called if other in theirs.lines]
+    if reading:
+        raise _other_sort(ours, theirs, reading)
+    old = {name: Models(ours.root).version(name) for name in called.values()}
+    new = copy_models(Models(theirs.root), called, ours.root, replace=True)
+    for name in new:
+        printer.line(f"updated {name}: {old[name]} -> {new[name]}")
+    end(printer, str(ours.root), None, models={name: (old[name], new[name]) for name in new})
+
+
+def _other_sort(owner: Bundle, reader: Bundle, names: Sequence[str]) -> Exception:
+    from polyhead.errors import BundleError
+
+    return BundleError(
+        f"a task of {owner.root} owns its model, and one of {reader.root} reads the trunk, so neither is a version of "
+        "the other",
+        got=names,
+        do="add it under another name with `polyhead tasks add --as`, or remove the old one first",
+    )
+
+
+def _roll_back_models(printer: Printer, ours: Bundle, names: Sequence[str], version: str | None) -> None:
+    from polyhead.bundle.model_write import set_models
+    from polyhead.bundle.models import Models
+    from polyhead.errors import BundleError
+
+    models, wanted = Models(ours.root), dict[str, str]()
+    for name in names:
+        there, live = models.versions(name), models.version(name)
+        earlier = there[: there.index(live)] if live in there else []
+        chosen = version if name == names[0] else None
+        if chosen is None and not earlier:
+            raise BundleError(f"task '{name}' has no version before {live}, the live one", allowed=there)
+        wanted[name] = chosen or earlier[-1]
+    set_models(ours.root, wanted)
+    for name, new in wanted.items():
+        printer.line(_rolled_back(name, models.version(name), new))
+    end(printer, str(ours.root), None, models={n: (models.version(n), new) for n, new in wanted.items()})
+
+
+def _rolled_back(name: str, old: str | None, new: str | None) -> str:
+    return f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already"
+
+
+def _known(bundle: Bundle, name: str, ours: Bundle) -> Any:
+    from polyhead.bundle.models import model_names
     from polyhead.errors import UnknownTask
 
+    if name in model_names(bundle.root):
+        raise _other_sort(bundle, ours, [name])
     if name not in bundle.tasks:
         raise UnknownTask(f"{bundle.root} has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
     return bundle.tasks[name]
@@ -266,71 +346,6 @@ def _roll_back(root: Path, names: Sequence[str], version: str | None) -> None:
 
     ledger, wanted = Ledger(root), made_with(root, names, version)
     set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})
-
-
-def _row(bundle: Bundle, name: str) -> dict[str, Any]:
-    from polyhead.plan import TRUNK
-
-    record, (metric, score) = bundle.tasks[name], bundle.headline(name)
-    own = [node for node in record.path.layers if node.weights != TRUNK]
-    tap = max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0)
-    folder = bundle.root / "tasks" / name / bundle.version(name)
-    return {
-        "kind": record.task.kind,
-        "labels": record.task.labels,
-        "version": bundle.version(name),
-        "versions": bundle.versions(name),
-        "metric": metric,
-        "score": score,
-        "tap": tap,
-        "own_layers": sum(node.stop - node.start for node in own),
-        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
-        "probes": len(bundle.probes(name)),
-        "team": record.trained_with.get("team"),
-    }
-
-
-def _model_row(models: Models, name: str) -> dict[str, Any]:
-    """Of a task that owns its model: all of its layers are its own."""
-    record, (metric, score) = models.record(name), models.headline(name)
-    version = models.lines[name].version
-    return {
-        "kind": record.task.kind,
-        "labels": record.task.labels,
-        "version": version,
-        "versions": [version],
-        "metric": metric,
-        "score": score,
-        "tap": None,
-        "own_layers": None,
-        "bytes": models.size(name),
-        "probes": len(models.probes(name)),
-        "team": None,
-    }
-
-
-def _listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
-    heading: list[object] = [
-        "task",
-        "kind",
-        "metric",
-        "live",
-        "versions",
-        "labels",
-        "score",
-        "tap",
-        "own layers",
-        "size",
-    ]
-    has_team = any(row["team"] for row in tasks.values())
-    rows = [heading + (["team"] if has_team else [])]
-    for name, row in tasks.items():
-        score = "-" if row["score"] is None else f"{row['score']:.4f}"
-        cells: list[object] = [name, row["kind"], row["metric"], row["version"], len(row["versions"])]
-        depths = ["-" if row[key] is None else row[key] for key in ("tap", "own_layers")]
-        cells += [len(row["labels"]) or "-", score, *depths, in_bytes(row["bytes"])]
-        rows.append(cells + ([row["team"] or "-"] if has_team else []))
-    return table(rows, left=4)
 
 
 def _verified(found: Verification) -> list[str]:

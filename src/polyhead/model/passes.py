@@ -31,16 +31,21 @@ class Passes(Value):
         return bool(self.asides.keys() & set(self.plan.steps[index].tasks))
 
 
-@functools.lru_cache(maxsize=256)
 def passes_of(plan: Plan) -> Passes:
     """The plan with isolated prompts taken out; a text that only they see is run once for all of them.
 
     Raises PlanError for isolated prompts in other layers than the trunk's plain ones, or where other rows are read.
     """
+    roots = (step.node for step in plan.steps if isinstance(step.node, Embed))
+    if any(node.isolated and node.prompts for node in roots):
+        return _apart(plan)
+    return Passes(plan=plan, asides={})
+
+
+@functools.lru_cache(maxsize=256)
+def _apart(plan: Plan) -> Passes:
     paths = {task: plan.path(task) for task in plan.tasks}
     apart = {task for task, path in paths.items() if path.embed.isolated and path.embed.prompts}
-    if not apart:
-        return Passes(plan=plan, asides={})
     texts = merge({task: _text(path) if task in apart else path for task, path in paths.items()})
     last = {task: i for i, step in enumerate(texts.steps) for task in step.tasks}
     return Passes(

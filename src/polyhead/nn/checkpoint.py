@@ -49,7 +49,7 @@ class Checkpoint(Value, eq=False):
 def open_checkpoint(folder: Path) -> Checkpoint:
     """The folder's weights, safetensors first; raises TrunkNotFound where there are none."""
     if (folder / WHOLE).is_file():
-        return Checkpoint(files=dict.fromkeys(_names(folder / WHOLE), folder / WHOLE))
+        return open_file(folder / WHOLE)
     if (folder / INDEX).is_file():
         return _sharded(folder)
     if (folder / PICKLED).is_file():
@@ -60,6 +60,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         allowed=[WHOLE, INDEX, PICKLED],
         do="give a folder saved by `save_pretrained`",
     )
+
+
+def open_file(file: Path) -> Checkpoint:
+    """The arrays of one safetensors file; raises WeightsMismatch for a file that cannot be read."""
+    return Checkpoint(files=dict.fromkeys(_names(file), file))
 
 
 def _names(file: Path) -> list[str]:

@@ -1,4 +1,7 @@
-"""Folders that `transformers` trained: their encoder, and the classifier on it with its labels and kind."""
+"""Folders that `transformers` trained: their encoder, and the classifier on it with its labels and kind.
+
+So it is with folders that PEFT wrote, whose encoder is in another folder.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from polyhead.architecture import linear
+from polyhead.architecture import Architecture, linear
 from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
-from polyhead.nn.checkpoint import open_checkpoint
+from polyhead.nn.checkpoint import Checkpoint, open_checkpoint
 from polyhead.nn.load import load_trunk
+from polyhead.nn.lora import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
 from polyhead.plan import Activation, Head, Pool
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.task import KindName
@@ -146,12 +150,59 @@ def read_head(folder: Path | str) -> ForeignHead:
     path = Path(folder).expanduser()
     try:
         config = _config(path)
-        model_class, form = _form(config)
-        arrays = _arrays(path, form, _outputs(config))
-        kind = _kind(config, model_class, _outputs(config))
-        labels = _labels(config)
+        _, form = _form(config)
+        return _head(config, _arrays(open_checkpoint(path), form.names))
     except TrunkError as error:
         raise _in(folder, error) from error
+
+
+def read_adapter(folder: Path | str, base: Path, shape: Architecture) -> Lora:
+    """The adapter that PEFT wrote, over the encoder in `base`; see `read_lora`. Every error names the folder."""
+    try:
+        return read_lora(Path(folder).expanduser(), base, shape)
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def adapter_base(folder: Path | str) -> str | None:
+    """The encoder that the folder's adapter was trained on, as it is called there."""
+    try:
+        return base_named(Path(folder).expanduser())
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
+    """The classifier of an adapter: what was saved with it, the rest the base's, low-rank matrices merged into both.
+
+    Labels and kind are those of a config.json in the folder, else of a base of the same class and as many outputs, else
+    none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank matrices in layers.
+    """
+    path = Path(folder).expanduser()
+    try:
+        base = _config(lora.base)
+        named, form = _form(_with_class(base, lora.model_class))
+        _check_whole(lora, form)
+        arrays = _adapted(lora, form)
+        outputs = len(arrays["head.output.weight"])
+        config = _Config(num_labels=outputs)
+        if (path / "config.json").is_file():
+            config = _config(path)
+        elif named in (base.architectures or ()) and _outputs(base) == outputs:
+            config = base
+        config = msgspec.structs.replace(
+            config, model_type=config.model_type or base.model_type, architectures=[named]
+        )
+        return _head(config, arrays)
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
+    """The classifier of these arrays, whose class, labels and kind the config says."""
+    model_class, form = _form(config)
+    _check_head(arrays, _outputs(config))
+    kind, labels = _kind(config, model_class, _outputs(config)), _labels(config)
     return ForeignHead(
         model_class=model_class,
         kind=kind,
@@ -163,8 +214,9 @@ def read_head(folder: Path | str) -> ForeignHead:
 
 def weights_digests(folder: Path | str) -> dict[str, str]:
     """SHA-256, in hex, of each file that holds the folder's weights, by its name."""
-    found = {}
-    for file in sorted(set(open_checkpoint(Path(folder).expanduser()).files.values())):
+    found, path = {}, Path(folder).expanduser()
+    files = {path / WEIGHTS} if is_adapter(path) else set(open_checkpoint(path).files.values())
+    for file in sorted(files):
         with file.open("rb") as opened:
             found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
     return found
@@ -248,16 +300,64 @@ def _kind(config: _Config, model_class: str, outputs: int) -> KindName:
     return kind
 
 
-def _arrays(path: Path, form: _Form, outputs: int) -> dict[str, np.ndarray]:
-    checkpoint = open_checkpoint(path)
-    missing = sorted(set(form.names.values()) - set(checkpoint.files))
+def _arrays(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Arrays of a head by our names, given those in the checkpoint."""
+    missing = sorted(set(names.values()) - set(checkpoint.files))
     if missing:
         raise WeightsMismatch(
             "the checkpoint lacks arrays of its head",
             got=f"no {', '.join(missing)}",
             do="give a folder that was saved after training",
         )
-    arrays = checkpoint.read(form.names)
+    return checkpoint.read(names)
+
+
+def _with_class(config: _Config, ending: str) -> _Config:
+    """The config as that of a classifier of its model type, whose class is named so or ends so."""
+    named = (n for n, form in CLASSES.items() if form.model_type == config.model_type and n.endswith(ending))
+    return msgspec.structs.replace(config, architectures=[next(named, ending)])
+
+
+def _check_whole(lora: Lora, form: _Form) -> None:
+    """Raises TrunkError for what the adapter has besides its head and matrices in the encoder's layers."""
+    heads = {name.rpartition(".")[0] for name in form.names.values()}
+    foreign = sorted(set(lora.saved) - set(form.names.values()))
+    foreign += sorted(set(lora.maps) - set(lora.modules) - heads)
+    if foreign:
+        raise TrunkError(
+            "it changes more than the dense maps of the encoder's layers and the head",
+            got=foreign[:5],
+            allowed="low-rank matrices on dense maps in layers, and the classifier with the layer before it",
+            do=f"train it without these; or {MERGE}",
+        )
+
+
+def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
+    """The head's arrays: those that were saved, else the base's, with the low-rank matrices of its maps merged."""
+    base, found = open_checkpoint(lora.base), {}
+    for ours, theirs in form.names.items():
+        if theirs not in lora.saved:  # a bare encoder's file has its pooler without the prefix
+            found[ours] = theirs if theirs in base.files else theirs.partition(".")[2]
+    missing = [form.names[ours] for ours, theirs in found.items() if theirs not in base.files]
+    if missing:
+        modules = sorted({"pooler" if ".pooler." in name else name.split(".")[0] for name in missing})
+        raise WeightsMismatch(
+            "arrays of its head are neither saved with it nor in its base: nobody knows what they were",
+            got=f"no {', '.join(missing)}",
+            do=f"train it with modules_to_save = {modules}",
+        )
+    arrays = base.read(found)
+    arrays |= {ours: lora.saved[theirs] for ours, theirs in form.names.items() if theirs in lora.saved}
+    for ours, theirs in form.names.items():
+        module, _, leaf = theirs.rpartition(".")
+        if module in lora.maps and leaf == "weight":
+            check_ends(module, lora.maps[module], arrays[ours].shape[::-1])
+            arrays[ours] = lora.maps[module].merged(arrays[ours])
+    return arrays
+
+
+def _check_head(arrays: Mapping[str, np.ndarray], outputs: int) -> None:
+    """Raises WeightsMismatch for arrays that do not belong together, or give another number of outputs."""
     rows, hidden = arrays["head.output.bias"].size, arrays.get("head.hidden.bias", np.zeros(0)).size
     if rows != outputs:
         raise WeightsMismatch(
@@ -269,4 +369,3 @@ def _arrays(path: Path, form: _Form, outputs: int) -> dict[str, np.ndarray]:
     expected = dict(linear("head.output", hidden or width, outputs))
     expected |= dict(linear("head.hidden", width, hidden)) if hidden else {}
     check_arrays(arrays, expected, owner="its head")
-    return arrays

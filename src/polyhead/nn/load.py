@@ -41,16 +41,21 @@ def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
     limits the length of inputs; left out, it is what the trunk can read, at most 512. Raises TrunkNotFound,
     TrunkError for a model that is not supported, WeightsMismatch for weights or a tokenizer that do not fit.
     """
+    return _trunk_in(find_encoder(name), name, max_tokens)
+
+
+def find_encoder(name: str) -> Path:
+    """The folder with the files of the encoder called `name` (see `load_trunk`); raises TrunkNotFound."""
     if name == MINILM:
-        return _trunk_in(_minilm(), name, max_tokens)
+        return _minilm()
     folder = Path(os.path.expanduser(name))  # unlike Path.expanduser, it leaves an unknown user alone
     if name and folder.is_dir():
-        return _trunk_in(folder, name, max_tokens)
+        return folder
     if not _HUB_ID.fullmatch(name):
         raise TrunkNotFound(
             "no encoder there", got=name, allowed=f"a folder that exists, a hub id, or '{MINILM}'", name=name
         )
-    return _trunk_in(_from_hub(name), name, max_tokens)
+    return _from_hub(name)
 
 
 def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:

@@ -170,11 +170,13 @@ class Trunk(nn.Module):
         """States of isolated prompts, which see the text and themselves while the text sees none of them.
 
         `states` are the text's own, of layers `start` to `stop` - 1 at least, as the plain pass gives them: they are
-        read and not computed again, nor are keys and values that the pass kept. `prompts`, (rows or 1, prompt rows,
-        width), is the prompts' state `start` (at 0 `embed_prompts`), prompts of `sizes` rows one after another. `stop`
-        None: as deep as the text. Gives the prompt rows' states `start` to `stop`, each (rows, prompt rows, width).
+        read and not computed again, nor are keys and values that the pass kept. `prompts`, (prompt rows, width) or one
+        such matrix a row, is the prompts' state `start` (at 0 `embed_prompts`), prompts of `sizes` rows one after
+        another. `stop` None: as deep as the text. Gives the prompt rows' states `start` to `stop`, each (rows, prompt
+        rows, width).
 
-        A prompt's states are those of one input [prompt, text] in which the text's rows see the text alone.
+        A prompt's states are those of one input [prompt, text] in which the text's rows see the text alone. Among other
+        `sizes` their last bits may differ; among equal ones no bit depends on what the other prompts are.
         """
         stop = states.depth if stop is None else stop
         if not states.first <= start <= stop <= min(states.depth + 1, len(self.layers)):
@@ -183,12 +185,12 @@ class Trunk(nn.Module):
                 got=f"[{start}, {stop})",
                 allowed=f"a range in [{states.first}, {min(states.depth + 1, len(self.layers))})",
             )
-        seen = seen_by_prompts(states.mask, sizes)
-        hidden = [prompts.expand(len(states.mask), -1, -1)]
         if sum(sizes) != prompts.shape[-2]:
             raise PlanError(
                 "prompts of other sizes than their rows", got=list(sizes), allowed=prompts.shape[-2]
             )
+        seen = _seen_by_prompts(states.mask, sizes)
+        hidden = [prompts.expand(len(states.mask), -1, -1)]
         for index in range(start, stop):
             layer = self._layer(index)
             keys = states.keys.get(index) or layer.keys(states.layer(index))
@@ -206,7 +208,7 @@ class Trunk(nn.Module):
         return layer
 
 
-def seen_by_prompts(mask: Tensor, sizes: Sequence[int]) -> Tensor:
+def _seen_by_prompts(mask: Tensor, sizes: Sequence[int]) -> Tensor:
     """What each isolated prompt row sees of [text, prompt rows]: (rows, 1, prompt rows, tokens + prompt rows).
 
     The text's real tokens, `mask` (rows, tokens), and the rows of its own prompt; prompts of `sizes` rows follow on one

@@ -89,7 +89,7 @@ def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
         bare = name.removeprefix(prefixes[0])
         if not name.startswith(prefixes[0]) or _IGNORED.fullmatch(bare):
             continue
-        ours = _renamed(_modern(bare), TABLES[family])
+        ours = trunk_name(bare, family)
         if ours is None or ours in found:
             unknown.append(name)
         else:
@@ -101,6 +101,11 @@ def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
             do="check that config.json names the model_type these weights belong to",
         )
     return found
+
+
+def trunk_name(name: str, family: Family) -> str | None:
+    """Our name of one array of the bare encoder, None for what it has no place for."""
+    return _renamed(_modern(name), TABLES[family])
 
 
 def check_names(found: Mapping[str, str], shape: Architecture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,3 +43,10 @@ def rows_in(path: Path | str, *, make: str) -> list[dict[str, Any]]:
                 do=f"write it again with `{make}`",
             ) from None
     return found
+
+
+def seeds_with_all(points: Iterable[Mapping[int, float]]) -> dict[int, float]:
+    """The mean over these columns (tasks) by seed, of each seed that has them all."""
+    several = list(points)
+    common = set.intersection(*(set(one) for one in several)) if several else set()
+    return {seed: statistics.mean(one[seed] for one in several) for seed in sorted(common)}

@@ -70,7 +70,8 @@ def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
 
 def fitting_tasks(strategy: Strategy) -> list[Task]:
     """The tiny tasks that the strategy does not refuse."""
-    return [task for task in tiny_tasks() if task.name in tiny_paths(strategy, tiny_trunk())]
+    paths = tiny_paths(strategy, tiny_trunk())
+    return [task for task in tiny_tasks() if task.name in paths]
 
 
 def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
@@ -78,10 +79,11 @@ def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
     from polyhead.sharing.lower import path_of
     from polyhead.sharing.prompted import prompt_groups
 
-    def path(task: Task, group: tuple[str, ...]) -> Path:
-        return path_of(task, strategy, trunk=trunk.digest, shape=trunk.architecture, group=group)
+    digest, fitting = trunk.digest, []
 
-    fitting = []
+    def path(task: Task, group: tuple[str, ...]) -> Path:
+        return path_of(task, strategy, trunk=digest, shape=trunk.architecture, group=group)
+
     for task in tiny_tasks():
         with suppress(ConfigError):
             path(task, ())

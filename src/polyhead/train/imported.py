@@ -16,6 +16,7 @@ from polyhead.bundle.scan import Scanned
 from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.nn.foreign import ForeignHead, read_encoder, weights_digests
+from polyhead.nn.lora import Lora, described
 from polyhead.plan import Embed, Layers, Path, merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
@@ -46,6 +47,7 @@ class Checkpoint(Value, eq=False):
     scanned: Scanned
     head: ForeignHead
     task: Task
+    lora: Lora | None = None  # over its base, where the folder is that of an adapter
 
 
 def name_of(folder: str) -> str:
@@ -84,8 +86,13 @@ def task_of(folder: str, name: str, head: ForeignHead, wanted: Wanted) -> Task:
 
 
 def path_of(model: Checkpoint, trunk: str, tap: int) -> Path:
-    """`Embed, Layers(0, tap, trunk), Layers(tap, N, part), Pool, Head`; neither kind of layers need be there."""
+    """`Embed, Layers(0, tap, trunk), Layers(tap, N, part), Pool, Head`; neither kind of layers need be there.
+
+    Of an adapter `Embed, Layers(0, N, trunk, delta), Pool, Head`, cut where its ranks, scales or maps change.
+    """
     owner, depth = owner_of(model.task), len(model.scanned.layers)
+    if model.lora is not None:
+        return Path(nodes=(Embed(trunk=trunk), *model.lora.nodes(owner), *model.head.ends(owner)))
     nodes = [Layers(start=0, stop=tap)] if tap else []
     nodes += [Layers(start=tap, stop=depth, weights=owner)] if tap < depth else []
     return Path(nodes=(Embed(trunk=trunk), *nodes, *model.head.ends(owner)))
@@ -93,9 +100,13 @@ def path_of(model: Checkpoint, trunk: str, tap: int) -> Path:
 
 def arrays_of(model: Checkpoint, path: Path) -> dict[str, np.ndarray]:
     """What the task owns; a regression's output layer gives fractions of the range, as our tasks do."""
-    data = read_encoder(model.folder)
-    names = cost.part_arrays(path, data.architecture, owner_of(model.task))
-    arrays = {name: data.arrays[name] for name in names if name in data.arrays} | dict(model.head.arrays)
+    if model.lora is not None:
+        inside = model.lora.arrays()
+    else:
+        data = read_encoder(model.folder)
+        names = cost.part_arrays(path, data.architecture, owner_of(model.task))
+        inside = {name: data.arrays[name] for name in names if name in data.arrays}
+    arrays = inside | dict(model.head.arrays)
     if model.task.range is not None:
         low, high = model.task.range
         for name, shift in (("head.output.weight", 0.0), ("head.output.bias", low)):
@@ -116,12 +127,21 @@ def record_of(model: Checkpoint, path: Path, origin: Mapping[str, object]) -> Ta
 
 def origin_of(model: Checkpoint, proof: Parity) -> dict[str, object]:
     """Where the task came from, and the proof that it answers alike."""
-    return {
+    origin: dict[str, object] = {
         "folder": model.folder,
         "class": model.head.model_class,
         "weights": weights_digests(model.folder),
         "parity": msgspec.to_builtins(proof),
     }
+    if model.lora is not None:
+        origin["adapter"] = adapter_of(model)
+        origin["base"] = {"folder": str(model.lora.base), "weights": weights_digests(model.lora.base)}
+    return origin
+
+
+def adapter_of(model: Checkpoint) -> str:
+    """What an adapter's low-rank matrices sit on, in a few words; "" for a whole model."""
+    return described(model.scanned.adapted) if model.lora is not None else ""
 
 
 def probes_of(task: Task, texts: Sequence[Input]) -> list[dict[str, object]]:
@@ -158,8 +178,7 @@ def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> s
             "",
             "## Imported from",
             "",
-            f"`{model.folder}`, a `{model.head.model_class}`; {own.layer_evaluations} layers of its own over "
-            f"{len(model.scanned.layers) - own.layer_evaluations} of the trunk `{trunk.name}`.",
+            f"`{model.folder}`, {_said(model, own.layer_evaluations)} the trunk `{trunk.name}`.",
             f"{own.parameters:,} parameters of its own; {own.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
             "",
             "## Proof",
@@ -174,3 +193,11 @@ def card_of(model: Checkpoint, path: Path, trunk: TrunkData, proof: Parity) -> s
             "",
         ]
     )
+
+
+def _said(model: Checkpoint, own: int) -> str:
+    """What the folder holds, up to the trunk's name."""
+    if model.lora is not None:
+        return f"a `{model.head.model_class}` with an adapter ({adapter_of(model)}) in the layers of"
+    shared = len(model.scanned.layers) - own
+    return f"a `{model.head.model_class}`; {own} layers of its own over {shared} of"

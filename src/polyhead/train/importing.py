@@ -1,4 +1,7 @@
-"""Checkpoints that share a frozen prefix, turned into tasks of one bundle, each with a proof of its answers."""
+"""Checkpoints that share a frozen prefix, and adapters over it, turned into tasks of one bundle.
+
+Each with a proof of its answers.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,14 @@ from polyhead.engine.isolation.answers import precision_of
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
 from polyhead.nn.foreign import read_base, read_encoder, read_head
+from polyhead.nn.lora import is_adapter
 from polyhead.plan import Path
 from polyhead.text.tokenise import Input, repair
+from polyhead.train.adapters import Bases
 from polyhead.train.imported import (
     Checkpoint,
     Wanted,
+    adapter_of,
     arrays_of,
     card_of,
     name_of,
@@ -51,9 +57,10 @@ class Imported(Value):
     model_class: str
     version: str
     tap: int
-    layers: int  # of its own
+    layers: int  # of its own, or the trunk's with its own matrices in them
     parameters: int  # of its own
     parity: Parity
+    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
 
 
 class Outcome(Value):
@@ -78,22 +85,25 @@ def import_folders(
 
     Before anything is written there, each task answers `texts` from a bundle in a temporary folder and is compared
     with the checkpoint in `transformers`: all are imported, or none is. Raises TrunkError for a folder that shares
-    nothing with the trunk or answers otherwise, BadName for a name that is taken.
+    nothing with the trunk or answers otherwise, WrongTrunk for an adapter of another encoder, BadName for a name that
+    is taken.
     """
     told = show or (lambda text: None)
     texts = [cast(Input, tuple(map(repair, text))) for text in texts]
     _check_texts(texts, wanted)
     check_distinct(wanted.folders)
     existing = _existing(out)
-    models = _read(wanted, existing, told)
-    trunk, group = _trunk(wanted, models, existing, told)
+    bases = Bases(wanted.base)
+    models = _read(wanted, existing, bases, told)
+    trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, told)
     digest = trunk.digest
     paths = {model.folder: path_of(model, digest, group.taps[model.folder]) for model in models}
     with tempfile.TemporaryDirectory(prefix=".importing-", dir=_nearest(out)) as folder:
         trial = _trial(FilePath(folder) / "bundle", trunk, models, paths, texts, told)
         session = Session(trial, precision="float32")
         proofs = {
-            model.folder: parity(session, model.task, model.folder, texts, show=told) for model in models
+            model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=told)
+            for model in models
         }
         told("writing the bundle")
         certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None)
@@ -118,6 +128,7 @@ def import_folders(
                 layers=len(model.scanned.layers) - group.taps[model.folder],
                 parameters=own_cost(model.task.name, paths[model.folder], trunk).parameters,
                 parity=proofs[model.folder],
+                adapter=adapter_of(model),
             )
             for model in models
         ),
@@ -214,7 +225,7 @@ def _check_texts(texts: Sequence[Input], wanted: Wanted) -> None:
         )
 
 
-def _read(wanted: Wanted, existing: Bundle | None, show: Show) -> list[Checkpoint]:
+def _read(wanted: Wanted, existing: Bundle | None, bases: Bases, show: Show) -> list[Checkpoint]:
     """Every folder's digests, head and task; the arrays of its encoder are let go again."""
     models: list[Checkpoint] = []
     taken = set(existing.tasks) if existing is not None else set()
@@ -225,7 +236,8 @@ def _read(wanted: Wanted, existing: Bundle | None, show: Show) -> list[Checkpoin
         )
     for i, folder in enumerate(wanted.folders):
         show(f"reading {folder} ({i + 1} of {len(wanted.folders)})")
-        head = read_head(folder)
+        adapted = bases.adapted(folder) if is_adapter(folder) else None
+        head = adapted.head if adapted is not None else read_head(folder)
         name = wanted.names.get(folder) or name_of(folder)
         if name.casefold() in {other.casefold() for other in taken}:
             raise BadName(
@@ -235,16 +247,16 @@ def _read(wanted: Wanted, existing: Bundle | None, show: Show) -> list[Checkpoin
             )
         taken.add(name)
         task = task_of(folder, name, head, wanted)
-        models.append(
-            Checkpoint(folder=folder, scanned=scanned_with(read_encoder(folder), head), head=head, task=task)
-        )
+        found = adapted.scanned if adapted is not None else scanned_with(read_encoder(folder), head)
+        lora = adapted.lora if adapted is not None else None
+        models.append(Checkpoint(folder=folder, scanned=found, head=head, task=task, lora=lora))
     return models
 
 
 def _trunk(
-    wanted: Wanted, models: Sequence[Checkpoint], existing: Bundle | None, show: Show
+    wanted: Wanted, base: str | None, models: Sequence[Checkpoint], existing: Bundle | None, show: Show
 ) -> tuple[TrunkData, Group]:
-    """The trunk that all folders share something with, and how far each does."""
+    """The trunk that all folders share something with, and how far each does; `base` is that of a new bundle."""
     encoders = [model.scanned for model in models]
     if existing is not None:
         trunk = existing.trunk()
@@ -258,9 +270,9 @@ def _trunk(
         _check_base(wanted, trunk, existing)
         named = msgspec.structs.replace(trunk, name=f"the trunk of {existing.root}")
         return trunk, over(scanned(named), encoders)
-    if wanted.base is not None:
-        show(f"reading {wanted.base}")
-        trunk = read_base(wanted.base, max_tokens=wanted.max_tokens)
+    if base is not None:
+        show(f"reading {base}")
+        trunk = read_base(base, max_tokens=wanted.max_tokens)
         return trunk, over(scanned(trunk), encoders)
     group = group_of(encoders)
     show(f"reading the trunk from {group.trunk}")

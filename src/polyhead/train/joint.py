@@ -175,15 +175,14 @@ class JointCourse:
         self.place.check(self.mixture.micro_batches)
         _check_passes(self.place, recipe, self.tasks)
 
-    def learn(self, label: str = "training together") -> Learned:
-        """Trains to the end."""
+    def learn(self, label: str = "training together", *, fresh: bool = True) -> Learned:
+        """Trains to the end; unless `fresh`, parts start as the caller left them."""
         for name, p in self.prepared.items():
             tell_unread(p, self.examples[name], self.data.settings.max_tokens, self.events)
-        from polyhead.train.prompts import (
-            start_prompts,
-        )  # here, since donors of prompts are courses themselves
+        if fresh:
+            from polyhead.train.starts import start_parts  # here, since what gives a start is a course itself
 
-        start_prompts(self, checkpoint=self._checkpoint)
+            start_parts(self, checkpoint=self._checkpoint)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
         self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
         curriculum = Curriculum(

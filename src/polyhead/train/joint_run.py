@@ -195,7 +195,12 @@ def score_line(task: Task, splits: Mapping[str, Mapping[str, float]]) -> str:
 def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
     """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
     recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
-    content = [data.digest, msgspec.to_builtins(recipe), [p.fingerprint() for p in prepared]]
+    told = msgspec.to_builtins(recipe)
+    if not recipe.head_epochs:  # as before there were any
+        told = {
+            name: value for name, value in told.items() if name not in ("head_epochs", "head_learning_rate")
+        }
+    content = [data.digest, told, [p.fingerprint() for p in prepared]]
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
 

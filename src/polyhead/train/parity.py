@@ -16,6 +16,7 @@ import torch
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import MissingExtra, TrunkError
+from polyhead.nn.lora import Lora
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import Encoded, Input, Tokeniser, repair
@@ -46,11 +47,21 @@ class Parity(Value):
 
 
 def parity(
-    session: Session, task: Task, folder: str, texts: Sequence[Input], *, show: Callable[[str], None]
+    session: Session,
+    task: Task,
+    folder: str,
+    texts: Sequence[Input],
+    *,
+    lora: Lora | None = None,
+    show: Callable[[str], None],
 ) -> Parity:
-    """Compares the task's outputs with those of the folder's model; raises TrunkError beyond the tolerance."""
+    """Compares the task's outputs with those of the folder's model; raises TrunkError beyond the tolerance.
+
+    The model of an adapter is `transformers`' own over its base, with `W + alpha / rank * B A` in the place of each W.
+    """
     ours = np.concatenate([_scaled(task, out) for out in _ours(session, task, texts)])
-    theirs = np.concatenate(list(_theirs(session.tokeniser, task, folder, texts, show)))
+    opened = _opened(folder, task, lora)
+    theirs = np.concatenate(list(_theirs(session.tokeniser, task, folder, texts, opened, show)))
     difference = float(np.abs(ours - theirs).max(initial=0.0))
     tolerance = TOLERANCE * max(1.0, float(np.abs(theirs).max(initial=0.0)))
     found = Parity(
@@ -93,10 +104,15 @@ def _ours(session: Session, task: Task, texts: Sequence[Input]) -> list[np.ndarr
 
 
 def _theirs(
-    tokeniser: Tokeniser, task: Task, folder: str, texts: Sequence[Input], show: Callable[[str], None]
+    tokeniser: Tokeniser,
+    task: Task,
+    folder: str,
+    texts: Sequence[Input],
+    opened: tuple[Any, Any],
+    show: Callable[[str], None],
 ) -> list[np.ndarray]:
     """The same of `transformers`: (1, outputs) a text, or (words, outputs)."""
-    library, made = _opened(folder, task)
+    library, made = opened
     library.padding_side = "right"  # as positions are counted
     known = set(inspect.signature(made.forward).parameters)
     segments = getattr(made.config, "type_vocab_size", 0)
@@ -123,24 +139,28 @@ def _theirs(
     return found
 
 
-def _opened(folder: str, task: Task) -> tuple[Any, Any]:
-    """The folder's tokenizer and model, as `transformers` itself opens them, in float32."""
+def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
+    """The folder's tokenizer and model, as `transformers` itself opens them, in float32; for an adapter its base's."""
     try:
         import transformers
     except ImportError:
         raise MissingExtra("transformers", "train", "proving an imported task's answers") from None
-    path = str(Path(folder).expanduser())
+    path = str(lora.base if lora is not None else Path(folder).expanduser())
+    # An adapter brings its own outputs: those of its base, if it has any, are of another number.
+    own = {} if lora is None else {"num_labels": kind_of(task).width(task), "ignore_mismatched_sizes": True}
     auto = (
         transformers.AutoModelForTokenClassification
         if kind_of(task).per_word
         else transformers.AutoModelForSequenceClassification
     )
     said = transformers.utils.logging
-    was_shown = said.is_progress_bar_enabled()
+    was_shown, verbosity = said.is_progress_bar_enabled(), said.get_verbosity()
     said.disable_progress_bar()
+    if lora is not None:
+        said.set_verbosity_error()  # it would tell that the base has no head
     try:
         library = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
-        made = auto.from_pretrained(path, local_files_only=True, dtype=torch.float32)
+        made = auto.from_pretrained(path, local_files_only=True, dtype=torch.float32, **own)
     except Exception as error:  # the library raises many kinds for one fact: it cannot open the folder
         raise TrunkError(
             f"{folder}: transformers itself cannot open it",
@@ -148,9 +168,21 @@ def _opened(folder: str, task: Task) -> tuple[Any, Any]:
             do="give the whole folder that `save_pretrained` wrote, tokenizer files too",
         ) from error
     finally:
+        said.set_verbosity(verbosity)
         if was_shown:
             said.enable_progress_bar()
+    if lora is not None:
+        _merge(made, lora)
     return library, made.eval()
+
+
+def _merge(model: Any, lora: Lora) -> None:
+    """Puts the adapter's arrays into the model, by the names that both have: nothing of our own layers is used."""
+    arrays = model.state_dict()
+    arrays |= {name: torch.from_numpy(array) for name, array in lora.saved.items()}
+    for module, low in lora.maps.items():
+        arrays[f"{module}.weight"] = torch.from_numpy(low.merged(arrays[f"{module}.weight"].numpy()))
+    model.load_state_dict(arrays)
 
 
 def _scaled(task: Task, outputs: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from polyhead.bundle.difference import Difference, difference
+from polyhead.bundle.owners import owner_named
 from polyhead.bundle.scan import (
     Group,
     Scanned,
@@ -13,15 +14,17 @@ from polyhead.bundle.scan import (
     Totals,
     apart,
     groups,
-    owner_named,
+    over,
     pairs,
     scanned,
     shared,
     together,
 )
 from polyhead.config import Value
-from polyhead.errors import ConfigError, TrunkError
+from polyhead.errors import ConfigError, TrunkError, WrongTrunk
 from polyhead.nn.foreign import ForeignHead, read_base, read_encoder, read_head
+from polyhead.nn.lora import described, is_adapter
+from polyhead.train.adapters import Bases
 from polyhead.trunk_data import TrunkData
 
 Show = Callable[[str], None]
@@ -33,7 +36,9 @@ class Found(Value):
     scanned: Scanned
     model_class: str = ""
     labels: tuple[str, ...] = ()
-    refused: str = ""  # why its head cannot be imported
+    refused: str = ""  # why it cannot be imported
+    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
+    is_compared: bool = True  # not an adapter that is refused: its base alone could be compared
     with_base: Shared | None = None
     difference: Difference | None = None  # None without a base, or for another shape
 
@@ -51,8 +56,8 @@ class Scan(Value):
 
     @property
     def encoders(self) -> dict[str, Scanned]:
-        """By name."""
-        return {found.scanned.name: found.scanned for found in self.models}
+        """By name, those that are compared."""
+        return {found.scanned.name: found.scanned for found in self.models if found.is_compared}
 
 
 def scan_folders(
@@ -60,10 +65,13 @@ def scan_folders(
 ) -> Scan:
     """Compares folders that `save_pretrained` wrote with each other, and with `base` (a name that `load_trunk` reads).
 
-    Memory holds one encoder at a time, and the base. Raises an error that names the folder it cannot read.
+    Without a base, it is that of the first adapter among them. Memory holds one encoder at a time, and the base. Raises
+    an error that names the folder it cannot read.
     """
     check_distinct(folders)
     told = show or (lambda text: None)
+    bases = Bases(base)
+    base = bases.first(folders)
     if base is not None:
         told(f"reading {base}")
     origin = read_base(base) if base is not None else None
@@ -71,9 +79,12 @@ def scan_folders(
     models = []
     for i, folder in enumerate(folders):
         told(f"reading {folder} ({i + 1} of {len(folders)})")
-        models.append(_found(folder, origin, against, told))
+        if against is not None and is_adapter(folder):
+            models.append(_found_adapter(folder, against, bases))
+        else:
+            models.append(_found(folder, origin, against, told))
     told("")
-    encoders = [found.scanned for found in models]
+    encoders = [found.scanned for found in models if found.is_compared]
     by_name = {one.name: one for one in encoders}
     grouped = groups(encoders, against)
     return Scan(
@@ -124,4 +135,19 @@ def _found(folder: str, origin: TrunkData | None, base: Scanned | None, show: Sh
         refused=refused,
         with_base=with_base,
         difference=difference(data, origin) if comparable and origin is not None else None,
+    )
+
+
+def _found_adapter(folder: str, base: Scanned, bases: Bases) -> Found:
+    try:
+        found = bases.adapted(folder)
+        over(base, [found.scanned])
+    except (TrunkError, WrongTrunk) as error:
+        return Found(scanned=bases.encoder(folder), refused=str(error), is_compared=False)
+    return Found(
+        scanned=found.scanned,
+        model_class=found.head.model_class,
+        labels=found.head.labels,
+        adapter=described(found.scanned.adapted),
+        with_base=shared(base, found.scanned),
     )

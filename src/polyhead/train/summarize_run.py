@@ -16,7 +16,8 @@ import msgspec
 
 from polyhead import __version__
 from polyhead.bundle.format import BUNDLE
-from polyhead.bundle.models import ModelDraft, Models, add_model
+from polyhead.bundle.model_write import ModelDraft, add_model
+from polyhead.bundle.models import Models
 from polyhead.bundle.write import write_bundle
 from polyhead.nn.seq2seq import load_seq2seq
 from polyhead.project import Project, TaskEntry, TrunkChoice

@@ -137,6 +137,20 @@ HOSTILE_TASKS = {
     "another owner": lambda t: t.update(owner="task:other"),
     "another kind of head": lambda t: t["path"]["nodes"][-1].update(kind="tagging"),
     "wider head": lambda t: t["path"]["nodes"][-1].update(width=3),
+    "needs that the path has not": lambda t: t.update(needs={"family:x": "0" * 64}),
+    "arrays of a family that it does not need": lambda t: t["path"]["nodes"][-1].update(part="family:x"),
+    "the head of another task": lambda t: (
+        t["path"]["nodes"][-1].update(part="task:other"),
+        t.update(needs={"task:other": "0" * 64}),
+    ),
+    "a family that leaves": lambda t: (
+        t["path"]["nodes"][-1].update(part="family:../x"),
+        t.update(needs={"family:../x": "0" * 64}),
+    ),
+    "needs of a family that is not there": lambda t: (
+        t["path"]["nodes"][-1].update(part="family:x"),
+        t.update(needs={"family:x": "0" * 64}),
+    ),
     "unknown kind": lambda t: t["task"].update(kind="pickle"),
     "same label twice": lambda t: t["task"].update(labels=["up", "up"]),
     "labels are numbers": lambda t: t["task"].update(labels=[1, 2]),

@@ -8,6 +8,7 @@ from polyhead.cli.papers.du2020 import du2020
 from polyhead.cli.papers.flexible import flexible
 from polyhead.cli.papers.mtop import mtop
 from polyhead.cli.papers.muppet import muppet
+from polyhead.cli.papers.pals import pals
 
 
 @click.group("papers")
@@ -19,3 +20,4 @@ command.add_command(du2020)
 command.add_command(flexible)
 command.add_command(mtop)
 command.add_command(muppet)
+command.add_command(pals)

@@ -11,13 +11,13 @@ import click
 from polyhead.cli.output import Printer, json_option, table
 from polyhead.cli.papers.lines import (
     MISSING,
-    at_our_scale,
     missing_lines,
     no_runs,
     number,
     otherwise_lines,
     rows_option,
-    split_option,
+    study_options,
+    tell_study,
     there,
 )
 from polyhead.cli.plots import check_drawable, plot_option
@@ -64,18 +64,14 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
 
 
 @du2020.command("table3")
-@rows_option(ROWS)
-@split_option
-@json_option
+@study_options(ROWS)
 def table3(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Accuracy by group of tasks, and GFLOPs of one text for all tasks; then which orderings hold."""
     _blocks("Table 3", _group_lines, files, split, json_to)
 
 
 @du2020.command("table4")
-@rows_option(ROWS)
-@split_option
-@json_option
+@study_options(ROWS)
 def table4(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Accuracy by task; then which orderings hold."""
     _blocks("Table 4", _task_lines, files, split, json_to)
@@ -157,10 +153,9 @@ def _blocks(
     found = there(files, ROWS)
     cells = read_cells(found) if found else ()
     ours = study_table(cells, split=split) if cells else None
-    if ours is None:
-        printer.lines(["", no_runs(MAKE, ROWS)])
-    else:
-        at_our_scale(printer, f"{split} accuracy, trunk minilm", len({cell.seed for cell in cells}))
+    seeds = {cell.seed for cell in cells}
+    tell_study(printer, f"{split} accuracy, trunk minilm", seeds, make=MAKE, default=ROWS)
+    if ours is not None:
         holding["study"] = orderings(ours)
         printer.lines([*lines(ours), *missing_lines(missing(cells)), *_ordering_lines(holding["study"])])
         printer.lines(["", *ours.notes])

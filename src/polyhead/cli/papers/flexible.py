@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, table
 from polyhead.cli.papers.lines import (
-    at_our_scale,
+    draw_study,
     missing_lines,
-    needs_runs,
-    no_runs,
     number,
     otherwise_lines,
-    split_option,
+    study_options,
+    tell_study,
+    there,
 )
 from polyhead.cli.plots import check_drawable, plot_option
 
@@ -29,6 +30,8 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/branches_quality.json")
 JOINT = Path("results/branches_mtdnn.json")
 MAKE = "python benchmarks/branches_quality.py"
+_tell = partial(tell_study, make=MAKE, default=ROWS)
+_draw = partial(draw_study, make=MAKE)
 
 
 @click.group("flexible", short_help="Wei et al. 2021: a flexible multi-task model.")
@@ -40,42 +43,30 @@ def flexible() -> None:
     """
 
 
-def study_options(statistic: Statistic | None) -> Callable[[Command], Command]:
-    """Adds `--rows`, `--split`, and `--statistic` with this default (None: no such option)."""
-
-    def added(command: Command) -> Command:
-        command = click.option(
-            "--rows",
-            type=click.Path(exists=True, dir_okay=False),
-            metavar="FILE",
-            help=f"Runs of the study: a results file or JSON lines; by default {ROWS}, if it is there.",
-        )(command)
-        if statistic is not None:
-            command = click.option(
-                "--statistic",
-                type=click.Choice(["max", "mean", "median"]),
-                default=statistic,
-                show_default=True,
-                help="Over the seeds of our study; the paper takes the max of 5.",
-            )(command)
-        return split_option(command)
-
-    return added
+def statistic_option(default: Statistic) -> Callable[[Command], Command]:
+    """Adds `--statistic` with this default."""
+    return click.option(
+        "--statistic",
+        type=click.Choice(["max", "mean", "median"]),
+        default=default,
+        show_default=True,
+        help="Over the seeds of our study; the paper takes the max of 5.",
+    )
 
 
 @flexible.command("table1")
-@study_options("max")
-@json_option
-def table1(rows: str | None, split: Split, statistic: Statistic, json_to: str | None) -> None:
+@statistic_option("max")
+@study_options(ROWS)
+def table1(files: tuple[str, ...], split: Split, statistic: Statistic, json_to: str | None) -> None:
     """Score by number of layers fine-tuned; * marks 99 % of a task's best."""
     from polyhead.papers import wei2021 as paper
 
-    printer, runs = Printer(json_to), _runs(rows)
+    printer, runs = Printer(json_to), _runs(files)
     published = paper.published_table1()
     printer.lines(["Table 1 as printed: dev scores of BERT-base, the largest of 5 seeds", ""])
     printer.lines(_depth_lines(published, statistic="max"))
     ours = paper.table1(runs, statistic=statistic, split=split) if runs else None
-    _at_our_scale(printer, runs, f"{split} scores, {statistic} over the seeds")
+    _tell(printer, f"{split} scores, {statistic} over the seeds", {run.seed for run in runs})
     if ours is not None:
         printer.lines([*_depth_lines(ours, statistic=statistic), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
@@ -91,20 +82,29 @@ def table1(rows: str | None, split: Split, statistic: Statistic, json_to: str | 
     metavar="FILE",
     help=f"Runs of joint training, for the MT-DNN rows; by default {JOINT}, if it is there.",
 )
-@study_options("mean")
-@json_option
+@statistic_option("mean")
+@study_options(ROWS)
 def table2(
-    c: float, joint: str | None, rows: str | None, split: Split, statistic: Statistic, json_to: str | None
+    c: float,
+    joint: str | None,
+    files: tuple[str, ...],
+    split: Split,
+    statistic: Statistic,
+    json_to: str | None,
 ) -> None:
     """Full fine-tuning, students, and the mixed model: scores, and layers run for all tasks."""
     from polyhead.papers import wei2021 as paper
 
-    printer, runs = Printer(json_to), (*_runs(rows), *_runs(joint, JOINT))
+    printer, runs = Printer(json_to), (*_runs(files), *_runs([joint] if joint else [], JOINT))
     published = paper.published_table2(c)
     printer.lines(["Table 2 as printed; averages, layers and overheads counted anew", ""])
     printer.lines([*_method_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
     ours = paper.table2(runs, c, statistic=statistic, split=split) if runs else None
-    _at_our_scale(printer, runs, f"{split} scores, {statistic} over the seeds, choices made on validation")
+    _tell(
+        printer,
+        f"{split} scores, {statistic} over the seeds, choices made on validation",
+        {run.seed for run in runs},
+    )
     if ours is not None:
         printer.lines([*_method_lines(ours), *missing_lines(ours.notes)])
     printer.json({"published": published, "study": ours})
@@ -119,22 +119,26 @@ def table2(
     metavar="NUMBERS",
     help="Prices of a layer in points, with commas between them.",
 )
-@study_options("mean")
-@json_option
-def table5(costs: str, rows: str | None, split: Split, statistic: Statistic, json_to: str | None) -> None:
+@statistic_option("mean")
+@study_options(ROWS)
+def table5(
+    costs: str, files: tuple[str, ...], split: Split, statistic: Statistic, json_to: str | None
+) -> None:
     """The mixed model by the price c of a layer, and the best choice of equally many layers.
 
     A cell says tap+layers; * marks a branch that was not distilled.
     """
     from polyhead.papers import wei2021 as paper
 
-    printer, runs, prices = Printer(json_to), _runs(rows), _numbers(costs)
+    printer, runs, prices = Printer(json_to), _runs(files), _numbers(costs)
     published = paper.published_table5(prices)
     printer.lines(["Table 5 counted from the rows of tables 1 and 2: tap+layers of each task", ""])
     printer.lines([*_choice_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
     ours = paper.table5(runs, prices, statistic=statistic, split=split) if runs else None
-    _at_our_scale(
-        printer, runs, f"averages of {split} scores, {statistic} over the seeds, chosen on validation"
+    _tell(
+        printer,
+        f"averages of {split} scores, {statistic} over the seeds, chosen on validation",
+        {run.seed for run in runs},
     )
     if ours is not None:
         printer.lines([*_choice_lines(ours, on="validation"), *missing_lines(ours.notes)])
@@ -145,18 +149,17 @@ def table5(costs: str, rows: str | None, split: Split, statistic: Statistic, jso
     "figure2", short_help="Students from their teacher's layers and from pre-trained ones: box plots."
 )
 @plot_option("Draw the box plots of our study into FILE (.svg, .png or .pdf).")
-@study_options(None)
-@json_option
-def figure2(plot: str | None, rows: str | None, split: Split, json_to: str | None) -> None:
+@study_options(ROWS)
+def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Students that begin as their teacher's layers against those from pre-trained layers: quartiles over seeds."""
     from polyhead.papers import wei2021 as paper
 
-    printer, runs = Printer(json_to), _runs(rows)
+    printer, runs = Printer(json_to), _runs(files)
     check_drawable(plot)
     printer.line(
         "Figure 2 of the paper is a drawing without numbers: over 5 seeds, students of 1 to 3 layers."
     )
-    _at_our_scale(printer, runs, f"{split} scores, quartiles over the seeds")
+    _tell(printer, f"{split} scores, quartiles over the seeds", {run.seed for run in runs})
     found = paper.boxes(runs, split=split) if runs else ()
     if runs:
         cells: list[list[object]] = [
@@ -170,27 +173,14 @@ def figure2(plot: str | None, rows: str | None, split: Split, json_to: str | Non
         better = sum(gain > 0 for gain in gains.values())
         printer.lines([*table(cells, left=2), ""])
         printer.line(f"the teacher's layers have the higher median in {better} of {len(gains)} comparisons")
-        if plot is not None:
-            paper.plot_figure2(runs, plot, split=split)
-            printer.line(f"drawn into {plot}")
-    elif plot is not None:
-        raise needs_runs(MAKE)
+    _draw(printer, plot, runs, lambda file: paper.plot_figure2(runs, file, split=split))
     printer.json({"boxes": found})
 
 
-def _runs(rows: str | None, default: Path = ROWS) -> tuple[Run, ...]:
+def _runs(files: Sequence[str], default: Path = ROWS) -> tuple[Run, ...]:
     from polyhead.papers.wei2021 import read_runs
 
-    if rows is not None:
-        return read_runs(rows)
-    return read_runs(default) if default.is_file() else ()
-
-
-def _at_our_scale(printer: Printer, runs: Sequence[Run], what: str) -> None:
-    if not runs:
-        printer.lines(["", no_runs(MAKE, ROWS)])
-        return
-    at_our_scale(printer, what, len({run.seed for run in runs}))
+    return tuple(run for file in there(files, default) for run in read_runs(file))
 
 
 def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from polyhead.cli.output import Printer
+from polyhead.cli.output import Printer, json_option
 
 if TYPE_CHECKING:
     from polyhead.papers.together.study import Spread
@@ -42,6 +42,11 @@ def split_option(command: Command) -> Command:
     )(command)
 
 
+def study_options(default: Path) -> Callable[[Command], Command]:
+    """Adds `--rows`, `--split` and `--json`."""
+    return lambda command: json_option(rows_option(default)(split_option(command)))
+
+
 def there(files: Sequence[str], default: Path) -> tuple[str, ...]:
     """The files given, else the default one where it exists."""
     return tuple(files) or ((str(default),) if default.is_file() else ())
@@ -60,6 +65,26 @@ def needs_runs(make: str) -> click.UsageError:
 def at_our_scale(printer: Printer, what: str, seeds: int) -> None:
     """The heading of our own numbers."""
     printer.lines(["", f"At our scale: {what}, {seeds} seed{'s' if seeds != 1 else ''}", ""])
+
+
+def tell_study(printer: Printer, what: str, seeds: Collection[int], *, make: str, default: Path) -> None:
+    """The heading of our own numbers, or where they would come from."""
+    if seeds:
+        at_our_scale(printer, what, len(seeds))
+    else:
+        printer.lines(["", no_runs(make, default)])
+
+
+def draw_study(
+    printer: Printer, plot: str | None, rows: Sequence[object], draw: Callable[[str], None], *, make: str
+) -> None:
+    """Lets `draw` draw into the file that was asked for; click.UsageError where there are no rows."""
+    if plot is None:
+        return
+    if not rows:
+        raise needs_runs(make)
+    draw(plot)
+    printer.line(f"drawn into {plot}")
 
 
 def number(value: float | None, spread: float | None = None, *, signed: bool = False) -> str:

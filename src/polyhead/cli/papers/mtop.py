@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,13 +12,12 @@ import click
 from polyhead.cli.output import Printer, json_option, table
 from polyhead.cli.papers.lines import (
     MISSING,
-    at_our_scale,
+    draw_study,
     missing_lines,
-    needs_runs,
-    no_runs,
     number,
     otherwise_lines,
     rows_option,
+    tell_study,
     there,
 )
 from polyhead.cli.plots import check_drawable, plot_option
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/conditioning_nhc.json")
 MAKE = "python benchmarks/conditioning_nhc.py"
+_tell = partial(tell_study, make=MAKE, default=ROWS)
+_draw = partial(draw_study, make=MAKE)
 
 
 @click.group("mtop", short_help="Huang et al. 2022: every task in one pass, by prompts.")
@@ -229,17 +231,5 @@ def _rows(printer: Printer, files: tuple[str, ...], measure: Measure) -> Sequenc
 
     found = there(files, ROWS)
     rows = read_rows(found) if found else ()
-    if rows:
-        at_our_scale(printer, f"{MEASURES[measure]}, trunk minilm", len({row.seed for row in rows}))
-    else:
-        printer.lines(["", no_runs(MAKE, ROWS)])
+    _tell(printer, f"{MEASURES[measure]}, trunk minilm", {row.seed for row in rows})
     return rows
-
-
-def _draw(printer: Printer, plot: str | None, rows: Sequence[Row], draw: Callable[[str], None]) -> None:
-    if plot is None:
-        return
-    if not rows:
-        raise needs_runs(MAKE)
-    draw(plot)
-    printer.line(f"drawn into {plot}")

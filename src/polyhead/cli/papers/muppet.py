@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from polyhead.cli.output import Printer, json_option, table
 from polyhead.cli.papers.lines import (
     MISSING,
-    at_our_scale,
+    draw_study,
     missing_lines,
-    needs_runs,
-    no_runs,
     number,
     otherwise_lines,
     rows_option,
-    split_option,
     spread_of,
+    study_options,
+    tell_study,
     there,
 )
 from polyhead.cli.plots import check_drawable, plot_option
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from polyhead.papers.together.study import Row, Split, Trunk
     from polyhead.papers.together.tables import Compared, Way
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/together_quality.json")
 MAKE = "python benchmarks/together_quality.py"
+_tell = partial(tell_study, make=MAKE, default=ROWS)
+_draw = partial(draw_study, make=MAKE)
 OURS = "frozen minilm trunk with pooled heads, plain and after pre-finetuning"
 NO_DECODER = "No encoder-decoder is pre-finetuned here, so summaries have no numbers of ours."
 TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
@@ -48,11 +49,6 @@ def muppet() -> None:
     Each command prints the paper's numbers, and then those of our own study: trunks of six layers that learned from up
     to 24 sets, with heads on eight tasks that they never saw.
     """
-
-
-def study_options(command: Command) -> Command:
-    """`--rows`, `--split` and `--json`."""
-    return json_option(rows_option(ROWS)(split_option(command)))
 
 
 @muppet.command("table1")
@@ -83,7 +79,7 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
 
 
 @muppet.command("table3")
-@study_options
+@study_options(ROWS)
 def table3(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Sentence prediction and SQuAD, before and after pre-finetuning."""
     from polyhead.papers.aghajanyan2021 import published_table3
@@ -93,7 +89,7 @@ def table3(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
 
 
 @muppet.command("table4")
-@study_options
+@study_options(ROWS)
 def table4(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Commonsense, and summaries by BART, before and after pre-finetuning."""
     from polyhead.papers.aghajanyan2021 import published_table4
@@ -102,7 +98,7 @@ def table4(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
 
 
 @muppet.command("table5")
-@study_options
+@study_options(ROWS)
 def table5(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Tasks of other sets than those of pre-finetuning; ours are five more that were held out."""
     from polyhead.papers.aghajanyan2021 import published_table5
@@ -128,7 +124,7 @@ def table6(json_to: str | None) -> None:
 
 @muppet.command("figure1", short_help="Gain by number of sets that the trunk learned from.")
 @plot_option("Draw the curve of our study into FILE (.svg, .png or .pdf).")
-@study_options
+@study_options(ROWS)
 def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Gain over the plain trunk by number of sets, which are nested."""
     from polyhead.papers.aghajanyan2021 import FIGURE1_SETS
@@ -152,7 +148,7 @@ def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
 
 @muppet.command("figure2", short_help="Ways of mixing: what an update holds; losses scaled or not; samplers.")
 @plot_option("Draw the bars of our study into FILE (.svg, .png or .pdf).")
-@study_options
+@study_options(ROWS)
 def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Heterogeneous, batch-homogeneous and dataset-homogeneous updates; and the other ways of mixing of our study."""
     from polyhead.papers.aghajanyan2021 import BATCHINGS
@@ -173,7 +169,7 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
 
 @muppet.command("figure3", short_help="Gain by training rows of the held-out task.")
 @plot_option("Draw the heat map of our study into FILE (.svg, .png or .pdf).")
-@study_options
+@study_options(ROWS)
 def figure3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Gain over the plain trunk by training rows of the held-out task."""
     from polyhead.papers.together import figures, study
@@ -302,17 +298,5 @@ def _study(files: tuple[str, ...]) -> tuple[tuple[Row, ...], tuple[Trunk, ...]]:
 def _rows(printer: Printer, files: tuple[str, ...], what: str) -> tuple[Row, ...]:
     """The study's rows, after the line that says what their numbers are, or that there are none."""
     rows, _ = _study(files)
-    if rows:
-        at_our_scale(printer, what, len({row.seed for row in rows}))
-    else:
-        printer.lines(["", no_runs(MAKE, ROWS)])
+    _tell(printer, what, {row.seed for row in rows})
     return rows
-
-
-def _draw(printer: Printer, plot: str | None, rows: Sequence[Row], draw: Callable[[str], None]) -> None:
-    if plot is None:
-        return
-    if not rows:
-        raise needs_runs(MAKE)
-    draw(plot)
-    printer.line(f"drawn into {plot}")

@@ -35,17 +35,16 @@ def outputs_of(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[s
 
 
 def _groups(session: Session, names: Mapping[str, object]) -> Iterator[list[str]]:
-    """Tasks to be run together: all that read the trunk's layers alone; one with layers of its own by itself.
+    """Tasks to be run together: all that read the trunk's layers alone, and the tasks of one prompt group.
 
-    A batch runs the suffix of every task in it over all its rows. That is nothing for a pooler, little for an isolated
-    prompt, but not for layers, nor for the prompts of a group, which take a pass of their own.
+    One with layers of its own is run by itself. A batch runs the suffix of every task in it over all its rows: that is
+    nothing for a pooler, but not for layers, nor for prompts.
     """
     alike: dict[Embed | str | None, list[str]] = {}
     for name in names:
         path = session.records[name].path
         own = any(node.weights != TRUNK or node.delta for node in path.layers)
-        joint = path.embed if path.embed.prompts and not path.embed.isolated else None
-        alike.setdefault(name if own else joint, []).append(name)
+        alike.setdefault(name if own else path.embed if path.embed.prompts else None, []).append(name)
     yield from alike.values()
 
 

@@ -13,7 +13,7 @@ from polyhead.bundle.files import hash_inside
 from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, TASK, TASKS
 from polyhead.bundle.lines import families_on_disk, on_disk
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.models import MODELS
+from polyhead.bundle.models import MODELS, old_models_touched
 from polyhead.bundle.owners import owner_at, owner_named, place_of
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
@@ -170,6 +170,7 @@ def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
                 yield error
                 continue
             yield from bundle.view({name: Live(version=version, record=record)}).touched_tasks()
+    yield from old_models_touched(bundle.root)
 
 
 def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:

@@ -3,15 +3,15 @@
 Every task has a vector z. From it linear maps make gains and shifts, `F(x, z) = (1 + g(z)) * x + b(z)` (FiLM):
 
 * of the embeddings' output, in each dimension;
-* of a learned bias of attention, added to the scores of all heads in every layer: blocks along the diagonal, so that
-  tokens of one block alone are reached, `softmax(Q K^T / sqrt(d/H) + diag(F(A_1, z), F(A_2, z), ...)) V`;
+* of a learned bias of attention, added to the scores of all heads in every layer, with blocks along the diagonal: it
+  acts between tokens of one block, `softmax(Q K^T / sqrt(d/H) + diag(F(A_1, z), F(A_2, z), ...)) V`;
 * of both layer norms in the upper half of the layers, whose gain becomes `(1 + g(z)) * gain` and shift `shift + b(z)`;
 * of a bottleneck above the top layer, `h + U gelu(F(D h, z))`, a third as wide as the trunk.
 
 Where the paper leaves it open, this is our reading: blocks of 16 tokens, biases of their own in every layer, one map
-for all blocks of a layer; z from N(0, 1); maps, blocks and U start at zero, so that the trunk starts as it was. Its
-sampler by uncertainty and the freezing of lower layers are left out: tasks are drawn as for the other methods, and
-the whole trunk learns.
+for all blocks of a layer; maps, blocks and U start at zero, so that the trunk starts as it was; z is random, of length
+one or so (with a longer one a step moves gains too far). Its sampler by uncertainty and the freezing of lower layers
+are left out: tasks are drawn as for the other methods, and the whole trunk learns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Conditional(nn.Module):
         super().__init__()
         width, upper = shape.width, range(shape.layers // 2, shape.layers)
         self._places = {task: index for index, task in enumerate(tasks)}
-        self.tasks = nn.ParameterList(torch.randn(width, generator=generator) for _ in tasks)
+        length_one = width**-0.5
+        self.tasks = nn.ParameterList(length_one * torch.randn(width, generator=generator) for _ in tasks)
         self.embeddings = Film(width, width)
         self.attention = nn.ModuleList(BlockBias(width, tokens) for _ in range(shape.layers))
         self.norms = nn.ModuleDict(
@@ -101,7 +102,8 @@ class Film(nn.Module):
     def forward(self, values: Tensor, vector: Tensor) -> Tensor:
         """(..., size) to the same shape; `vector` (width,)."""
         gain, shift = self.maps(vector).chunk(2)
-        return values * (1 + gain) + shift
+        out: Tensor = values * (1 + gain) + shift
+        return out
 
 
 class BlockBias(nn.Module):
@@ -115,7 +117,8 @@ class BlockBias(nn.Module):
     def forward(self, tokens: int, vector: Tensor) -> Tensor:
         """(tokens, tokens)."""
         blocks = self.film(self.blocks, vector).unflatten(1, (BLOCK, BLOCK))
-        return torch.block_diag(*blocks)[:tokens, :tokens]
+        whole: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+        return whole[:tokens, :tokens]
 
 
 def attended_with(attention: SelfAttention, hidden: Tensor, mask: Tensor, bias: Tensor) -> Tensor:

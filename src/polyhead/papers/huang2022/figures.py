@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from polyhead.errors import DataError, MissingExtra
+from polyhead.errors import DataError
+from polyhead.papers.drawing import sheet
 from polyhead.papers.huang2022.methods import MAIN, Method
 from polyhead.papers.huang2022.study import MEASURES, Measure, Row, averages
 from polyhead.papers.huang2022.tables import grid
@@ -30,7 +30,7 @@ def plot_methods(
     if not there:
         raise DataError("there are no averages to draw: no method has all tasks", do="run the study further")
     passes = {row.method: row.passes for row in rows}
-    figure, axes = _figure(7.5, 1.2 + 0.4 * len(there))
+    figure, axes = sheet(7.5, 1.2 + 0.4 * len(there))
     for place, (method, points) in enumerate(there.items()):
         values = list(points.values())
         deviation = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -59,7 +59,7 @@ def plot_figure2(rows: Sequence[Row], path: Path | str, *, measure: Measure = "v
     values = np.full((len(own), len(shared)), np.nan)
     for cell in cells:
         values[own.index(cell.rows), shared.index(cell.shared)] = cell.average
-    figure, axes = _figure(1.8 + 1.2 * len(shared), 1.6 + 0.6 * len(own))
+    figure, axes = sheet(1.8 + 1.2 * len(shared), 1.6 + 0.6 * len(own))
     axes.imshow(values, aspect="auto", cmap="Blues")
     middle = (np.nanmin(values) + np.nanmax(values)) / 2
     for (row, column), value in np.ndenumerate(values):
@@ -71,12 +71,3 @@ def plot_figure2(rows: Sequence[Row], path: Path | str, *, measure: Measure = "v
     axes.set(xlabel="shared rows", ylabel="rows of a task")
     axes.set_title(f"mean of the tasks, {cells[0].seeds} seed{'s' * (cells[0].seeds != 1)}", fontsize="small")
     figure.savefig(path, dpi=150)
-
-
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "plots", "drawing the study") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()

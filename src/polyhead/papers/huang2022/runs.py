@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.config import Value, digested
 from polyhead.papers.huang2022.methods import POOLED, Method
 from polyhead.papers.huang2022.nhc import LABELS, TASKS, build
 from polyhead.papers.huang2022.nhc_files import source_in, write
@@ -78,7 +78,7 @@ class Runs:
         if method.way in ("together", "conditioned"):
             self._together(method, seed)
             return
-        train = self._over_frozen if method.way == "frozen" else self._alone
+        train = self._pooled if method == POOLED else self._alone
         for task in self.scale.tasks:
             self._row(method, task, seed, partial(train, method, task, seed))
 
@@ -146,7 +146,7 @@ class Runs:
     def settings(self, method: Method) -> str:
         """A short digest of what decides the method's runs: rows of other settings are other rows."""
         content = [method, self.scale, RECIPE, MAX_TOKENS, self.precision, self.trunk.digest]
-        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+        return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()[:8]
 
     def _training(self, method: Method) -> Training:
         if method.way != "frozen":
@@ -229,10 +229,11 @@ class Runs:
             precision=self.precision,
             checkpoint=checkpoint,
             place=Place(device=self.device),
+            frozen=method.way == "frozen",
         )
 
     def _start(self, course: JointCourse, method: Method) -> None:
-        """Takes prompts and poolers from donors, as `train.prompts` does, but each is trained once for all methods."""
+        """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
         import torch
 
         strategy = method.strategy
@@ -248,11 +249,11 @@ class Runs:
     def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
-        from polyhead.train.prompts import donor
+        from polyhead.train.starts import donor
 
         alone = msgspec.structs.replace(strategy, init="random", pooler_init="random", stop_gradient=True)
         decides = [alone, prepared.training, self.scale.size, self.precision, self.trunk.digest]
-        digest = hashlib.sha256(msgspec.json.encode(decides, order="sorted")).hexdigest()[:12]
+        digest = hashlib.sha256(msgspec.json.encode(digested(decides), order="sorted")).hexdigest()[:12]
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -262,31 +263,18 @@ class Runs:
         found: Mapping[str, np.ndarray] = load_file(file)
         return found
 
-    def _over_frozen(self, method: Method, task: str, seed: int) -> Facts:
-        """The task's part alone, over the trunk as it is."""
+    def _pooled(self, method: Method, task: str, seed: int) -> Facts:
+        """A pooler and a head over kept states of the frozen trunk."""
         from polyhead.papers.together.steps import frozen_path, read_once
         from polyhead.train.events import Events
         from polyhead.train.extract import Extractor
-        from polyhead.train.live import live_paths, train_unit
         from polyhead.train.task_run import train_task
 
         prepared, clock = self.prepared(method, task, seed), time.monotonic()
-        if method == POOLED:
-            extractor = Extractor(self.trunk, folder=self.folder / "features", precision=self.precision)
-            read_once([prepared], extractor)
-            trained = train_task(
-                prepared, [frozen_path(prepared, extractor)], extractor, checkpoints=None, events=Events()
-            )
-        else:
-            unit = train_unit(
-                [prepared],
-                live_paths([prepared], self.trunk),
-                self.trunk,
-                precision=self.precision,
-                checkpoint=None,
-                events=Events(),
-            )
-            trained = unit.trained[task]
+        extractor = Extractor(self.trunk, folder=self.folder / "features", precision=self.precision)
+        read_once([prepared], extractor)
+        path = frozen_path(prepared, extractor)
+        trained = train_task(prepared, [path], extractor, checkpoints=None, events=Events())
         return {
             **_measured(trained.scores),
             "best_epoch": trained.fitted.best_epoch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import msgspec
 from polyhead.errors import DataError
 from polyhead.papers.huang2022.methods import METHODS
 from polyhead.papers.huang2022.nhc import TASKS
-from polyhead.papers.rows import rows_in
+from polyhead.papers.rows import rows_in, seeds_with_all
 
 Measure = Literal["validation", "test", "recall"]
 MEASURES: dict[Measure, str] = {
@@ -85,9 +84,7 @@ def scores(rows: Sequence[Row], method: str, measure: Measure) -> dict[str, BySe
 
 def averages(rows: Sequence[Row], method: str, measure: Measure) -> BySeed:
     """The mean over the tasks, of each seed that has them all."""
-    several = list(scores(rows, method, measure).values())
-    common = set.intersection(*(set(one) for one in several)) if several else set()
-    return {seed: statistics.mean(one[seed] for one in several) for seed in sorted(common)}
+    return seeds_with_all(scores(rows, method, measure).values())
 
 
 def differences(rows: Sequence[Row], method: str, other: str, measure: Measure) -> BySeed:

@@ -33,7 +33,7 @@ SAMPLINGS = {
 
 
 class Method(Value):
-    """One row of a table. All tasks share one dense tanh pooler, as in the paper, unless the strategy says otherwise."""
+    """One row of a table. All tasks share one dense tanh pooler, as in the paper, where the strategy says no other."""
 
     name: str
     told: str

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.errors import DataError, MissingExtra
+from polyhead.errors import DataError
+from polyhead.papers.drawing import sheet
 from polyhead.papers.together.sets import NESTED
 from polyhead.papers.together.study import (
     BEST,
@@ -37,7 +38,7 @@ def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split:
     _check(bars, f"gains of {mix}")
     bars["mean"] = mean_by_seed(rows, found)
     full = {**gap, "mean": mean_by_seed(rows, gap)}
-    figure, axes = _figure(1.2 + 0.85 * len(bars), 3.8)
+    figure, axes = sheet(1.2 + 0.85 * len(bars), 3.8)
     _bars(axes, {name: points for name, points in bars.items() if points})
     places = [(i, full[name]) for i, name in enumerate(n for n in bars if bars[n]) if full.get(name)]
     for number, (place, points) in enumerate(places):
@@ -55,7 +56,7 @@ def plot_nested(rows: Sequence[Row], path: Path | str, *, split: Split = "test")
     found = nested(rows, split=split)
     if len(found) < 2:
         raise DataError("a curve over numbers of sets needs a trunk that learned", do="run the study further")
-    figure, axes = _figure(6.5, 4.2)
+    figure, axes = sheet(6.5, 4.2)
     for task in tasks_of(rows):
         line = {n: gains(rows, f"sets-{n}", split=split).get(task) for n in NESTED}
         known = {0: 0.0, **{n: statistics.mean(points.values()) for n, points in line.items() if points}}
@@ -87,7 +88,7 @@ def plot_heat(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: 
         raise DataError(
             f"a heat map compares heads over {mix} and over the plain trunk", do="run the study further"
         )
-    figure, panels = _figure(10.5, 1.4 + 0.32 * len(tasks), columns=3)
+    figure, panels = sheet(10.5, 1.4 + 0.32 * len(tasks), columns=3)
     shown = {
         "plain trunk": [scores(rows, PLAIN, size=size, split=split) for size in sizes],
         _told(mix): [scores(rows, mix, size=size, split=split) for size in sizes],
@@ -111,7 +112,7 @@ def plot_mixes(rows: Sequence[Row], names: Sequence[str], path: Path | str, *, s
     found = {name: mean_by_seed(rows, gains(rows, name, split=split)) for name in names}
     there = {name: points for name, points in found.items() if points}
     _check(there, f"gains of {', '.join(names)}")
-    figure, axes = _figure(1.6 + 1.2 * len(there), 3.8)
+    figure, axes = sheet(1.6 + 1.2 * len(there), 3.8)
     _bars(axes, there)
     axes.set(ylabel=f"mean {split} points above the plain frozen trunk", title=_seeds(there.values()))
     figure.savefig(path, dpi=150)
@@ -140,15 +141,6 @@ def _heat(panel: Any, cells: np.ndarray, *, signed: bool) -> None:
             said = f"{value:+.1f}" if signed else f"{value:.1f}"
             colour = "white" if dark else "black"
             panel.text(column, row, said, ha="center", va="center", fontsize="x-small", color=colour)
-
-
-def _figure(width: float, height: float, *, columns: int = 1) -> tuple[Any, Any]:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "plots", "drawing the study") from None
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(1, columns)
 
 
 def _check(there: Mapping[str, BySeed], what: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from polyhead.recipe import Joint
     from polyhead.train.devices import Place
     from polyhead.train.extract import Extractor
+    from polyhead.train.joint import JointCourse
     from polyhead.train.prepare import Prepared
     from polyhead.train.refine import Search
     from polyhead.trunk_data import TrunkData
@@ -55,7 +56,6 @@ def learn(
     from polyhead.train.joint import JointCourse
     from polyhead.train.joint_paths import joint_paths
     from polyhead.train.leaks import without_leaks
-    from polyhead.train.refine import scores_of
 
     prepared, leaks = without_leaks(prepared, others=held)
     checkpoint = folder.with_name(folder.name + ".pt")
@@ -77,8 +77,6 @@ def learn(
     shutil.rmtree(folder, ignore_errors=True)
     write_bundle(folder, learned.data)
     checkpoint.unlink(missing_ok=True)
-    scores = {p.task.name: scores_of(course, p) for p in prepared} if own_heads else {}
-    own = {p.task.name: own_metric(p, scores[p.task.name]) for p in prepared if p.task.name in scores}
     return {
         "sets": len(prepared),
         "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
@@ -87,8 +85,19 @@ def learn(
         "best_epoch": learned.fitted.best_epoch,
         "score": round(learned.fitted.score, 4),
         "validation": learned.validation,
-        **({"own": own, "metrics": {name: found["test"] for name, found in scores.items()}} if own else {}),
+        **(_own_scores(course) if own_heads else {}),
         "seconds": seconds,
+    }
+
+
+def _own_scores(course: JointCourse) -> Facts:
+    """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
+    from polyhead.train.refine import scores_of
+
+    found = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
+    return {
+        "own": {name: own_metric(course.prepared[name], scores) for name, scores in found.items()},
+        "metrics": {name: scores["test"] for name, scores in found.items()},
     }
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import DataError
-from polyhead.papers.rows import rows_in
+from polyhead.papers.rows import rows_in, seeds_with_all
 from polyhead.papers.together.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES
 from polyhead.papers.together.sets import HELD_OUT, NESTED
 
@@ -139,9 +139,7 @@ def gaps(rows: Sequence[Row], *, split: Split = "test") -> dict[str, BySeed]:
 
 def mean_by_seed(rows: Sequence[Row], points: Mapping[str, BySeed]) -> BySeed:
     """The mean over the study's tasks, of each seed that has them all."""
-    several = [points.get(task, {}) for task in tasks_of(rows)]
-    common = set.intersection(*(set(one) for one in several)) if several else set()
-    return {seed: statistics.mean(one[seed] for one in several) for seed in sorted(common)}
+    return seeds_with_all(points.get(task, {}) for task in tasks_of(rows))
 
 
 def over_seeds(points: BySeed) -> Spread | None:

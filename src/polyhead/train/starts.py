@@ -1,4 +1,7 @@
-"""How prompts and poolers start: random, as frequent tokens, or from donors, trained for each task alone (MTOP)."""
+"""How parts start before they learn with the trunk: from heads that were probed first, prompts from tokens or donors.
+
+Linear probing, then fine-tuning: random heads would distort the trunk (Kumar et al. 2022). Prompts and poolers: MTOP.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,15 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 
 from polyhead.recipe import ONE_TASK
+from polyhead.sharing.make import arrays_of_part
 from polyhead.sharing.part import Part
 from polyhead.strategy import Prompted
 from polyhead.text.question import read_alone
 from polyhead.text.tokenise import Tokeniser
+from polyhead.train.devices import Place
 from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
@@ -22,14 +28,50 @@ from polyhead.train.prepare import Prepared
 FREQUENT = 5000  # tokens of a data set that a prompt may start from
 
 
-def start_prompts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
-    """Gives every prompted task of the course the start that its strategy asks for; random ones have it already.
+def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
+    """Gives parts the start that recipe and strategies ask for; random ones have it already.
 
-    Donors are trained now, one after another, each over the course's trunk, frozen; a donor that was interrupted goes
-    on beside `checkpoint`. A course that goes on from a checkpoint needs none of it.
+    What is trained for it is trained now, over the course's trunk, frozen; where it is interrupted it goes on beside
+    `checkpoint`. A course that goes on from a checkpoint needs none of it.
     """
     if checkpoint is not None and checkpoint.exists():
         return
+    _start_prompts(course, checkpoint)
+    if course.recipe.head_epochs and not course.frozen:
+        _probe(course, checkpoint)
+
+
+def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
+    """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept."""
+    recipe = msgspec.structs.replace(course.recipe, head_epochs=0)
+    epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
+    training = msgspec.structs.replace(course.training, epochs=epochs, patience=epochs, learning_rate=rate)
+    probing = JointCourse(
+        list(course.prepared.values()),
+        course.paths,
+        course.data,
+        recipe,
+        training=training,
+        precision=course.precision,
+        checkpoint=_beside(checkpoint, "heads"),
+        place=course.place,
+        events=course.events,
+        frozen=True,
+    )
+    for name, part in course.module.model.parts.items():
+        _fill(probing.module.model.parts[name], arrays_of_part(part))
+    found = probing.learn("heads over the frozen trunk", fresh=False)
+    for name, arrays in found.arrays.items():
+        _fill(course.module.model.parts[name], arrays)
+    for owner, arrays in found.families.items():
+        _fill(course.module.model.families[owner], arrays)
+
+
+def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:
+    return checkpoint.with_name(f"{checkpoint.stem}-{what}.pt") if checkpoint is not None else None
+
+
+def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
     for name, prepared in course.prepared.items():
         strategy, part = prepared.strategy, course.module.model.parts[name]
         if not isinstance(strategy, Prompted):
@@ -67,7 +109,7 @@ def donor(
         prepared.training, epochs=strategy.donor_epochs, learning_rate=strategy.donor_learning_rate
     )
     one = msgspec.structs.replace(prepared, strategy=alone, training=training)
-    file = checkpoint.with_name(f"{checkpoint.stem}-donor-{name}.pt") if checkpoint is not None else None
+    file = _beside(checkpoint, f"donor-{name}")
     trained = JointCourse(
         [one],
         joint_paths([one], course.data, ONE_TASK),
@@ -76,12 +118,13 @@ def donor(
         training=training,
         precision=course.precision,
         checkpoint=file if course.place.is_first else None,
+        place=Place(device=course.place.device),
         events=course.events,
         frozen=True,
     )
     return trained.learn(f"{name} (donor)").arrays[name]
 
 
-def _fill(part: Part, arrays: dict[str, np.ndarray]) -> None:
+def _fill(part: nn.Module, arrays: dict[str, np.ndarray]) -> None:
     own = part.state_dict()
     part.load_state_dict({**own, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})

@@ -1,0 +1,77 @@
+"""The tasks of a bundle as rows of a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from polyhead.cli.output import in_bytes, table
+
+if TYPE_CHECKING:
+    from polyhead.bundle.models import Models
+    from polyhead.bundle.read import Bundle
+
+
+def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
+    """Of a task that reads the trunk."""
+    from polyhead.plan import TRUNK
+
+    record, (metric, score) = bundle.tasks[name], bundle.headline(name)
+    own = [node for node in record.path.layers if node.weights != TRUNK]
+    tap = max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0)
+    folder = bundle.root / "tasks" / name / bundle.version(name)
+    return {
+        "kind": record.task.kind,
+        "labels": record.task.labels,
+        "version": bundle.version(name),
+        "versions": bundle.versions(name),
+        "metric": metric,
+        "score": score,
+        "tap": tap,
+        "own_layers": sum(node.stop - node.start for node in own),
+        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
+        "probes": len(bundle.probes(name)),
+        "team": record.trained_with.get("team"),
+    }
+
+
+def model_row(models: Models, name: str) -> dict[str, Any]:
+    """Of a task that owns its model: all of its layers are its own."""
+    record, (metric, score) = models.record(name), models.headline(name)
+    return {
+        "kind": record.task.kind,
+        "labels": record.task.labels,
+        "version": models.version(name),
+        "versions": models.versions(name),
+        "metric": metric,
+        "score": score,
+        "tap": None,
+        "own_layers": None,
+        "bytes": models.size(name),
+        "probes": len(models.probes(name)),
+        "team": None,
+    }
+
+
+def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
+    """The rows as a table."""
+    heading: list[object] = [
+        "task",
+        "kind",
+        "metric",
+        "live",
+        "versions",
+        "labels",
+        "score",
+        "tap",
+        "own layers",
+        "size",
+    ]
+    has_team = any(row["team"] for row in tasks.values())
+    rows = [heading + (["team"] if has_team else [])]
+    for name, row in tasks.items():
+        score = "-" if row["score"] is None else f"{row['score']:.4f}"
+        cells: list[object] = [name, row["kind"], row["metric"], row["version"], len(row["versions"])]
+        depths = ["-" if row[key] is None else row[key] for key in ("tap", "own_layers")]
+        cells += [len(row["labels"]) or "-", score, *depths, in_bytes(row["bytes"])]
+        rows.append(cells + ([row["team"] or "-"] if has_team else []))
+    return table(rows, left=4)

@@ -1,0 +1,78 @@
+"""Stickland and Murray 2019: one encoder for many tasks, with small functions of each task's own inside or on top.
+
+"BERT and PALs: Projected Attention Layers for Efficient Adaptation in Multi-Task Learning": its formulas counted anew,
+its numbers as data, and our study of its methods and samplings.
+"""
+
+from polyhead.papers.aghajanyan2021.table import printed_otherwise
+from polyhead.papers.stickland2019.counts import FORMULAS, NUMBERS, Costs, Formula, costs, table1
+from polyhead.papers.stickland2019.figures import plot_curves, plot_methods
+from polyhead.papers.stickland2019.methods import (
+    ABLATION,
+    MAIN,
+    METHODS,
+    QUESTIONS,
+    SAMPLED,
+    SAMPLINGS,
+    TABLE3,
+    Method,
+)
+from polyhead.papers.stickland2019.published import (
+    RATIO_NOTE,
+    Cell,
+    published_questions,
+    published_table2,
+    published_table3,
+)
+from polyhead.papers.stickland2019.study import (
+    Row,
+    Run,
+    Split,
+    averages,
+    differences,
+    missing,
+    read_rows,
+    rows_of,
+    runs_of,
+)
+from polyhead.papers.stickland2019.tables import by_task, compared, curves, questions, table3, told
+
+__all__ = [
+    "ABLATION",
+    "FORMULAS",
+    "MAIN",
+    "METHODS",
+    "NUMBERS",
+    "QUESTIONS",
+    "RATIO_NOTE",
+    "SAMPLED",
+    "SAMPLINGS",
+    "TABLE3",
+    "Cell",
+    "Costs",
+    "Formula",
+    "Method",
+    "Row",
+    "Run",
+    "Split",
+    "averages",
+    "by_task",
+    "compared",
+    "costs",
+    "curves",
+    "differences",
+    "missing",
+    "plot_curves",
+    "plot_methods",
+    "printed_otherwise",
+    "published_questions",
+    "published_table2",
+    "published_table3",
+    "questions",
+    "read_rows",
+    "rows_of",
+    "runs_of",
+    "table1",
+    "table3",
+    "told",
+]
