@@ -205,6 +205,20 @@ def test_readme_example_prints_what_it_says(monkeypatch, tmp_path):
     assert said.splitlines() == shown
 
 
+EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=named)
+def test_every_example_is_a_project(file):
+    """Its keys and tasks are right, and files that it names inside the project exist."""
+    project = read_project(file)
+    assert f"polyhead train {named(file)}" in file.read_text()
+    for path in re.findall(r'path = "([^"]+)"', file.read_text()):
+        there = (file.parent / path).resolve()
+        assert there.exists() or not there.is_relative_to(ROOT), path
+    assert len(project.tasks) >= 1
+
+
 def test_readme_example_is_short():
     (block,) = [block for block in blocks_of(ROOT / "README.md") if block.kind == "python"]
     assert len([line for line in block.body.splitlines() if line.strip()]) < 15

@@ -10,7 +10,7 @@ import torch
 
 import tiny
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import remove_task
+from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.nn.load import load_trunk
@@ -196,7 +196,7 @@ def test_a_lineage_says_on_how_many_processes_and_how_a_trunk_was_learned(home, 
     file.write_text(json.dumps(older))
     assert lineage_of(tmp_path / "learned").processes is None
     assert train_together(made, folder=home).scores == first.scores
-    remove_task(tmp_path / "learned", "same")
+    remove_tasks(tmp_path / "learned", ["same"])
     again = train_together(made, folder=home).scores
     assert again["mood"] == first.scores["mood"] and again["same"] == {"validation": found.validation["same"]}
 

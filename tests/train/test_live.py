@@ -8,7 +8,7 @@ import torch
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, TrainError
 from polyhead.project import Project
 from polyhead.recipe import ONE_TASK, Joint
 from polyhead.strategy import Adapter, InLayer, OnTop, Pooled, Prompted
@@ -97,6 +97,12 @@ def test_a_group_is_trained_whole_or_not_at_all(home, tmp_path):
     with pytest.raises(ConfigError, match="each other's arrays") as caught:
         train_project(made, folder=home, cache=tmp_path / "cache", only=("mood",))
     assert "urgency" in str(caught.value.got)
+
+
+def test_shifted_prompts_leave_room_for_the_longest_text(home):
+    with pytest.raises(TrainError, match="position") as caught:
+        course_of(home, Prompted(hidden=6, shift=True, rows=400))
+    assert "max_tokens" in caught.value.do
 
 
 def test_units_are_the_groups_and_families_that_tasks_share():

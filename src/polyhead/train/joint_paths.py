@@ -31,6 +31,7 @@ def joint_paths(
     for p in prepared:
         _check(p)
         path = path_of(p.task, p.strategy, trunk=data.digest, shape=shape, group=groups[p.task.name])
+        _check_room(path, p, data)
         found[p.task.name] = _owned(path, p, recipe)
     first: dict[str, str] = {}
     for name, path in found.items():
@@ -58,6 +59,19 @@ def _check(p: Prepared) -> None:
             "which pooler is best is found over a frozen trunk; a trunk that learns needs it given",
             got=f"task '{p.task.name}', positions 'auto'",
             allowed="first, mean, attention",
+        )
+
+
+def _check_room(path: Path, p: Prepared, data: TrunkData) -> None:
+    """Raises TrainError where the longest text, shifted by the prompts, would leave the position table."""
+    rows = sum(prompt.rows for prompt in path.embed.prompts) if path.embed.shift else 0
+    longest, room = data.settings.max_tokens, data.architecture.max_tokens
+    if rows and longest + rows > room:
+        raise TrainError(
+            f"task '{p.task.name}': shifted positions of long texts would lie beyond the trunk's table",
+            got=f"texts of up to {longest} tokens behind {rows} prompt rows",
+            allowed=f"{room} together",
+            do=f"set trunk.max_tokens to {room - rows} or fewer, or strategy.shift = false",
         )
 
 

@@ -106,7 +106,7 @@ def _told(task: Task) -> dict[str, object]:
     """The task's fields; those that early tasks did not have only where they say something."""
     plain: dict[str, object] = msgspec.to_builtins(task)
     fields = msgspec.structs.fields(Task)
-    return {f.name: plain[f.name] for f in fields if f.name in FIRST_KEYS or plain[f.name] != f.default}
+    return {f.name: plain[f.name] for f in fields if f.name in FIRST_KEYS[Task] or plain[f.name] != f.default}
 
 
 def single_inputs(inputs: Sequence[Given], task: Task) -> list[list[Input]]:
