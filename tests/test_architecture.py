@@ -11,6 +11,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 RANKS = {
     "errors": 0,
     "config": 0,
+    "files": 1,
     "recipe": 1,
     "architecture": 1,
     "trunk_data": 1,
@@ -38,6 +39,7 @@ RANKS = {
 }
 # Rank 1 is ordered inside: each may import those before it.
 RANK_ONE = [
+    "files",
     "recipe",
     "architecture",
     "plan",

@@ -12,7 +12,7 @@ import pytest
 from bundle.test_models import draft
 from bundle.test_write import contents
 from disk import FullDisk, run_forking
-from polyhead.bundle import files
+from polyhead import files
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
 from polyhead.bundle.model_write import add_model

@@ -8,13 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead import files
 from polyhead.allocate import OptionsFile, best_under, by_rule, greedy, price_of
-from polyhead.bundle import files
-from polyhead.bundle.files import write_file
 from polyhead.bundle.read import Bundle
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
+from polyhead.files import write_file
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project import Choice
 from polyhead.sharing.branch import private_layers, tap_of

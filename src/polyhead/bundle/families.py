@@ -8,13 +8,14 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
-from polyhead.bundle.files import check_hash, read_inside, sync_folder, write_file
+from polyhead.bundle.files import check_hash, read_inside
 from polyhead.bundle.format import FAMILY, LARGEST_JSON, PART
 from polyhead.bundle.manifest import Live, decoded
 from polyhead.bundle.owners import place_of
 from polyhead.bundle.tensors import write_arrays
 from polyhead.config import Value, to_json
 from polyhead.errors import CorruptFile
+from polyhead.files import sync_folder, write_file
 from polyhead.trunk_data import arrays_digest
 
 

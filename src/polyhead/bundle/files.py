@@ -1,21 +1,20 @@
-"""Reading files that nobody vouches for, and writing files that are there whole or not at all."""
+"""Reading files that nobody vouches for, and the lock of the one process that writes."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import stat
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path as FilePath
 
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError, CorruptFile
+from polyhead.files import held
 
 
 def open_inside(root: FilePath, *names: str) -> BufferedReader:
@@ -80,39 +79,6 @@ def check_hash(path: FilePath, found: str, expected: str) -> None:
         )
 
 
-def write_file(path: FilePath, chunks: Iterable[bytes | memoryview]) -> str:
-    """Writes and flushes a new file; its SHA-256, in hex."""
-    total = hashlib.sha256()
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            total.update(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return total.hexdigest()
-
-
-def replace_file(path: FilePath, content: bytes) -> None:
-    """Puts new content in the place of the old, so that a reader sees the one or the other."""
-    temporary = path.with_name(TEMPORARY + path.name)
-    try:
-        write_file(temporary, [content])
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: FilePath) -> None:
-    """Flushes the names in a folder, which a rename alone does not."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def remove_leftovers(folder: FilePath) -> None:
     """Removes what killed writers left in a folder, under the lock alone."""
     for entry in folder.glob(f"{TEMPORARY}*"):
@@ -125,30 +91,14 @@ def remove_leftovers(folder: FilePath) -> None:
 @contextmanager
 def writing(root: FilePath, what: str, *, patience: float = 60.0) -> Iterator[None]:
     """Holds the bundle's lock; a system error inside becomes a BundleError that begins with `what`."""
+    busy = BundleError(
+        f"another process has been writing to {root} for {patience:.0f} seconds", do="wait for it, or end it"
+    )
     try:
-        handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            _lock(handle, root, patience)
+        with held(root / LOCK, patience=patience, busy=busy):
             yield
-        finally:
-            os.close(handle)  # gives the lock back
     except OSError as error:
         raise _bundle_error(error, what) from error
-
-
-def _lock(handle: int, root: FilePath, patience: float) -> None:
-    until = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise BundleError(
-                    f"another process has been writing to {root} for {patience:.0f} seconds",
-                    do="wait for it, or end it",
-                ) from None
-            time.sleep(0.02)
 
 
 def _bundle_error(error: OSError, what: str) -> BundleError:

@@ -10,6 +10,8 @@ reader refuses numbers that it does not know; it never guesses.
 
 from __future__ import annotations
 
+from polyhead import files
+
 FORMAT = 1
 
 BUNDLE = "bundle.json"
@@ -19,7 +21,7 @@ FAMILIES, FAMILY = "families", "family.json"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
 CERTIFICATES = "certificates"
 LOCK = ".lock"
-TEMPORARY = ".new-"  # no task name starts with a point
+TEMPORARY = files.TEMPORARY  # no task name starts with a point
 
 # Far above any real file, far below what would hurt: a hostile bundle must not fill the memory or hang a
 # reader.

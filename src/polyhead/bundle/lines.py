@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.files import hash_inside, read_inside, replace_file
+from polyhead.bundle.files import hash_inside, read_inside
 from polyhead.bundle.format import BUNDLE, FAMILIES, FAMILY, LARGEST_JSON, TASK, TEMPORARY
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.owners import (
@@ -24,6 +24,7 @@ from polyhead.bundle.owners import (
 from polyhead.bundle.versions import versions_in
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
+from polyhead.files import replace_file
 
 
 def versions(root: FilePath, name: str) -> list[str]:

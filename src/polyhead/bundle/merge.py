@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.files import check_hash, open_inside, sync_folder, write_file, writing
+from polyhead.bundle.files import check_hash, open_inside, writing
 from polyhead.bundle.format import (
     CARD,
     FAMILY,
@@ -54,6 +54,7 @@ from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.bundle.write import New, new_versions
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
+from polyhead.files import sync_folder, write_file
 
 CHUNK = 2**20  # bytes copied at a time
 CLASH = "rename one of them with `polyhead tasks add --as`, or choose which tasks to merge"

@@ -9,15 +9,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.bundle.files import (
-    check_no_links,
-    hash_inside,
-    remove_leftovers,
-    replace_file,
-    sync_folder,
-    write_file,
-    writing,
-)
+from polyhead.bundle.files import check_no_links, hash_inside, remove_leftovers, writing
 from polyhead.bundle.format import CARD, PROBES, SCORES, TASK
 from polyhead.bundle.manifest import Live, read_bundle_file
 from polyhead.bundle.models import (
@@ -35,6 +27,7 @@ from polyhead.bundle.tensors import write_arrays
 from polyhead.bundle.versions import Writer, discard, fill, next_version, sweep_folders
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, UnknownTask
+from polyhead.files import replace_file, sync_folder, write_file
 from polyhead.seq2seq_data import Seq2SeqData
 from polyhead.tasks.task import Task
 from polyhead.trunk_data import arrays_digest

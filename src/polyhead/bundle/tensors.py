@@ -11,9 +11,10 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import open_inside, write_file
+from polyhead.bundle.files import open_inside
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.errors import BundleError, CorruptFile
+from polyhead.files import write_file
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import remove_leftovers, sync_folder
+from polyhead.bundle.files import remove_leftovers
 from polyhead.bundle.format import TEMPORARY
+from polyhead.files import sync_folder
 
 VERSION = re.compile(r"v\d{4,9}")
 Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; the SHA-256 of its record

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import sync_folder, writing
+from polyhead.bundle.files import writing
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError
+from polyhead.files import sync_folder
 
 MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
 PATIENCE = 2.0  # seconds to wait for another process that builds a bundle for the same place

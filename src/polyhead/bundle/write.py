@@ -20,16 +20,7 @@ import numpy as np
 
 from polyhead.bundle.complete import Others, check_all_read, completed
 from polyhead.bundle.families import FamilyDraft, write_family
-from polyhead.bundle.files import (
-    check_hash,
-    check_no_links,
-    read_inside,
-    remove_leftovers,
-    replace_file,
-    sync_folder,
-    write_file,
-    writing,
-)
+from polyhead.bundle.files import check_hash, check_no_links, read_inside, remove_leftovers, writing
 from polyhead.bundle.format import (
     BUNDLE,
     CARD,
@@ -74,6 +65,7 @@ from polyhead.bundle.tensors import write_arrays
 from polyhead.bundle.versions import Writer, discard, fill, next_version
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError
+from polyhead.files import replace_file, sync_folder, write_file
 from polyhead.tasks.task import owner_of
 from polyhead.trunk_data import TrunkData, arrays_digest, trunk_digest
 

@@ -10,14 +10,12 @@ behind is never read, and the next writer removes it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 
@@ -27,6 +25,7 @@ import numpy as np
 from polyhead.config import Value, ValueT, from_json, to_json
 from polyhead.cost import row_bytes
 from polyhead.errors import ConfigError, StoreError
+from polyhead.files import held, replace_file, sync_folder, write_file
 from polyhead.plan import Codec
 
 FORMAT = 1
@@ -72,8 +71,7 @@ def open_manifest(folder: Path, wanted: Manifest) -> None:
     path = folder / "manifest.json"
     if not path.exists():
         with writing(folder, f"the store {folder}"):
-            (folder / "segments").mkdir(exist_ok=True)
-            _replace(path, to_json(wanted))
+            _create(path, to_json(wanted))
     found = _read_json(path, Manifest)
     if found.format != FORMAT:
         raise StoreError(
@@ -142,7 +140,7 @@ def write_segment(
     try:
         _write_files(temporary, keys, lengths, blocks)
         os.rename(temporary, segments / f"{number:08d}")
-        _sync(segments)
+        sync_folder(segments)
     except (OSError, StoreError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, StoreError):
@@ -158,33 +156,18 @@ def write_segment(
 @contextmanager
 def writing(folder: Path, what: str, *, patience: float = 60.0) -> Iterator[None]:
     """Holds the folder's lock; raises StoreError when another writer keeps it for `patience` seconds."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(
-            f"{what} cannot be written", got=error.strerror, do="give a folder that can be written"
-        ) from error
-    try:
-        _lock(handle, what, patience)
-        yield
-    finally:
-        os.close(handle)  # gives the lock back
-
-
-def _lock(handle: int, what: str, patience: float) -> None:
-    until = time.monotonic() + patience
-    while True:
+    busy = StoreError(
+        f"another process has been writing to {what} for {patience:.0f} seconds", do="wait for it, or end it"
+    )
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise StoreError(
-                    f"another process has been writing to {what} for {patience:.0f} seconds",
-                    do="wait for it, or end it",
-                ) from None
-            time.sleep(0.02)
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(folder / "lock", patience=patience, busy=busy))
+        except OSError as error:
+            raise StoreError(
+                f"{what} cannot be written", got=error.strerror, do="give a folder that can be written"
+            ) from error
+        yield
 
 
 def _write_files(
@@ -193,48 +176,25 @@ def _write_files(
     temporary.mkdir()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
     files = {
-        "keys.bin": _write(temporary / "keys.bin", keys),
-        "data.bin": _write(temporary / "data.bin", (block.reshape(-1).data for block in blocks)),
-        "offsets.npy": _write(temporary / "offsets.npy", [_npy(offsets)]),
+        "keys.bin": write_file(temporary / "keys.bin", keys),
+        "data.bin": write_file(temporary / "data.bin", (block.reshape(-1).data for block in blocks)),
+        "offsets.npy": write_file(temporary / "offsets.npy", [_npy(offsets)]),
     }
     facts = SegmentManifest(rows=len(keys), tokens=int(offsets[-1]), files=files)
-    _write(temporary / "segment.json", [to_json(facts)])
-    _sync(temporary)
+    write_file(temporary / "segment.json", [to_json(facts)])
+    sync_folder(temporary)
 
 
-def _write(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
-    """Writes and flushes the file; its SHA-256."""
-    total = hashlib.sha256()
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            total.update(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return total.hexdigest()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}")
+def _create(path: Path, content: bytes) -> None:
     try:
-        _write(temporary, [content])
-        os.replace(temporary, path)
-        _sync(path.parent)
+        (path.parent / "segments").mkdir(exist_ok=True)
+        replace_file(path, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise StoreError(
             f"{path} cannot be written, {len(content)} bytes were needed",
             got=error.strerror,
             do="make room on the disk",
         ) from error
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _npy(array: np.ndarray) -> bytes:

@@ -15,8 +15,8 @@ from safetensors.numpy import load, save
 
 from polyhead.allocate import Option, OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.architecture import Architecture
-from polyhead.bundle.files import replace_file
 from polyhead.errors import ConfigError, TrainError
+from polyhead.files import replace_file
 from polyhead.plan import Path
 from polyhead.project import Choice
 from polyhead.sharing.branch import private_layers, tap_of

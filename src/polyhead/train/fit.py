@@ -180,7 +180,7 @@ class Curriculum:
     def finish(self) -> Fitted:
         """Leaves the module with its best weights, in evaluation mode."""
         run = self._run
-        run.module.load_state_dict(run.best_state)
+        _restore(run.module, run.best_state)
         run.module.eval()
         return Fitted(
             best_epoch=run.best_epoch,
@@ -312,7 +312,7 @@ class _Run:
             return
         self.saved = time.monotonic()
         state = {
-            "module": devices.whole(self.module.state_dict()),
+            "module": devices.whole(_learned(self.module)),
             "optimizer": devices.whole_optimizer(self.optimizer),
             "feed": self.feed.state(),
             "history": self.history,
@@ -325,7 +325,7 @@ class _Run:
         """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
         if self.checkpoint is not None and self.checkpoint.exists():
             state, devices = read_checkpoint(self.checkpoint), self.devices
-            self.module.load_state_dict(devices.split(state["module"]))
+            _restore(self.module, devices.split(state["module"]))
             self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
             self.feed.restore(state["feed"])
             self.history = state["history"]
@@ -377,5 +377,16 @@ def _groups(module: nn.Module, decay: float, rate: Callable[[str], float]) -> li
     ]
 
 
+def _learned(module: nn.Module) -> dict[str, Tensor]:
+    """The module's state without parameters that do not learn, such as a frozen trunk's."""
+    frozen = {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+
+
+def _restore(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """The inverse of `_learned`; what does not learn stays as it is."""
+    module.load_state_dict({**module.state_dict(), **state})
+
+
 def _copy(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in module.state_dict().items()}
+    return {name: value.detach().clone() for name, value in _learned(module).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 import time
@@ -15,7 +14,6 @@ import numpy as np
 
 from polyhead import __version__
 from polyhead.bundle.families import FamilyDraft
-from polyhead.bundle.files import sync_folder
 from polyhead.bundle.format import BUNDLE, LOCK
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -23,6 +21,7 @@ from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
+from polyhead.files import held, sync_folder
 from polyhead.project import Project, Training
 from polyhead.recipe import Joint
 from polyhead.tasks.kinds import kind_of
@@ -303,17 +302,13 @@ def _clean(root: FilePath, checkpoint: FilePath) -> None:
 def _alone(root: FilePath) -> Iterator[None]:
     """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
     root.parent.mkdir(parents=True, exist_ok=True)
-    with (root.parent / f".{root.name}.training").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BundleError(
-                f"another training is writing {root}", do="wait for it, or name another bundle"
-            ) from None
+    place = root.parent / f".{root.name}.training"
+    busy = BundleError(f"another training is writing {root}", do="wait for it, or name another bundle")
+    with held(place, patience=0.0, busy=busy):
         try:
             yield
         finally:
-            FilePath(file.name).unlink(missing_ok=True)
+            place.unlink(missing_ok=True)
 
 
 def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:

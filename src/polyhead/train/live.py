@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
+import torch
 
 from polyhead.bundle.families import FamilyDraft
 from polyhead.errors import ConfigError, TrainError
@@ -113,11 +114,12 @@ def train_unit(
         frozen=True,
     )
     learned = course.learn(", ".join(names))
+    served = course.module.served(getattr(torch, precision))
     trained = {
         p.task.name: Trained(
             path=learned.paths[p.task.name],
             arrays=learned.arrays[p.task.name],
-            scores=scores_of(course, p),
+            scores=scores_of(course, p, served),
             fitted=learned.fitted,
             tried={},
         )

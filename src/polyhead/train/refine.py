@@ -28,6 +28,7 @@ from polyhead.train.joint import JointCourse, Learned, text_examples
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import fingerprint_of
 from polyhead.train.prepare import Prepared
+from polyhead.train.together import Together
 from polyhead.trunk_data import TrunkData, arrays_digest
 
 REFINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
@@ -143,12 +144,15 @@ def refine(
     return Refined(learned=learned, chosen=candidate, tried=tuple(tried), scores=scores_of(course, prepared))
 
 
-def scores_of(course: JointCourse, prepared: Prepared) -> dict[str, dict[str, float]]:
-    """One task's metrics on its whole validation and test splits, as the course's module stands."""
+def scores_of(
+    course: JointCourse, prepared: Prepared, module: Together | None = None
+) -> dict[str, dict[str, float]]:
+    """One task's metrics on its whole validation and test splits, as the course's module stands, or by `module`."""
+    module = module or course.module
     task, found = prepared.task, dict[str, dict[str, float]]()
     for split in prepared.splits[1:]:
         texts = text_examples(split.examples, task, course.tokeniser)
-        outputs = outputs_of(course.module.bound(task.name), texts)
+        outputs = outputs_of(module.bound(task.name), texts)
         found[split.name] = split.examples.scores(task, outputs)
     return found
 

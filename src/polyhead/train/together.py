@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping
 
 import torch
@@ -14,6 +15,7 @@ from polyhead.project import Training
 from polyhead.recipe import Joint
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import make_families, make_part
+from polyhead.sharing.part import Family, Part
 from polyhead.sharing.pooled import PooledPart
 from polyhead.strategy import Prompted, Strategy
 from polyhead.tasks.task import Task
@@ -102,6 +104,16 @@ class Together(nn.Module):
             ]
         families = [self.model.families[owner] for owner in owners if owner in self.model.families]
         return [self.model.parts[task], *families, *others]
+
+    def served(self, dtype: torch.dtype) -> Together:
+        """A copy as a backend runs it: trunk and what sits in its layers in `dtype`, poolers and heads in float32."""
+        made = copy.deepcopy(self).eval()
+        made.model.trunk.to(dtype)
+        for owned in (*dict.fromkeys(made.model.parts.values()), *made.model.families.values()):
+            if isinstance(owned, Part | Family):
+                owned.lower(dtype)
+        made._bfloat16 = False
+        return made
 
     def bound(self, task: str) -> Callable[[TextBatch], Tensor]:
         """The model as one task's, for batches on the processor and with outputs there."""

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from polyhead.bundle.files import check_no_links, read_inside, remove_leftovers, replace_file
+from polyhead.bundle.files import check_no_links, read_inside, remove_leftovers
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
 from polyhead.config import Value, to_json
 from polyhead.errors import CorruptFile, PolyheadError
+from polyhead.files import replace_file
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]
 NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")

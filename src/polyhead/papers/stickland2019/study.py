@@ -12,6 +12,7 @@ from polyhead.errors import DataError
 from polyhead.papers.rows import rows_in, seeds_with_all
 from polyhead.papers.stickland2019.methods import METHODS
 from polyhead.papers.stickland2019.published import Cell
+from polyhead.papers.together.study import over_seeds
 
 Split = Literal["test", "validation"]
 BySeed = dict[int, float]
@@ -103,16 +104,9 @@ def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
     return tuple(run for run in found.values() if run.settings == last[run.method, run.sampling, run.tasks])
 
 
-def scores(
-    rows: Sequence[Row],
-    method: str,
-    sampling: str,
-    *,
-    tasks: Iterable[str] = GLUE,
-    split: Split = "test",
-) -> dict[str, BySeed]:
-    """Points by task and seed, by the task's own metric."""
-    found: dict[str, BySeed] = {task: {} for task in tasks}
+def scores(rows: Sequence[Row], method: str, sampling: str, *, split: Split = "test") -> dict[str, BySeed]:
+    """Points on the eight tasks by seed, by each task's own metric."""
+    found: dict[str, BySeed] = {task: {} for task in GLUE}
     for row in rows:
         if (row.method, row.sampling) == (method, sampling) and row.task in found:
             found[row.task][row.seed] = 100 * (row.test if split == "test" else row.validation)
@@ -134,8 +128,6 @@ def differences(
 
 def cell_of(points: BySeed) -> Cell | None:
     """Mean and standard error over seeds; None without a seed."""
-    from polyhead.papers.together.study import over_seeds
-
     found = over_seeds(points)
     if found is None:
         return None
@@ -143,7 +135,7 @@ def cell_of(points: BySeed) -> Cell | None:
     return Cell(mean=found.mean, error=error, seeds=found.seeds)
 
 
-def kinds_of_runs(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+def ways(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
     """The methods and samplings that have rows on the eight tasks, in the study's order of methods."""
     there = dict.fromkeys((row.method, row.sampling) for row in rows if row.task in GLUE)
     order = list(METHODS)
@@ -154,7 +146,7 @@ def missing(rows: Sequence[Row]) -> tuple[str, ...]:
     """Runs on the eight tasks that the study lacks against the seeds of its shared trunk."""
     seeds = {row.seed for row in rows if row.task in GLUE and row.method == "shared"}
     found = []
-    for method, sampling in kinds_of_runs(rows):
+    for method, sampling in ways(rows):
         lacking = len(seeds - averages(rows, method, sampling).keys())
         if lacking:
             told = METHODS[method].told if method in METHODS else method

@@ -27,12 +27,12 @@ from polyhead.papers.stickland2019.study import (
     averages,
     cell_of,
     differences,
-    kinds_of_runs,
     scores,
+    ways,
 )
 
 
-class Costs(Value):
+class Spent(Value):
     """What a method costs on our trunk, for all tasks and one text."""
 
     ratio: float
@@ -52,7 +52,7 @@ class Table3Line(Value):
     new_layers: int  # of BERT-base
     published: dict[str, Cell]
     measured: dict[str, Cell]
-    costs: Costs | None  # None: no run
+    costs: Spent | None  # None: no run
 
 
 class ByTask(Value):
@@ -73,7 +73,7 @@ class Compared(Value):
     sampling: str
     average: Cell
     above_pals: Cell | None
-    costs: Costs
+    costs: Spent
 
 
 class Point(Value):
@@ -119,7 +119,7 @@ def table3(rows: Sequence[Row] = (), *, split: Split = "test") -> tuple[Table3Li
 def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "test") -> tuple[ByTask, ...]:
     """Every method that has runs of this sampling, task by task."""
     found = []
-    for method, its in kinds_of_runs(rows):
+    for method, its in ways(rows):
         if its == sampling:
             points = scores(rows, method, sampling, split=split)
             found.append(
@@ -137,7 +137,7 @@ def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "
 def compared(rows: Sequence[Row], *, split: Split = "test") -> tuple[Compared, ...]:
     """Every method and sampling that has a whole seed, against PALs annealed."""
     found = []
-    for method, sampling in kinds_of_runs(rows):
+    for method, sampling in ways(rows):
         average, its = cell_of(averages(rows, method, sampling, split=split)), _costs(rows, method)
         above = cell_of(differences(rows, (method, sampling), ("pals", "annealed"), split=split))
         if average is not None and its is not None:
@@ -206,11 +206,11 @@ def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:
     return {name: cell for name, cell in cells.items() if cell is not None}
 
 
-def _costs(rows: Sequence[Row], method: str) -> Costs | None:
+def _costs(rows: Sequence[Row], method: str) -> Spent | None:
     row = next((row for row in rows if row.method == method and row.task in GLUE), None)
     if row is None:
         return None
-    return Costs(
+    return Spent(
         ratio=row.ratio,
         layers=row.layers,
         share=row.share,

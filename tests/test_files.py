@@ -1,0 +1,96 @@
+"""Files are there whole or not at all; a lock is one process's, also where its file is removed by who held it."""
+
+import hashlib
+import os
+import threading
+
+import pytest
+
+from disk import FullDisk, run_forking
+from polyhead.files import TEMPORARY, held, replace_file, write_file
+
+BUSY = RuntimeError("somebody has it")
+
+
+def test_what_is_written_is_hashed(tmp_path):
+    found = write_file(tmp_path / "x", [b"ab", memoryview(b"cd"), b""])
+    assert (tmp_path / "x").read_bytes() == b"abcd" and found == hashlib.sha256(b"abcd").hexdigest()
+
+
+def test_a_full_disk_at_any_step_leaves_the_old_content_or_the_new(tmp_path):
+    path, failures = tmp_path / "x", 0
+    for failing in range(1, 20):
+        path.write_bytes(b"old")
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, failing)
+            try:
+                replace_file(path, b"new")
+            except OSError:
+                failures += 1
+        assert path.read_bytes() == (b"new" if "replace" in disk.names[: failing - 1] else b"old")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["x"]
+        if disk.calls < failing:
+            break
+    assert failures == 5  # open, write, fsync, replace, fsync of the folder
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from disk import Kill, exit_code
+from polyhead.files import replace_file
+
+path, found, deadly, code = Path(sys.argv[1]), set(), 0, 9
+while code:
+    path.write_bytes(b"old")
+    deadly += 1
+    if os.fork() == 0:
+        Kill(deadly)
+        replace_file(path, b"new")
+        os._exit(0)
+    code = exit_code()
+    found.add(path.read_bytes())
+print(deadly, sorted(found))
+"""
+
+
+def test_a_kill_at_any_step_leaves_the_old_content_or_the_new(tmp_path):
+    assert run_forking(KILLED, tmp_path / "x").strip() == "6 [b'new', b'old']"
+    assert {entry.name for entry in tmp_path.iterdir()} <= {"x", f"{TEMPORARY}x"}
+
+
+def test_a_lock_is_one_holders_at_a_time(tmp_path):
+    lock = tmp_path / "lock"
+    again = held(lock, patience=0.0, busy=BUSY)
+    with held(lock, patience=0.0, busy=BUSY), pytest.raises(RuntimeError, match="somebody"), again:
+        pytest.fail("both hold it")
+    with held(lock, patience=0.0, busy=BUSY):
+        pass
+
+
+def test_who_waits_gets_the_lock_of_the_file_that_is_there(tmp_path):
+    """The holder removes the file and another is made: the lock of the removed one keeps nobody out."""
+    lock, got, free = tmp_path / "lock", threading.Event(), threading.Event()
+
+    def wait():
+        with held(lock, patience=60.0, busy=BUSY):
+            got.set()
+            free.wait(60.0)
+
+    waiting = threading.Thread(target=wait)
+    with held(lock, patience=0.0, busy=BUSY):
+        waiting.start()
+        assert not got.wait(0.2)
+        lock.unlink()
+    assert got.wait(60.0)
+    with pytest.raises(RuntimeError), held(lock, patience=0.0, busy=BUSY):
+        pytest.fail("both hold it")
+    free.set()
+    waiting.join()
+
+
+def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path):
+    os.symlink(tmp_path / "elsewhere", tmp_path / "lock")
+    with pytest.raises(OSError), held(tmp_path / "lock", patience=0.0, busy=BUSY):
+        pytest.fail("it is followed")
+    assert not (tmp_path / "elsewhere").exists()
