@@ -6,11 +6,14 @@ Which of the trunk's arrays learn, a recipe says: under `frozen` none of them, u
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.plan import CodecName, DeltaKind, Dense, GeluPlace
+
+_GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Pooled(Value, tag="pooled", tag_field="kind"):
@@ -115,6 +118,12 @@ class Prompted(Value, tag="prompted", tag_field="kind"):
                 raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
         if not (self.donor_learning_rate > 0 and math.isfinite(self.donor_learning_rate)):
             raise ConfigError("strategy.donor_learning_rate must be positive", got=self.donor_learning_rate)
+        if not _GROUP.fullmatch(self.group) or ".." in self.group or self.group.endswith("."):
+            raise ConfigError(  # the name of a folder where the group has shared rows
+                "strategy.group cannot have this name",
+                got=self.group,
+                allowed="a name as tasks have them: 1 to 64 letters, digits, '.', '_', '-'; a letter or digit first",
+            )
         if self.isolated and (self.shared or self.shift):
             raise ConfigError(
                 "isolated prompts see no other rows than the text, and leave the text where it is",

@@ -18,6 +18,7 @@ from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
 from polyhead.bundle.model_write import add_model
 from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import sweep
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
@@ -584,6 +585,32 @@ def test_a_merge_killed_at_any_step_leaves_nothing_or_the_whole_bundle(two, tmp_
     assert sorted(path.name for path in tmp_path.rglob("*.new-*")) == [".new-made"]
     assert [path.name for path in (tmp_path / ".new-made").iterdir()] == [".lock"]
     assert list(Bundle.open(tmp_path / "made").tasks) == ["a", "a-b"]
+    sweep(tmp_path / "made")  # as every operation with a certificate does
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.parametrize("name", [".new-made", ".importing-made"])
+def test_what_is_swept_beside_a_bundle_is_nobodys(two, tmp_path, name):
+    made = merge_bundles(tmp_path / "made", two).root
+    beside = tmp_path / name
+
+    def left(*files):
+        for file in files:
+            (beside / file).parent.mkdir(parents=True, exist_ok=True)
+            (beside / file).touch()
+        sweep(made)
+        return beside.exists()
+
+    assert not left(".lock", "bundle/bundle.json")
+    (beside).mkdir()
+    with files.held(beside / ".lock", patience=0.0, busy=BundleError("x")):
+        assert left("bundle/bundle.json")  # somebody works there
+    assert left("mine.txt") and (beside / "mine.txt").exists()
+    shutil.rmtree(beside)
+    (tmp_path / "elsewhere" / "bundle").mkdir(parents=True)
+    beside.symlink_to(tmp_path / "elsewhere")
+    assert left() and (tmp_path / "elsewhere" / "bundle").exists()
+    assert list(Bundle.open(made).tasks) == ["a", "a-b"]
 
 
 def test_arrays_of_a_merged_task_are_those_of_its_own_bundle(alone, tmp_path):

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, make
 from cli.commands import run
 
 
@@ -44,7 +45,34 @@ def test_scores_name_their_metric_and_split(home):
     assert told["tasks"]["mood"]["metric"] == "accuracy"
     assert told["tasks"]["mood"]["split"] == "test"
     assert told["tasks"]["mood"]["score"] == scores["splits"]["test"]["accuracy"]
-    assert set(told) == {"bundle", "trunk", "verified", "tokens", "tasks", "plan", "total"}
+    assert set(told) == {"bundle", "trunk", "verified", "tokens", "tasks", "families", "plan", "total"}
+
+
+def test_arrays_of_families_are_listed_with_their_size_and_readers(tmp_path, home):
+    bundle, sizes = make(tmp_path / "bundle"), {}
+    for owner, live in bundle.families.items():
+        arrays = bundle.others(GROUP[0] if owner == ROWS else ADAPTED[0])[owner]
+        sizes[owner] = sum(array.size for array in arrays.values())
+        assert live.version == "v0001"
+    done = run("inspect", tmp_path / "bundle")
+    for owner, readers in ((ROWS, GROUP), (ADAPTERS, ADAPTED)):
+        row = next(line for line in done.out.splitlines() if line.split()[:1] == [owner])
+        for piece in (", ".join(readers), f"{sizes[owner]:,}", "v0001"):
+            assert f"  {piece}" in row
+    told = json.loads(run("inspect", tmp_path / "bundle", "--json", "-").out)
+    assert told["families"] == {
+        owner: {
+            "version": "v0001",
+            "tasks": list(names),
+            "parameters": sizes[owner],
+            "bytes": 4 * sizes[owner],
+        }
+        for owner, names in ((ROWS, GROUP), (ADAPTERS, ADAPTED))
+    }
+    own = sum(task["added"]["parameters"] for task in told["tasks"].values())
+    trunk = next(one["parameters"] for one in told["total"]["owners"] if one["owner"] == "trunk")
+    assert told["total"]["parameters"] == trunk + own + sum(sizes.values())
+    assert "Families" not in run("inspect", home / "bundle").out
 
 
 def test_costs_are_those_of_the_length_asked_for(home):

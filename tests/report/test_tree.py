@@ -32,7 +32,11 @@ def test_a_tree_names_every_task_once_below_what_it_shares():
 
 def test_every_node_says_what_is_its_own():
     prompted = describe(Embed(trunk="a" * 64, prompts=(Prompt(part="task:a", rows=3),)))
-    assert prompted.endswith("1 prompts of 3 rows before the text")
+    assert prompted.endswith("1 prompt of 3 rows before the text")
+    two = Embed(trunk="a" * 64, prompts=(Prompt(part="task:a", rows=1), Prompt(part="task:b", rows=1)))
+    assert describe(two).endswith("2 prompts of 2 rows before the text")
+    apart = Embed(trunk="a" * 64, prompts=(Prompt(part="task:a", rows=1),), isolated=True)
+    assert describe(apart) == "own prompt of 1 row"
     layers = Layers(start=2, stop=4, weights="task:a", delta=Delta(kind="low_rank", part="task:b", size=4))
     for piece in ("3", "4", "of task:a", "with low_rank 4 of task:b"):
         assert piece in describe(layers)

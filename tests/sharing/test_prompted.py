@@ -8,12 +8,14 @@ import torch
 import by_hand
 from models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, numbered, paths_of, texts_of
 from polyhead import cost, plan
-from polyhead.errors import ConfigError, PlanError
+from polyhead.bundle.owners import check_family
+from polyhead.errors import BadName, ConfigError, PlanError
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.sharing.make import make_families, make_part
-from polyhead.sharing.prompted import PromptRows, prompt_groups
+from polyhead.sharing.prompted import PromptRows, prompt_groups, shared_prompt
 from polyhead.strategy import Pooled, Prompted
+from polyhead.tasks.task import check_name
 from polyhead.testing import tiny_owned, tiny_trunk
 
 GROUP = ("mood", "topics", "urgency")
@@ -31,6 +33,20 @@ def texts(trunk):
 
 
 # paths
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "a:b", "a+b", "a..b", "a.", "-a", "é", "x" * 65, "a\n"])
+def test_a_group_is_named_as_a_task_may_be(name):
+    """Since its shared rows are kept in a folder of this name: refused where the project is read."""
+    with pytest.raises(BadName):
+        check_name(name)
+    with pytest.raises(ConfigError, match="strategy.group"):
+        Prompted(group=name)
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64])
+def test_a_groups_good_name_is_that_of_a_family(name):
+    check_family(shared_prompt(Prompted(group=name).group))
 
 
 def test_a_group_is_one_input_with_the_tasks_prompts_in_order(trunk):

@@ -17,7 +17,7 @@ from polyhead.config import to_toml
 from polyhead.errors import ConfigError
 from polyhead.project import TaskEntry
 from polyhead.recipe import Frozen, Joint, Sampling, Smoothing, Weighting
-from polyhead.strategy import Branch
+from polyhead.strategy import Adapter, Branch, InLayer, Prompted
 from polyhead.train.devices import Place, from_first, place_in
 from polyhead.train.lineage import lineage_of
 
@@ -87,6 +87,28 @@ def test_two_processes_learn_what_one_does(pair, home, parallel):
     alone = learn(Place(), job(home, recipe=made))
     assert alone["history"][0]["loss"] != alone["history"][1]["loss"]
     assert_close(alone, on_both(pair, job(home, recipe=made)))
+
+
+CONDITIONED = {
+    "prompts": Prompted(hidden=6, shared=1),
+    "prompts without the stop": Prompted(hidden=6, stop_gradient=False),
+    "adapters": InLayer(adapters=(Adapter(size=4, heads=2, share="ends", dropout=0.0),), pooler="shared"),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONED)
+def test_two_processes_learn_prompts_and_adapters_as_one_does(pair, home, name):
+    strategies = dict.fromkeys(("mood", "urgency"), CONDITIONED[name])
+    one = job(home, "mood", "urgency", recipe=recipe(families=()), strategies=strategies)
+    assert_close(learn(Place(), one), on_both(pair, one))
+
+
+def test_prompts_and_adapters_refuse_sharded_layers(pair, home):
+    one = job(
+        home, "mood", recipe=recipe(parallel="fsdp"), strategies={"mood": Prompted(isolated=True, hidden=6)}
+    )
+    for kind, said in pair.run(refused, one):
+        assert kind == "ConfigError" and "sharded" in said and "ddp" in said
 
 
 @pytest.mark.parametrize("parallel", KINDS)

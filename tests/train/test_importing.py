@@ -15,8 +15,9 @@ import transformers
 
 import checkpoints
 from disk import run_forking
-from polyhead import cost
+from polyhead import cost, files
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import sweep
 from polyhead.engine.isolation import checked
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PolyheadError, TrunkError, WrongTrunk
@@ -594,8 +595,25 @@ def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_p
     assert len(before) >= 40
     found = checked(out)
     assert found.findings == () and found.uncertified != is_new
-    if is_new:
-        assert [path.name for path in tmp_path.glob(".new-*/*")] == [".lock"]
+    left = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
+    assert set(left) == {f".importing-{out.name}", *([f".new-{out.name}"] if is_new else [])}
+    sweep(out)  # as every operation with a certificate does
+    assert not [path for path in out.parent.iterdir() if path.name.startswith(".")]
+
+
+def test_what_a_killed_proof_left_is_removed_by_the_next_import(tmp_path):
+    """It may be hundreds of megabytes: all arrays of all tasks. Another one at work is waited for, and named."""
+    folder, left = checkpoints.trained("mood"), tmp_path / ".importing-b"
+    (left / "bundle" / "trunk").mkdir(parents=True)
+    (left / "bundle" / "trunk" / "weights.safetensors").write_bytes(bytes(1000))
+    with (
+        files.held(left / ".lock", patience=0.0, busy=BundleError("x")),
+        pytest.raises(BundleError, match="another process has been writing"),
+    ):
+        import_folders(wanted(folder), tmp_path / "b", TEXTS)
+    assert (left / "bundle" / "trunk" / "weights.safetensors").exists()
+    import_folders(wanted(folder), tmp_path / "b", TEXTS)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
 
 
 def test_a_bundle_of_another_trunk_is_refused_with_both_named(tmp_path):

@@ -6,19 +6,23 @@ import pytest
 import torch
 
 import tiny
+from polyhead import cost
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import BadName, BundleError, ConfigError, TrainError
+from polyhead.plan import merge
 from polyhead.project import Project
 from polyhead.recipe import ONE_TASK, Joint
 from polyhead.strategy import Adapter, InLayer, OnTop, Pooled, Prompted
+from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import train_together
-from polyhead.train.live import bonds_of, units_of
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 from polyhead.train.starts import donor, frequent_tokens, start_parts
+from polyhead.train.units import bonds_of, units_of
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=3e-3, batch=4)
@@ -89,7 +93,10 @@ def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, preci
     session = Session(tmp_path / "bundle")
     for p in prepare(made, home):
         outputs = session.outputs(p.task.name, p.validation.examples.inputs)
-        found, said = p.validation.examples.scores(p.task, outputs), outcome.trained[p.task.name]["validation"]
+        found, said = (
+            p.validation.examples.scores(p.task, outputs),
+            outcome.trained[p.task.name]["validation"],
+        )
         if precision == "float32":
             assert found == pytest.approx(said, abs=1e-6)
         elif "accuracy" in found:  # rows whose two best labels are a rounding apart may differ
@@ -242,3 +249,139 @@ def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypat
     learned = course.learn()
     assert seen == {name: bytes_of(arrays) for name, arrays in probing.items()}
     assert learned.data.digest != course.data.digest
+
+
+ENDS = InLayer(adapters=(Adapter(size=4, heads=2, share="ends"),))
+ALL = InLayer(adapters=(Adapter(size=4, heads=2, share="all"),))
+POOLER = OnTop(width=8, heads=2, layers=1, pooler="shared")
+ROWS = Prompted(shared=1, hidden=6)
+
+
+def trained(home, root, strategy, *names, **changes):
+    made = msgspec.structs.replace(project(home, strategy, *names), bundle=str(root), **changes)
+    return train_project(made, folder=home, cache=root.with_name("cache"))
+
+
+def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
+    """What the run says, which neither encodes nor trains nor writes."""
+
+    def never(*_, **__):
+        raise AssertionError("worked before it refused")
+
+    before = (root / "bundle.json").read_bytes()
+    with monkeypatch.context() as patched:
+        for what in ("pooled_paths", "train_unit", "train_task", "_extract"):
+            patched.setattr(f"polyhead.train.run.{what}", never)
+        with pytest.raises(error) as caught:
+            trained(home, root, strategy, *names)
+    assert (root / "bundle.json").read_bytes() == before
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("strategy", "owner", "way"),
+    [
+        (ENDS, "family:adapters", "another bundle"),
+        (POOLER, "family:pooler", "another bundle"),
+        (ROWS, "family:prompts:prompts", "another name"),
+    ],
+    ids=["adapters", "pooler", "rows"],
+)
+def test_a_family_that_other_tasks_read_is_refused_before_any_work(
+    home, tmp_path, monkeypatch, strategy, owner, way
+):
+    root = tmp_path / "bundle"
+    trained(home, root, strategy, "mood")
+    error = refused(home, root, monkeypatch, strategy, "urgency")
+    assert owner in str(error.got) and "mood" in str(error.got) and "urgency" in error.what
+    assert way in error.do and f"tasks remove {root} mood" in error.do
+    remove_tasks(root, ["mood"])  # as it says
+    assert set(trained(home, root, strategy, "urgency").trained) == {"urgency"}
+
+
+def test_a_group_that_lost_a_member_is_refused_before_any_work(home, tmp_path, monkeypatch):
+    root = tmp_path / "bundle"
+    trained(home, root, GROUP, "mood", "urgency", "topics")
+    for strategy, names in (
+        (GROUP, ("mood", "urgency")),
+        (Pooled(), ("mood",)),
+        (POOLER, ("mood", "urgency")),
+    ):
+        error = refused(home, root, monkeypatch, strategy, *names)
+        assert "topics" in str(error.got) and "task:mood" in str(error.got)
+        assert f"tasks remove {root} mood topics urgency`" in error.do
+    remove_tasks(root, ["mood", "urgency", "topics"])
+    assert set(trained(home, root, GROUP, "mood", "urgency").trained) == {"mood", "urgency"}
+
+
+def test_names_of_groups_that_differ_in_case_alone_are_refused_before_any_work(home, tmp_path, monkeypatch):
+    root = tmp_path / "bundle"
+    trained(home, root, ROWS, "mood")
+    other = msgspec.structs.replace(ROWS, group="Prompts")
+    error = refused(home, root, monkeypatch, other, "urgency", error=BadName)
+    assert "case" in error.what
+
+
+@pytest.mark.parametrize("strategy", [GROUP, ROWS, ENDS, POOLER], ids=["group", "rows", "adapters", "pooler"])
+def test_a_unit_is_trained_again_in_its_bundle_and_grows(home, tmp_path, strategy):
+    root = tmp_path / "bundle"
+    trained(home, root, strategy)
+    again = msgspec.structs.replace(TRAINING, seed=5)
+    assert set(trained(home, root, strategy, training=again).trained) == set(NAMES)
+    assert set(trained(home, root, strategy, *NAMES, "topics").trained) == {*NAMES, "topics"}
+
+
+def test_arrays_that_an_earlier_step_of_the_run_sets_free_are_no_clash(home, tmp_path):
+    root = tmp_path / "bundle"
+    trained(home, root, POOLER, "mood")
+    made = project(home, POOLER)
+    entries = (msgspec.structs.replace(made.tasks[0], strategy=Pooled()), made.tasks[1])
+    made = msgspec.structs.replace(made, tasks=entries, bundle=str(root))
+    assert set(train_project(made, folder=home, cache=tmp_path / "cache").trained) == set(NAMES)
+
+
+def test_a_unit_of_which_a_task_was_removed_is_trained_whole(home, tmp_path):
+    root = tmp_path / "bundle"
+    trained(home, root, ENDS)
+    remove_tasks(root, ["urgency"])
+    assert set(trained(home, root, ENDS).trained) == set(NAMES)
+
+
+@pytest.mark.parametrize(
+    "strategy", [GROUP, ROWS, ENDS, ALL, POOLER], ids=["group", "rows", "ends", "all", "pooler"]
+)
+@pytest.mark.parametrize("learns", [False, True], ids=["frozen", "joint"])
+def test_outlook_card_and_inspect_count_the_same(home, tmp_path, strategy, learns):
+    said, root = [], tmp_path / "bundle"
+    recipe = Joint(families=(), micro_batches=1, layer_dropout=0.0) if learns else None
+    made = msgspec.structs.replace(project(home, strategy, recipe=recipe), bundle=str(root))
+    (train_together if learns else train_project)(
+        made, folder=home, cache=tmp_path / "cache", events=Events(say=said.append)
+    )
+    plan = merge({name: record.path for name, record in Bundle.open(root).tasks.items()})
+    for name in NAMES:
+        own = cost.added(plan, name, Bundle.open(root).architecture, tokens=32, folded=True)
+        row = next(line.split() for line in said if line.split()[:1] == [name])
+        assert row[-2:] == [f"{own.parameters:,}", f"{own.flops / 1e6:.2f}"]
+        told = f"{own.parameters:,} parameters and {own.flops / 1e6:.2f} MFLOP of its own"
+        assert told in Bundle.open(root).card(name)
+
+
+def test_a_card_says_whose_the_prompt_rows_are(home, tmp_path):
+    trained(home, tmp_path / "bundle", ROWS)
+    card = Bundle.open(tmp_path / "bundle").card("mood")
+    assert "5 prompt rows, which the text sees (1 of the group, 2 of its own, 2 of `urgency`)," in card
+    trained(home, tmp_path / "alone", Prompted(rows=1))
+    assert "(1 of its own, 1 of `urgency`)" in Bundle.open(tmp_path / "alone").card("mood")
+    trained(home, tmp_path / "apart", Prompted(rows=1, isolated=True), "mood")
+    assert "1 prompt row, which the text does not see, positions" in Bundle.open(tmp_path / "apart").card(
+        "mood"
+    )
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_what_to_do_with_a_separate_pair_helps_whatever_learns(home, frozen):
+    with pytest.raises(TrainError, match="separately") as caught:
+        course_of(home, Pooled(positions="mean"), "alike", frozen=frozen)
+    for way in ("pair = 'joined'", "'pooled'", "'branch'"):
+        assert way in caught.value.do

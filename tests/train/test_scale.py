@@ -250,7 +250,7 @@ def test_progress_shows_loss_tokens_and_time_left(home, monkeypatch):
     monkeypatch.setattr(telling.Events, "_progress", lambda this, text, force=False: this._show(text))
     shown = []
     made = course_of(job(home), Place())
-    made._events = Events(show=shown.append)
+    made.events = Events(show=shown.append)
     made.learn("together")
     steps = [line for line in shown if "tokens a second" in line]
     assert len(steps) == 6
@@ -285,7 +285,7 @@ def test_tensorboard_gets_every_number_under_its_path(home, tmp_path, monkeypatc
     fake.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     made = course_of(job(home), Place())
-    made._events = Events(listeners=[tensorboard(tmp_path / "board")])
+    made.events = Events(listeners=[tensorboard(tmp_path / "board")])
     learned = made.learn()
     writer = Writer.made
     assert writer.folder == str(tmp_path / "board") and writer.flushed == 4

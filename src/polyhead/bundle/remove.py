@@ -12,6 +12,7 @@ from polyhead.bundle.lines import check_known, families_on_disk, on_disk, owned,
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
 from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
 from polyhead.bundle.versions import remove_folder, sweep_folders
+from polyhead.bundle.whole import sweep_beside
 from polyhead.errors import BundleError
 
 
@@ -36,10 +37,14 @@ def unlist(root: FilePath, names: Sequence[str]) -> None:
 
 
 def sweep(root: FilePath) -> None:
-    """Removes what bundle.json does not name: removed tasks, adds that were killed, families that no version needs."""
+    """Removes what bundle.json does not name: removed tasks, adds that were killed, families that no version needs.
+
+    Also what killed processes left beside the bundle.
+    """
     with writing(root, f"folders of removed tasks cannot be deleted in {root}"):
         for section in (TASKS, FAMILIES):
             _sweep(root, section)
+    sweep_beside(root)
 
 
 def put_back(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 
 from polyhead.bundle.files import writing
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError
-from polyhead.files import sync_folder
+from polyhead.files import held, sync_folder
 
 MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
+PROOF = ".importing-"  # how the name of the folder begins where an import is proven
 PATIENCE = 2.0  # seconds to wait for another process that builds a bundle for the same place
 
 
@@ -26,7 +27,8 @@ def whole_bundle(root: FilePath | str) -> Iterator[FilePath]:
     """
     root = FilePath(root).resolve()
     check_absent(root)
-    with _workspace(root) as made:
+    with workspace(root.with_name(TEMPORARY + root.name), f"the bundle {root} cannot be written") as made:
+        check_absent(root)  # another process may have been faster
         yield made
         sync_folder(made)
         os.rename(made, root)
@@ -45,24 +47,42 @@ def check_absent(root: FilePath) -> None:
 
 
 @contextmanager
-def _workspace(root: FilePath) -> Iterator[FilePath]:
-    """A name beside `root` to write under, this process's alone; what a killed one left there is removed."""
-    workspace, what = root.with_name(TEMPORARY + root.name), f"the bundle {root} cannot be written"
+def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
+    """A path in `folder` to write a bundle to, this process's alone; what a killed one left there is removed.
+
+    The folder goes in the end. Raises BundleError, which begins with `what`, where it holds something else, or another
+    process works there.
+    """
     try:
-        workspace.mkdir(parents=True, exist_ok=True)
-        foreign = sorted({entry.name for entry in workspace.iterdir()} - {LOCK, MADE})
+        folder.mkdir(parents=True, exist_ok=True)
+        foreign = _foreign(folder)
     except OSError as error:
         raise BundleError(what, got=error, do="give a folder that can be written") from error
-    if foreign or workspace.is_symlink():
+    if foreign or folder.is_symlink():
         raise BundleError(
-            f"{what}: {workspace}, which it needs, is not its own",
+            f"{what}: {folder}, which it needs, is not its own",
             got=foreign[:5] or "a link",
             do="rename that folder, or name another one for the bundle",
         )
-    with writing(workspace, what, patience=PATIENCE):
+    with writing(folder, what, patience=PATIENCE):
         try:
-            check_absent(root)
-            shutil.rmtree(workspace / MADE, ignore_errors=True)
-            yield workspace / MADE
+            shutil.rmtree(folder / MADE, ignore_errors=True)
+            yield folder / MADE
         finally:
-            shutil.rmtree(workspace, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep_beside(root: FilePath) -> None:
+    """Removes what killed processes left beside a bundle: of a merge, an import or its proof; nothing in use."""
+    root = root.resolve()
+    for folder in (root.with_name(prefix + root.name) for prefix in (TEMPORARY, PROOF)):
+        if folder.is_dir() and not folder.is_symlink() and not _foreign(folder):
+            with (
+                suppress(OSError, BundleError),
+                held(folder / LOCK, patience=0.0, busy=BundleError("in use")),
+            ):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _foreign(folder: FilePath) -> list[str]:
+    return sorted({entry.name for entry in folder.iterdir()} - {LOCK, MADE})

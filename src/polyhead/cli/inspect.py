@@ -79,6 +79,13 @@ def _shown(bundle: Bundle, tokens: int) -> list[str]:
     lines += [f"  {line}" for line in tree(plan)]
     lines += ["", "Tasks", ""]
     lines += [f"  {line}" for line in table(_scores(bundle, added), left=3)]
+    if bundle.families:
+        lines += [
+            "",
+            "Families: arrays that tasks share; where one task alone reads them, they count as its own above",
+            "",
+        ]
+        lines += [f"  {line}" for line in table(_families(bundle, total), left=2)]
     lines += ["", f"Work for one text of {counted(tokens, 'token')}", ""]
     lines += [f"  {line}".rstrip() for line in _work(total, added, tokens)]
     if any(kind_of(record.task).per_option for record in bundle.tasks.values()):
@@ -103,6 +110,30 @@ def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
             ]
         )
     return rows
+
+
+def _families(bundle: Bundle, total: Cost) -> list[list[object]]:
+    rows: list[list[object]] = [["owner", "read by", "parameters", "size", "version"]]
+    for owner, found in _family_facts(bundle, total).items():
+        sizes = [f"{found['parameters']:,}", in_bytes(found["bytes"])]
+        rows.append([owner, ", ".join(found["tasks"]), *sizes, found["version"]])
+    return rows
+
+
+def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
+    """Of every family: how large its arrays are, and which tasks read them."""
+    from polyhead.cost.total import FLOAT_BYTES
+
+    sizes = dict.fromkeys(bundle.families, 0) | {one.owner: one.parameters for one in total.owners}
+    return {
+        owner: {
+            "version": live.version,
+            "tasks": [name for name, record in bundle.tasks.items() if owner in record.needs],
+            "parameters": sizes[owner],
+            "bytes": FLOAT_BYTES * sizes[owner],
+        }
+        for owner, live in bundle.families.items()
+    }
 
 
 def _work(total: Cost, added: dict[str, Cost], tokens: int) -> list[str]:
@@ -195,4 +226,4 @@ def _as_json(bundle: Bundle, tokens: int, verified: bool) -> dict[str, Any]:
             "version": bundle.version(name),
         }
         tasks[name] |= {"metric": metric, "score": score, "split": split, "added": added[name]}
-    return {**facts, "tasks": tasks, "plan": plan, "total": total}
+    return {**facts, "tasks": tasks, "families": _family_facts(bundle, total), "plan": plan, "total": total}

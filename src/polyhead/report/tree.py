@@ -76,8 +76,9 @@ def describe(node: Node) -> str:
         case Embed():
             rows = sum(prompt.rows for prompt in node.prompts)
             if node.isolated:
-                return f"own prompt of {rows} rows"
-            prompts = f", {len(node.prompts)} prompts of {rows} rows before the text" if rows else ""
+                return f"own prompt of {_counted(rows, 'row')}"
+            several = f"{_counted(len(node.prompts), 'prompt')} of {_counted(rows, 'row')}"
+            prompts = f", {several} before the text" if rows else ""
             return f"Embed by trunk {node.trunk[:12]}{prompts}"
         case Layers():
             owner = "" if node.weights == TRUNK else f" of {node.weights}"
@@ -91,8 +92,11 @@ def describe(node: Node) -> str:
         case Head():
             pair = ", two texts compared" if node.separate else ""
             hidden = f"{node.activation} {node.hidden}, " if node.hidden else ""
-            several = "" if node.width == 1 else "s"
-            return f"Head {node.kind}, {hidden}{node.width} output{several}{pair}"
+            return f"Head {node.kind}, {hidden}{_counted(node.width, 'output')}{pair}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _pool(node: Pool) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polyhead import cost
-from polyhead.plan import Path, merge
+from polyhead.bundle.owners import task_names
+from polyhead.plan import Path, Plan
 from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -14,10 +15,12 @@ from polyhead.train.task_run import Trained
 from polyhead.trunk_data import TrunkData
 
 
-def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, *, learned: bool = False) -> str:
-    """Markdown for the task's README.md."""
+def card_of(
+    prepared: Prepared, trained: Trained, trunk: TrunkData, plan: Plan, *, learned: bool = False
+) -> str:
+    """Markdown for the task's README.md; `plan` has all tasks that are written with it."""
     task, path = prepared.task, trained.path
-    added = cost.added(merge({task.name: path}), task.name, trunk.architecture, tokens=32, folded=True)
+    added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)
     metric = kind_of(task).default_metric(task)
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     return "\n".join(
@@ -36,8 +39,8 @@ def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, *, learned: 
             *score_table(trained.scores),
             "## Path and cost",
             "",
-            f"{_described(path)} {added.parameters:,} parameters of its own; "
-            f"{added.flops / 1e6:.2f} MFLOP more on a text of 32 tokens.",
+            f"{_described(path)} {added.parameters:,} parameters and "
+            f"{added.flops / 1e6:.2f} MFLOP of its own on a text of 32 tokens.",
             "",
             "## Limits",
             "",
@@ -72,9 +75,8 @@ def _described(path: Path) -> str:
     if path.embed.prompts:
         rows = sum(prompt.rows for prompt in path.embed.prompts)
         seen = "which the text does not see" if path.embed.isolated else "which the text sees"
-        others = len({prompt.part for prompt in path.embed.prompts}) - 1
-        group = f", shared with {others} other owners" if others else ""
-        return f"{rows} prompt rows {seen}{group}, {read}"
+        several = f"{rows} prompt row" if rows == 1 else f"{rows} prompt rows"
+        return f"{several}, {seen}{_group(path)}, {read}"
     if deltas:
         spans = ", ".join(
             f"`{n.delta.kind}` in layers {n.start} to {n.stop - 1}" for n in deltas if n.delta is not None
@@ -83,3 +85,13 @@ def _described(path: Path) -> str:
     if own:
         return f"{len(own)} private layers above layer {own.start} of the trunk, {read}"
     return f"Layers `{pool.layers}` (of {pool.of}), {read}"
+
+
+def _group(path: Path) -> str:
+    """Whose the prompt rows are, where they are not all the task's own."""
+    own, prompts = path.head.part, path.embed.prompts
+    whose = []
+    for prompt in prompts:
+        tasks = [f"`{name}`" for name in task_names([prompt.part])]
+        whose.append(f"{prompt.rows} of {'its own' if prompt.part == own else (tasks or ['the group'])[0]}")
+    return f" ({', '.join(whose)})" if len(prompts) > 1 else ""

@@ -5,7 +5,6 @@ Each with a proof of its answers.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import cast
@@ -14,7 +13,7 @@ import msgspec
 
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.scan import Group, group_of, over, scanned
-from polyhead.bundle.whole import check_absent, whole_bundle
+from polyhead.bundle.whole import PROOF, check_absent, whole_bundle, workspace
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.config import Value
 from polyhead.engine.isolation import Certificate, certified
@@ -98,8 +97,9 @@ def import_folders(
     trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, told)
     digest = trunk.digest
     paths = {model.folder: path_of(model, digest, group.taps[model.folder]) for model in models}
-    with tempfile.TemporaryDirectory(prefix=".importing-", dir=_nearest(out)) as folder:
-        trial = _trial(FilePath(folder) / "bundle", trunk, models, paths, texts, told)
+    what = f"the import into {out} cannot be proven"
+    with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
+        trial = _trial(place, trunk, models, paths, texts, told)
         session = Session(trial, precision="float32")
         proofs = {
             model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=told)

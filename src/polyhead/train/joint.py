@@ -15,6 +15,7 @@ from polyhead.plan import Path
 from polyhead.project import Training
 from polyhead.recipe import Joint
 from polyhead.sharing.make import arrays_of_part
+from polyhead.strategy import InLayer, Prompted
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
@@ -174,6 +175,7 @@ class JointCourse:
         self.loss = Learning(self.module, self.objective, self.tasks, recipe)
         self.place.check(self.mixture.micro_batches)
         _check_passes(self.place, recipe, self.tasks)
+        _check_sharding(self.place, recipe, prepared)
 
     def learn(self, label: str = "training together", *, fresh: bool = True) -> Learned:
         """Trains to the end; unless `fresh`, parts start as the caller left them."""
@@ -251,6 +253,17 @@ def _check_passes(place: Place, recipe: Joint, tasks: Mapping[str, Task]) -> Non
         )
 
 
+def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -> None:
+    """Prompts and adapters reach into layers past their own forward pass, which gathers what is sharded."""
+    inside = [p.task.name for p in prepared if isinstance(p.strategy, Prompted | InLayer)]
+    if place.world > 1 and recipe.parallel == "fsdp" and inside:
+        raise ConfigError(
+            "prompts and adapters do not learn inside sharded layers",
+            got=f"parallel 'fsdp', tasks {inside}",
+            do="set recipe.parallel = 'ddp'",
+        )
+
+
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
     """Of the tasks whose kind has classes."""
     found = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
@@ -264,10 +277,10 @@ def text_examples(examples: Examples, task: Task, tokeniser: Tokeniser) -> TextE
     """
     if task.pair == "separate":
         raise TrainError(
-            "pairs that are read separately are not trained together with other tasks",
+            "pairs that are read separately are trained on kept states of a frozen trunk alone",
             got=f"task '{task.name}'",
             allowed="pair = 'joined' or 'none'",
-            do="read the pair joined, or train the task over the frozen trunk afterwards",
+            do="set pair = 'joined', or train it over a frozen trunk with strategy 'pooled' or 'branch'",
         )
     words = examples.words if kind_of(task).per_word else None
     windowed = task if reads_windows(task) else None

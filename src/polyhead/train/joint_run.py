@@ -22,6 +22,7 @@ from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.files import held, sync_folder
+from polyhead.plan import merge
 from polyhead.project import Project, Training
 from polyhead.recipe import Joint
 from polyhead.tasks.kinds import kind_of
@@ -251,6 +252,7 @@ def _write(
     add_tasks(building / "scored", list(drafts.values()), families=families)
     scores = _scores(building / "scored", prepared)
     if keep:
+        plan = merge({name: draft.record.path for name, draft in drafts.items()})
         for p in prepared:
             name = p.task.name
             trained = Trained(
@@ -263,7 +265,7 @@ def _write(
             drafts[name] = msgspec.structs.replace(
                 drafts[name],
                 scores={"splits": scores[name], "tried": {}, "history": []},
-                card=card_of(p, trained, learned.data, learned=True),
+                card=card_of(p, trained, learned.data, plan, learned=True),
             )
     write_bundle(building / "kept", learned.data)
     if keep:

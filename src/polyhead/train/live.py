@@ -9,10 +9,10 @@ import msgspec
 import torch
 
 from polyhead.bundle.families import FamilyDraft
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import TrainError
 from polyhead.plan import Path
 from polyhead.recipe import ONE_TASK
-from polyhead.strategy import InLayer, OnTop, Prompted, Strategy
+from polyhead.strategy import InLayer, OnTop, Prompted
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
@@ -38,47 +38,6 @@ def live_paths(prepared: Sequence[Prepared], data: TrunkData) -> dict[str, Path]
     """The path of every such task; all that a project declares are needed, as groups are made of them."""
     live = [p for p in prepared if is_live(p)]
     return joint_paths(live, data, ONE_TASK) if live else {}
-
-
-def bonds_of(strategy: Strategy) -> set[str]:
-    """What tasks of this strategy read together with others: a prompt group, a shared pooler, shared adapters."""
-    match strategy:
-        case Prompted(isolated=False):
-            return {f"prompts {strategy.group}"}
-        case InLayer():
-            shared = any(one.share != "nothing" for one in strategy.adapters)
-            return ({"adapters"} if shared else set()) | (
-                {"pooler"} if strategy.pooler == "shared" else set()
-            )
-        case OnTop(pooler="shared"):
-            return {"pooler"}
-    return set()
-
-
-def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
-    """Tasks that stand or fall together, in order; most stand alone."""
-    units: list[tuple[set[str], list[str]]] = []
-    for name, strategy in strategies.items():
-        bonds = bonds_of(strategy)
-        met = [unit for unit in units if unit[0] & bonds]
-        joined = (bonds.union(*(unit[0] for unit in met)), [one for unit in met for one in unit[1]] + [name])
-        units = [unit for unit in units if unit not in met] + [joined]
-    order = list(strategies)
-    return sorted(
-        (tuple(sorted(names, key=order.index)) for _, names in units), key=lambda u: order.index(u[0])
-    )
-
-
-def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
-    """Raises ConfigError where some tasks of a unit are to be trained and others not."""
-    for names in units_of(strategies):
-        left = [name for name in names if name not in only]
-        if 0 < len(left) < len(names):
-            raise ConfigError(
-                "tasks that read each other's arrays are trained together",
-                got=f"tasks {[name for name in names if name in only]}, without {left}",
-                do="ask for all of them, or leave --tasks out",
-            )
 
 
 def train_unit(

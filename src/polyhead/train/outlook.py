@@ -9,6 +9,7 @@ from polyhead.architecture import Architecture
 from polyhead.plan import Path, merge
 from polyhead.tasks.read import ReadReport
 from polyhead.train.prepare import Prepared
+from polyhead.train.units import units_of
 
 TOKENS = 32  # of one text, for the table's FLOPs
 
@@ -25,9 +26,10 @@ def outlook(
     rows: list[Sequence[str]] = [
         ("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")
     ]
+    units = units_of({p.task.name: p.strategy for p in todo})
+    plans = {name: merge({one: paths[one][-1] for one in unit}) for unit in units for name in unit}
     for p in todo:
-        plan = merge({p.task.name: paths[p.task.name][-1]})
-        added = cost.added(plan, p.task.name, shape, tokens=TOKENS, folded=True)
+        added = cost.added(plans[p.task.name], p.task.name, shape, tokens=TOKENS, folded=True)
         sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
         steps = -(-len(p.train.examples.targets) // p.training.batch)
         rows.append(

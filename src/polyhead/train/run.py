@@ -17,7 +17,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.engine.isolation import certified
 from polyhead.errors import ConfigError, TrainError, WrongTrunk
-from polyhead.plan import Path
+from polyhead.plan import Path, merge
 from polyhead.project import Choice, Project, strategy_of
 from polyhead.sharing.branch import private_layers
 from polyhead.strategy import Branch, Pooled
@@ -37,7 +37,7 @@ from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events, duration
 from polyhead.train.extract import Extraction, Extractor
 from polyhead.train.lineage import load_any_trunk
-from polyhead.train.live import check_whole, is_live, live_paths, train_unit, units_of
+from polyhead.train.live import is_live, live_paths, train_unit
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
 from polyhead.train.prepare import Prepared, prepare
@@ -45,6 +45,7 @@ from polyhead.train.probes import probes_of
 from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task, wanted
+from polyhead.train.units import check_readers, check_whole, units_of
 from polyhead.trunk_data import TrunkData
 
 
@@ -95,13 +96,15 @@ def train_project(
     extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
     bundle = _opened(root, extractor)
     prints = fingerprints_of(prepared, project.allocation)
-    todo = [p for p in prepared if not _is_done(bundle, p, prints[p.task.name])]
     units = units_of({p.task.name: p.strategy for p in prepared if is_live(p)})
+    todo = _todo(bundle, prepared, prints, units)
     pooled = [p for p in todo if isinstance(p.strategy, Pooled)]
     branched = [p for p in prepared if isinstance(p.strategy, Branch)]
+    live = live_paths(prepared, extractor.data)
+    check_readers(bundle, _changes(todo, units), live)
     paths = pooled_paths(pooled, prepared, extractor, bundle)
     paths |= {p.task.name: branch_paths(p, extractor) for p in branched}
-    paths |= {name: [path] for name, path in live_paths(prepared, extractor.data).items()}
+    paths |= {name: [path] for name, path in live.items()}
     kept = tuple(p.task.name for p in prepared if p not in todo)
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
@@ -189,6 +192,25 @@ def _tag(fingerprint: dict[str, object]) -> str:
 def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object]) -> bool:
     record = bundle.tasks.get(prepared.task.name)
     return record is not None and record.trained_with.get("fingerprint") == _tag(fingerprint)
+
+
+def _todo(
+    bundle: Bundle,
+    prepared: Sequence[Prepared],
+    prints: Mapping[str, dict[str, object]],
+    units: Sequence[tuple[str, ...]],
+) -> list[Prepared]:
+    """What is not trained yet; of a unit all tasks, if one is missing."""
+    new = {p.task.name for p in prepared if not _is_done(bundle, p, prints[p.task.name])}
+    new.update(name for unit in units if not new.isdisjoint(unit) for name in unit)
+    return [p for p in prepared if p.task.name in new]
+
+
+def _changes(todo: Sequence[Prepared], units: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Tasks that are written in one step, in the order of the steps."""
+    alone = sorted((p for p in todo if not is_live(p)), key=lambda p: isinstance(p.strategy, Branch))
+    names = {p.task.name for p in todo}
+    return [(p.task.name,) for p in alone] + [unit for unit in units if not names.isdisjoint(unit)]
 
 
 class _Run:
@@ -331,6 +353,7 @@ def _commit(
 ) -> None:
     """Writes the tasks into the bundle; until then nothing of them is visible there."""
     drafts = []
+    plan = merge({p.task.name: trained.path for p, trained in several})
     for p, trained in several:
         fingerprint = prints[p.task.name]
         record = TaskRecord(
@@ -344,7 +367,7 @@ def _commit(
             arrays=trained.arrays,
             scores={"splits": trained.scores, "tried": trained.tried, "history": _untimed(trained)},
             probes=probes_of(p),
-            card=card_of(p, trained, extractor.data),
+            card=card_of(p, trained, extractor.data, plan),
         )
         drafts.append(draft)
     add_tasks(root, drafts, families=families, replace=True)
