@@ -83,5 +83,5 @@ def plot_curves(found: Mapping[str, Mapping[str, Sequence[Point]]], path: Path |
     figure.supylabel(f"validation points, {seeds} seed{'s' * (seeds != 1)}", fontsize="small")
     for index, name in enumerate(names):
         places[0].plot([], [], color=_LINES[index % len(_LINES)], label=told(name))
-    figure.legend(loc="outside lower center", ncols=len(names), fontsize="small", frameon=False)
+    figure.legend(loc="outside upper center", ncols=len(names), fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)
