@@ -142,11 +142,17 @@ def means(rows: Sequence[paper.Row]) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for split in ("validation", "test"):
         for one in paper.compared(rows, split=split):
-            row = {"stage": "mean", "method": one.method, "sampling": one.sampling, "split": split}
-            spread = {"mean": round(one.average.mean, 2), "standard_error": one.average.error}
-            above = one.above_pals.mean if one.above_pals else None
-            found.append({**row, **spread, "seeds": one.average.seeds, "above_pals": above})
+            key = {"stage": "mean", "method": one.method, "sampling": one.sampling, "split": split}
+            above = {f"above_pals_{name}": value for name, value in spread_of(one.above_pals).items()}
+            found.append({**key, **spread_of(one.average), **above})
     return found
+
+
+def spread_of(cell: paper.Cell | None) -> dict[str, object]:
+    if cell is None:
+        return {}
+    error = None if cell.error is None else round(cell.error, 3)
+    return {"mean": round(cell.mean, 3), "standard_error": error, "seeds": cell.seeds}
 
 
 def draw(rows: Sequence[paper.Row], runs: Sequence[paper.Run]) -> None:

@@ -1,10 +1,12 @@
-"""The study's runs with small sets and a tiny trunk: rows that the tables read, each made once."""
+"""The study's runs with small sets and a tiny trunk: rows that the tables read, each made once; what it is made of."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from papers.adapters import RATIO, SPREAD, rows
 from papers.sets import SETS, learning, letters, texts_of_splits, write_sets
 from polyhead.bundle.read import Bundle
 from polyhead.papers.stickland2019 import runs as module
@@ -126,3 +128,62 @@ def test_other_scales_methods_and_samplings_are_other_rows(runs):
     runs.scale = msgspec.structs.replace(SCALE, rows=17)
     assert len(several | {runs.settings(METHODS["pals"], "annealed")}) == 4
     assert [one.task for one in ON_QUESTIONS.sets] == ["squad", "socialiqa"]
+
+
+@pytest.fixture
+def benchmarks(monkeypatch):
+    """The scripts, to be imported."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+
+
+def test_the_study_has_its_methods_and_samplings_for_three_seeds(benchmarks):
+    import conditioning_adapters as study
+
+    main = study.jobs_of("main", study.SEEDS)
+    assert len(main) == 27 and len({(j.method.name, j.sampling, j.seed) for j in main}) == 27
+    assert {(j.method.name, j.sampling) for j in main if j.sampling != "annealed"} == {
+        (method, sampling) for method in ("shared", "pals") for sampling in ("proportional", "square-root")
+    }
+    both = {job.method.name for name in ("main", "ablation") for job in study.jobs_of(name, study.SEEDS)}
+    assert both == set(METHODS)
+    assert {job.scale for job in study.jobs_of("questions", [1])} == {ON_QUESTIONS}
+    asked = study.chosen(["scale"], ["annealed", "round-robin"], [1, 2])
+    assert [(j.method.name, j.sampling, j.seed) for j in asked][:2] == [
+        ("scale", "annealed", 1),
+        ("scale", "round-robin", 1),
+    ]
+    with pytest.raises(SystemExit, match="no such method"):
+        study.chosen(["scales"], ["annealed"], [1])
+
+
+def test_means_have_their_spread_and_the_claim_waits_for_all_main_methods(benchmarks, monkeypatch):
+    import conditioning_adapters as study
+
+    found = rows_of(rows())
+    pals = [m for m in study.means(found) if (m["method"], m["sampling"]) == ("pals", "round-robin")]
+    assert [(m["split"], m["mean"], m["standard_error"], m["seeds"]) for m in pals] == [
+        ("validation", 67.5, 0.577, len(SPREAD)),
+        ("test", 62.5, 0.577, len(SPREAD)),
+    ]
+    assert {m["above_pals_mean"] for m in pals} == {-4.0}
+    assert study.claims(found) == []
+    monkeypatch.setattr(study.paper, "MAIN", [METHODS[name] for name in RATIO])
+    (claim,) = study.claims(found)
+    assert (claim.value, claim.holds) == (max(RATIO.values()), True)
+
+
+def test_the_papers_formulas_are_what_is_counted_for_any_number_of_tasks(benchmarks):
+    import conditioning_costs as costs
+
+    from polyhead import cost
+    from polyhead.plan import merge
+    from polyhead.tasks.task import Task
+
+    assert len(costs.WAYS) == 11
+    for way in costs.WAYS:
+        for tasks, tokens in ((1, 9), (3, 40)):
+            named = [Task(name=f"t{n}", kind="single_label", labels=("a", "b")) for n in range(tasks)]
+            plan = merge(costs.paths_of([(task, way.strategy(n)) for n, task in enumerate(named)], "trunk"))
+            counted, formula = cost.cost_of(plan, costs.BERT_BASE, tokens), way.counted(tasks, tokens)
+            assert counted.layer_evaluations == formula.layers, way.name
+            assert counted.flops == formula.flops + tasks * costs.HEAD, way.name

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import ConfigError
 from polyhead.plan import Path
 from polyhead.project import Training
 from polyhead.recipe import Joint
@@ -271,17 +271,7 @@ def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
 
 
 def text_examples(examples: Examples, task: Task, tokeniser: Tokeniser) -> TextExamples:
-    """Labelled texts as the trunk reads them, or each window of them where the task is trained on windows.
-
-    Raises TrainError for pairs that are read separately.
-    """
-    if task.pair == "separate":
-        raise TrainError(
-            "pairs that are read separately are trained on kept states of a frozen trunk alone",
-            got=f"task '{task.name}'",
-            allowed="pair = 'joined' or 'none'",
-            do="set pair = 'joined', or train it over a frozen trunk with strategy 'pooled' or 'branch'",
-        )
+    """Labelled texts as the trunk reads them, or each window of them where the task is trained on windows."""
     words = examples.words if kind_of(task).per_word else None
     windowed = task if reads_windows(task) else None
     return TextExamples(tokeniser, examples.inputs, examples.targets, words, windowed=windowed)

@@ -46,8 +46,15 @@ def joint_paths(
 
 
 def _check(p: Prepared) -> None:
-    """Raises TrainError for a strategy that leaves a choice to a search over frozen states."""
-    strategy = p.strategy
+    """Raises TrainError for what only states kept of a frozen trunk serve: separate pairs, choices by search."""
+    strategy, task = p.strategy, p.task
+    if task.pair == "separate":
+        raise TrainError(
+            "pairs that are read separately are trained on kept states of a frozen trunk alone",
+            got=f"task '{task.name}'",
+            allowed="pair = 'joined' or 'none'",
+            do="set pair = 'joined', or train it over a frozen trunk with strategy 'pooled' or 'branch'",
+        )
     if isinstance(strategy, Branch) and (strategy.layers is None or strategy.students):
         raise TrainError(
             "a branch that is trained together has its depth given, and no students",
