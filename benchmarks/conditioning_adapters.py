@@ -8,9 +8,10 @@ Trunk and parts learn at 2e-4, with 10 % warm-up; the sampling exponent falls fr
 whole test splits, or the published validation split where test has no labels.
 
 Measured over 20 updates on one core with bfloat16 arithmetic, an update takes 0.39 s (shared trunk) to 0.46 s
-(attention on top), and its evaluation 3 minutes: a run takes about 10 minutes, the 27 of the main part 4 h 30 min of
-one core. `--jobs` names parts: main, ablation, questions (SQuAD with SocialIQA). `--methods` and `--samplings` name
-runs on the eight tasks in their place (`--list` shows them).
+(attention on top); with 3 minutes of evaluation (estimated) a run takes 10 minutes, and the 27 of the main part
+4 h 30 min of one core. `--jobs` names parts: main, ablation (29 runs of one seed), questions (9 runs on SQuAD with
+SocialIQA, 250 updates of 16 rows at 1.0 to 1.2 s). `--methods` and `--samplings` name runs on the eight tasks in their
+place; `--list` shows what there is.
 
 It goes on where it stopped (`runs/conditioning_adapters.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so
 that two processes of one thread each share the work; `--report --rows FILE...` writes the results from the rows that
@@ -93,7 +94,7 @@ def jobs_of(name: str, seeds: Sequence[int]) -> list[Job]:
             both = [(method, "annealed") for method in others]
             both += [(method, "round-robin") for method in paper.SAMPLED]
         elif name == "questions":
-            both = [(method, "round-robin") for method in paper.QUESTIONS]
+            both = [(method, "round-robin") for method in paper.ASKED]
         scale = ON_QUESTIONS if name == "questions" else Scale()
         found += [Job(scale, method, sampling, seed) for method, sampling in both]
     return found

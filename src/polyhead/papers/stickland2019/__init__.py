@@ -9,9 +9,9 @@ from polyhead.papers.stickland2019.counts import FORMULAS, NUMBERS, Costs, Formu
 from polyhead.papers.stickland2019.figures import plot_curves, plot_methods
 from polyhead.papers.stickland2019.methods import (
     ABLATION,
+    ASKED,
     MAIN,
     METHODS,
-    QUESTIONS,
     SAMPLED,
     SAMPLINGS,
     TABLE3,
@@ -43,7 +43,7 @@ __all__ = [
     "MAIN",
     "METHODS",
     "NUMBERS",
-    "QUESTIONS",
+    "ASKED",
     "RATIO_NOTE",
     "SAMPLED",
     "SAMPLINGS",

@@ -153,4 +153,4 @@ ABLATION = (
 )
 METHODS = {method.name: method for method in (*TABLE3, *ABLATION)}
 SAMPLED = (SHARED, PALS)  # by every sampling, and not annealed alone
-QUESTIONS = (SHARED, PALS, LOW)  # on questions about texts and options
+ASKED = (SHARED, PALS, LOW)  # on questions with texts and with options

@@ -9,8 +9,7 @@ from polyhead.config import Value
 from polyhead.papers.huang2022.counts import BERT_BASE
 from polyhead.papers.rows import seeds_with_all
 from polyhead.papers.stickland2019.counts import costs
-from polyhead.papers.stickland2019.methods import METHODS, SAMPLINGS, TABLE3
-from polyhead.papers.stickland2019.methods import QUESTIONS as ON_QUESTIONS
+from polyhead.papers.stickland2019.methods import ASKED, METHODS, SAMPLINGS, TABLE3
 from polyhead.papers.stickland2019.published import (
     RATIOS,
     Cell,
@@ -178,7 +177,7 @@ def curves(
 def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
     """Table 1 of the appendix, on the reported splits; round robin."""
     published, found = published_questions(), []
-    for method in ON_QUESTIONS:
+    for method in ASKED:
         points: dict[str, BySeed] = {"EM": {}, "F1": {}, "accuracy": {}}
         for row in rows:
             if (row.method, row.sampling) == (method.name, "round-robin") and row.task in QUESTIONS:
