@@ -10,10 +10,10 @@ from polyhead import cost
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
-from polyhead.errors import BadName, BundleError, ConfigError, TrainError
+from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainError
 from polyhead.plan import merge
 from polyhead.project import Project
-from polyhead.recipe import ONE_TASK, Joint
+from polyhead.recipe import ONE_TASK, Joint, Smoothing
 from polyhead.strategy import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
@@ -22,7 +22,7 @@ from polyhead.train.joint_run import train_together
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 from polyhead.train.starts import donor, frequent_tokens, start_parts
-from polyhead.train.units import bonds_of, units_of
+from polyhead.train.units import bonds_of, prepared_units, units_of
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=3e-3, batch=4)
@@ -385,3 +385,60 @@ def test_what_to_do_with_a_separate_pair_helps_whatever_learns(home, frozen):
         course_of(home, Pooled(positions="mean"), "alike", frozen=frozen)
     for way in ("pair = 'joined'", "'pooled'", "'branch'"):
         assert way in caught.value.do
+
+
+def test_heads_are_probed_where_they_are_normalised_too(home):
+    recipe = msgspec.structs.replace(
+        ONE_TASK, head_epochs=1, head_rate=10.0, smoothing=Smoothing(spectral=True), layer_dropout=0.0
+    )
+    learned = course_of(home, Pooled(layers="last", positions="mean"), frozen=False, recipe=recipe).learn()
+    for arrays in learned.arrays.values():
+        assert np.linalg.norm(arrays["head.output.weight"], 2) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_unlike_adapters_are_not_shared(home):
+    """Two functions cannot have one owner's arrays: said before anything is trained."""
+    first, second = (
+        InLayer(adapters=(Adapter(delta="low_rank", size=4, tied=False, share="all", gelu=gelu),))
+        for gelu in ("none", "inside")
+    )
+    prepared = prepare(project(home, first), home)
+    prepared[1] = msgspec.structs.replace(prepared[1], strategy=second)
+    from polyhead.nn.load import load_trunk
+
+    data = load_trunk(str(home / "trunk"))
+    with pytest.raises(PlanError, match="two different adapters"):
+        JointCourse(
+            prepared,
+            joint_paths(prepared, data, ONE_TASK),
+            data,
+            ONE_TASK,
+            training=TRAINING,
+            precision="float32",
+        )
+
+
+def test_a_unit_trains_on_no_text_that_another_of_its_tasks_is_evaluated_on(home):
+    made = prepare(project(home, GROUP), home)
+    text = ("a text of more than twenty-five letters and digits stands here",)
+    leaky = _with_text(made[0], "train", text), _with_text(made[1], "validation", text)
+    told = []
+    clean = prepared_units(leaky, Events(say=told.append))
+    assert len(clean[0].train.examples.targets) == len(made[0].train.examples.targets) - 1
+    assert any("urgency" in line for line in told)
+    alone = [msgspec.structs.replace(p, strategy=Prompted(isolated=True)) for p in leaky]
+    assert prepared_units(alone, Events()) == alone
+
+
+def _with_text(prepared, split, text):
+    """The task with its first row's input of that split replaced."""
+    one = getattr(prepared, split)
+    examples = msgspec.structs.replace(one.examples, inputs=[text, *one.examples.inputs[1:]])
+    return msgspec.structs.replace(prepared, **{split: msgspec.structs.replace(one, examples=examples)})
+
+
+def test_a_units_training_numbers_are_compared_before_anything_is_read(home):
+    first, second = prepare(project(home, GROUP), home)
+    other = msgspec.structs.replace(second.training, epochs=7)
+    with pytest.raises(TrainError, match="one set of training numbers"):
+        prepared_units([first, msgspec.structs.replace(second, training=other)], Events())

@@ -132,6 +132,12 @@ class Adapters(nn.Module):
             )
             self._deltas[node] = made
             for name, part in made.named_children():
+                if name in self._modules:
+                    raise PlanError(
+                        "one owner has two different adapters in one layer",
+                        got=f"{list(places)} in layer {name}",
+                        do="give tasks that share their adapters the same ones, or let them share nothing",
+                    )
                 self.add_module(name, part)
 
     @property

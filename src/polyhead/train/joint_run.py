@@ -297,7 +297,11 @@ def _building(root: FilePath) -> FilePath:
 def _clean(root: FilePath, checkpoint: FilePath) -> None:
     """Removes what is of no use once the bundle stands, also what a killed run left."""
     shutil.rmtree(_building(root), ignore_errors=True)
-    checkpoint.unlink(missing_ok=True)
+    for file in (
+        checkpoint,
+        *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt"),
+    ):  # of donors and probed heads too
+        file.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ import msgspec
 import torch
 
 from polyhead.bundle.families import FamilyDraft
-from polyhead.errors import TrainError
 from polyhead.plan import Path
 from polyhead.recipe import ONE_TASK
 from polyhead.strategy import InLayer, OnTop, Prompted
@@ -54,13 +53,6 @@ def train_unit(
     The epoch with the best mean of their validation scores is kept for all of them (of a task alone, its best).
     """
     names = [p.task.name for p in unit]
-    numbers = {msgspec.json.encode(p.training) for p in unit}
-    if len(numbers) > 1:
-        raise TrainError(
-            "tasks that read each other's arrays have one set of training numbers",
-            got=f"{len(numbers)} sets for {names}",
-            do="leave [tasks.training] out of them, and set the project's [training]",
-        )
     course = JointCourse(
         unit,
         {name: paths[name] for name in names},

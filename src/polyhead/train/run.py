@@ -45,7 +45,7 @@ from polyhead.train.probes import probes_of
 from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task, wanted
-from polyhead.train.units import check_readers, check_whole, units_of
+from polyhead.train.units import check_readers, check_whole, prepared_units, units_of
 from polyhead.trunk_data import TrunkData
 
 
@@ -84,7 +84,7 @@ def train_project(
         check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
         entries = tuple(entry for entry in project.tasks if entry.name in only)
         project = msgspec.structs.replace(project, tasks=entries)
-    prepared = prepare(project, folder)
+    prepared = prepared_units(prepare(project, folder), events)
     data = load_any_trunk(project, folder)
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:

@@ -24,6 +24,7 @@ from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.prepare import Prepared
+from polyhead.train.smooth import normalise_heads, settle_heads
 
 FREQUENT = 5000  # tokens of a data set that a prompt may start from
 
@@ -43,7 +44,7 @@ def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> N
 
 def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
     """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept."""
-    recipe = msgspec.structs.replace(course.recipe, head_epochs=0)
+    recipe = msgspec.structs.replace(course.recipe, head_epochs=0, head_rate=1.0)
     epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
     training = msgspec.structs.replace(course.training, epochs=epochs, patience=epochs, learning_rate=rate)
     probing = JointCourse(
@@ -61,10 +62,13 @@ def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
     for name, part in course.module.model.parts.items():
         _fill(probing.module.model.parts[name], arrays_of_part(part))
     found = probing.learn("heads over the frozen trunk", fresh=False)
+    settle_heads(course.module)  # as those that were probed are
     for name, arrays in found.arrays.items():
         _fill(course.module.model.parts[name], arrays)
     for owner, arrays in found.families.items():
         _fill(course.module.model.families[owner], arrays)
+    if recipe.smoothing is not None and recipe.smoothing.spectral:
+        normalise_heads(course.module)
 
 
 def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:

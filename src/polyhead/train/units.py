@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from polyhead.bundle.lines import check_free
 from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
-from polyhead.errors import BundleError, ConfigError
+from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
 from polyhead.sharing.prompted import shared_prompt
 from polyhead.strategy import InLayer, OnTop, Prompted, Strategy
+from polyhead.train.events import Events
+from polyhead.train.leaks import without_leaks
+from polyhead.train.prepare import Prepared
 
 
 def bonds_of(strategy: Strategy) -> set[str]:
@@ -52,6 +57,28 @@ def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None
                 got=f"tasks {[name for name in names if name in only]}, without {left}",
                 do="ask for all of them, or leave --tasks out",
             )
+
+
+def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepared]:
+    """The tasks, those of a unit without training rows that hold a text on which another of its tasks is evaluated.
+
+    What a unit shares learns from all of its tasks. Raises TrainError where they have different training numbers.
+    """
+    found = {p.task.name: p for p in prepared}
+    for names in units_of({name: p.strategy for name, p in found.items()}):
+        numbers = {msgspec.json.encode(found[name].training) for name in names}
+        if len(numbers) > 1:
+            raise TrainError(
+                "tasks that read each other's arrays have one set of training numbers",
+                got=f"{len(numbers)} sets for {list(names)}",
+                do="leave [tasks.training] out of them, and set the project's [training]",
+            )
+        if len(names) > 1:
+            clean, report = without_leaks([found[name] for name in names])
+            found |= {p.task.name: p for p in clean}
+            for line in report.lines() if report.leaks else ():
+                events.line(line)
+    return [found[p.task.name] for p in prepared]
 
 
 def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mapping[str, Path]) -> None:
