@@ -50,7 +50,7 @@ class Counted(Value):
 
     layers: int
     flops: int  # of the encoder
-    added: int  # what the tasks say in the receipt that they added to a plain pass, heads left out
+    added: int  # what the receipt says that the tasks added to a plain pass, heads left out
     masked: int = 0  # computed while answering and masked out, so that nobody counts them
 
 
@@ -114,9 +114,9 @@ def branches(tasks: int, tokens: int) -> Counted:
 
 
 def joint_prompts(tasks: int, tokens: int) -> Counted:
-    """All prompts in one input: alone, each task would add the whole pass."""
+    """All prompts in one input, which all tasks add together."""
     whole = N * layer(tokens + tasks * ROWS)
-    return Counted(layers=N, flops=whole, added=tasks * whole)
+    return Counted(layers=N, flops=whole, added=whole)
 
 
 def isolated_prompts(tasks: int, tokens: int) -> Counted:

@@ -13,6 +13,7 @@ from polyhead.cost import (
     arrays_of_plan,
     cost_of,
     flops,
+    flops_by_sharers,
     layer_evaluations,
     parameters,
     part_arrays,
@@ -753,6 +754,29 @@ def test_what_tasks_add_and_the_trunk_make_the_whole():
     assert sum(cost.flops for cost in own) + flops(trunk, BERT, 40) == flops(plan, BERT, 40)
     assert sum(cost.parameters for cost in own) + parameters(trunk, BERT) == parameters(plan, BERT)
     assert sum(cost.layer_evaluations for cost in own) + 12 == layer_evaluations(plan)
+
+
+def test_work_that_tasks_share_stands_under_all_of_them():
+    """One adapter for two of three tasks, another one above it for one of these."""
+    common = Delta(kind="low_rank", part="family:adapters", size=4)
+    low, high = Layers(start=0, stop=6, delta=common), Layers(start=6, stop=12)
+    own = Layers(start=6, stop=12, delta=Delta(kind="low_rank", part="task:b", size=4))
+    start = Embed(trunk="plain")
+    paths = {
+        "a": Path(nodes=(start, low, high, Pool(), head("a"))),
+        "b": Path(nodes=(start, low, own, Pool(), head("b"))),
+        "c": Path(nodes=(start, Layers(start=0, stop=12), Pool(), head("c"))),
+    }
+    plan, layer = merge(paths), 24 * 768**2 * 40 + 4 * 768 * 40**2
+    rank = 4 * 768 * 4 * 40
+    ends = added(merge({"c": paths["c"]}), "c", BERT, 40).flops
+    assert flops_by_sharers(plan, BERT, 40) == {
+        ("a", "b"): 6 * (layer + rank),
+        ("a",): 6 * layer + ends,
+        ("b",): 6 * (layer + rank) + ends,
+        ("c",): ends,
+    }
+    assert sum(flops_by_sharers(plan, BERT, 40).values()) + 12 * layer == flops(plan, BERT, 40)
 
 
 def test_what_a_task_adds_is_the_same_alone_and_among_others():

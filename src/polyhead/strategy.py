@@ -11,7 +11,7 @@ from typing import Literal
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.plan import CodecName, DeltaKind, Dense, GeluPlace
+from polyhead.plan import ADDED, CodecName, DeltaKind, Dense, GeluPlace
 
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -167,6 +167,40 @@ class Adapter(Value):
             raise ConfigError("adapters: layers must run upward", got=f"[{self.start}, {self.stop})")
         if not 0 <= self.dropout < 1:
             raise ConfigError("adapters: dropout is a share", got=self.dropout, allowed="0 to below 1")
+        self._check_size()
+        given = {"tied": self.tied or False, "serial": self.serial, "gelu": self.gelu != "none"}
+        if self.delta not in ADDED and any(given.values()):
+            raise ConfigError(
+                f"adapters: '{self.delta}' has no encoder and decoder that this would change",
+                got=[name for name, said in given.items() if said],
+                do="leave these out",
+            )
+        if self.delta == "lora":
+            if not (self.alpha > 0 and math.isfinite(self.alpha)):
+                raise ConfigError("adapters: alpha must be positive", got=self.alpha)
+            if not self.targets or len(set(self.targets)) < len(self.targets):
+                raise ConfigError(
+                    "adapters: targets are dense maps, each once",
+                    got=self.targets or "none",
+                    allowed="one or more",
+                )
+
+    def _check_size(self) -> None:
+        if self.size is None:
+            return
+        wrong = {
+            "scale": (self.size != 0, "0, or left out: 'scale' has none"),
+            "feed_forward": (self.size < 1 or self.size % 2, "an even number, 2 or more"),
+            "projected_attention": (
+                self.size < 1 or self.size % self.heads,
+                f"a multiple of heads = {self.heads}",
+            ),
+        }
+        refused, allowed = wrong.get(self.delta, (self.size < 1, "1 or more"))
+        if refused:
+            raise ConfigError(
+                f"adapters: '{self.delta}' cannot have this size", got=self.size, allowed=allowed
+            )
 
 
 class InLayer(Value, tag="in_layer", tag_field="kind"):
@@ -186,7 +220,8 @@ class InLayer(Value, tag="in_layer", tag_field="kind"):
         spans = sorted((one.start, one.stop or math.inf) for one in self.adapters)
         if not spans or any(a[1] > b[0] for a, b in zip(spans, spans[1:], strict=False)):
             raise ConfigError(
-                "strategy.adapters: one or more, each in layers of its own", got=[list(one) for one in spans]
+                "strategy.adapters: one or more, each in layers of its own",
+                got=[f"[{start}, {stop})" for start, stop in spans] or "none",
             )
         if self.hidden is not None and self.hidden < 0:
             raise ConfigError("strategy.hidden is too small", got=self.hidden, allowed="0 or more")

@@ -4,15 +4,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead import cost
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.inputs import input_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
-from polyhead.plan import Pool
+from polyhead.plan import Plan, Pool
+from polyhead.sharing.lower import path_of
 from polyhead.sharing.pooled import pooled_path
-from polyhead.strategy import Pooled
+from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategy import Adapter, InLayer, Pooled, Prompted
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
@@ -23,6 +26,8 @@ LONG = "the kettle is broken and my phone was late . " * 3  # about 30 tokens
 TOO_LONG = "please refund the broken lamp , my phone is good and ben is happy . " * 6  # 90 tokens
 PAIR = ("is the lamp good?", "the lamp is bad")
 ATTENTION = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=8)
+LORA = Adapter(delta="lora", size=2)
+UPPER = InLayer(adapters=(Adapter(size=6, heads=2, start=1),))
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +67,44 @@ def test_one_pass_answers_all_tasks_of_a_text(root):
     assert result.receipt.tokens == len(session.tokeniser.encode([(SHORT[0],)])[0].ids)
     assert set(result.receipt.added_flops) == set(result.answers)
     assert all(flops > 0 for flops in result.receipt.added_flops.values())
+
+
+def test_a_plain_pass_and_what_tasks_added_alone_and_together_are_the_whole(trunk, tmp_path):
+    """Two tasks in one prompt group, an isolated prompt, an adapter in the upper layer, a pooler on the plain trunk."""
+    tasks = {task.name: task for task in tiny_tasks()}
+    ways = {"mood": Prompted(), "urgency": Prompted(), "topics": Prompted(isolated=True), "names": UPPER}
+    groups = prompt_groups([(tasks[name], way) for name, way in ways.items()])
+    shape, digest = trunk.architecture, trunk.digest
+    paths = {
+        name: path_of(tasks[name], way, trunk=digest, shape=shape, group=groups[name])
+        for name, way in ways.items()
+    }
+    tiny_bundle(tmp_path / "b", trunk, paths)
+    plain = msgspec.structs.replace(tasks["topics"], name="plain")
+    path = path_of(plain, ATTENTION, trunk=digest, shape=shape)
+    add_tiny(tmp_path / "b", trunk, plain, path, seed=9)
+    session = Session(tmp_path / "b")
+    receipt = session.predict([LONG])[0].receipt
+    assert set(receipt.added_flops) == {*ways, "plain", "shared: mood, urgency"}
+    everything = session.plan([*ways, "plain"])
+    trunks = Plan(steps=session.plan(["plain"]).steps[:2])
+    whole, shared = (
+        cost.cost_of(one, session.shape, receipt.tokens, folded=True).flops for one in (everything, trunks)
+    )
+    assert sum(receipt.added_flops.values()) + shared == whole
+    assert receipt.passes == 1 and receipt.layers == cost.layer_evaluations(everything) == 2 + 2 + 1
+    alone = session.predict([LONG], tasks=["mood"])[0].receipt.added_flops
+    assert set(alone) == {"mood"} and alone["mood"] > shared > receipt.added_flops["mood"]
+
+
+def test_a_pair_read_separately_adds_as_its_longer_text(trunk, tmp_path):
+    session = Session(
+        tiny_bundle(tmp_path / "b", trunk, {"alike": tiny_paths(InLayer(adapters=(LORA,)), trunk)["alike"]})
+    )
+    receipt = session.predict([PAIR])[0].receipt
+    longer = max(len(session.tokeniser.encode([(text,)])[0].ids) for text in PAIR)
+    assert receipt.passes == 2
+    assert receipt.added_flops == {"alike": cost.flops(session.plan(["alike"]), session.shape, longer)}
 
 
 def test_a_joined_pair_takes_one_pass_and_a_separate_pair_two(root):

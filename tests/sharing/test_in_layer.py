@@ -1,5 +1,7 @@
 """Strategy `in_layer`: its path, what is tied and shared, and answers by the papers' formulas."""
 
+import math
+
 import pytest
 import torch
 
@@ -103,6 +105,32 @@ def test_sizes_that_are_not_given_follow_the_width_and_fit_the_heads(adapter, si
     small = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=50)
     delta = path_on(small, InLayer(adapters=(adapter,))).layers[0].delta
     assert (delta.size, delta.tied) == (size, tied)
+
+
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ("'scale' cannot have this size. Got: 3", {"delta": "scale", "size": 3}),
+        ("'feed_forward' cannot have this size. Got: 5", {"delta": "feed_forward", "size": 5}),
+        ("'prefix' cannot have this size. Got: 0", {"delta": "prefix", "size": 0}),
+        ("'projected_attention' cannot have this size. Got: 8", {"size": 8}),
+        ("'lora' has no .*Got: tied", {"delta": "lora", "tied": True}),
+        ("'prefix' has no .*Got: serial, gelu", {"delta": "prefix", "serial": True, "gelu": "after"}),
+        ("targets are .*Got: none", {"delta": "lora", "targets": ()}),
+        ("targets are .*Got: attention.key, a", {"delta": "lora", "targets": ("attention.key",) * 2}),
+        *((f"alpha must .*Got: {a}", {"delta": "lora", "alpha": a}) for a in (0.0, math.nan, math.inf)),
+    ],
+)
+def test_an_adapter_that_can_stand_in_no_trunk_is_refused_by_its_key(said, fields):
+    with pytest.raises(ConfigError, match=f"adapters: {said}"):
+        Adapter(**fields)
+
+
+def test_a_list_of_adapters_that_is_refused_is_shown():
+    with pytest.raises(ConfigError, match="strategy.adapters.*Got: none"):
+        InLayer(adapters=())
+    with pytest.raises(ConfigError, match=r"strategy.adapters.*Got: \[0, 4\), \[3, 6\)"):
+        InLayer(adapters=(Adapter(stop=4), Adapter(start=3, stop=6)))
 
 
 def test_what_tasks_share_belongs_to_a_family():

@@ -13,7 +13,7 @@ from polyhead.cost.arrays import (
     part_arrays,
 )
 from polyhead.cost.stored import row_bytes, stored_bytes
-from polyhead.cost.total import Cost, OwnerCost, added, cost_of
+from polyhead.cost.total import Cost, OwnerCost, added, cost_of, flops_by_sharers
 from polyhead.cost.work import flops, layer_evaluations
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "arrays_of_plan",
     "cost_of",
     "flops",
+    "flops_by_sharers",
     "layer_evaluations",
     "parameters",
     "part_arrays",

@@ -61,6 +61,21 @@ def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bo
     )
 
 
+def flops_by_sharers(
+    plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False
+) -> dict[tuple[str, ...], int]:
+    """FLOPs beyond the plain trunk's pass, by the tasks that share the work; with that pass they are the plan's.
+
+    A single task's are what `added` says of it. What several tasks pass together, such as the input of a joint prompt
+    group or layers with an adapter that they share, stands under all of them.
+    """
+    found: dict[tuple[str, ...], int] = {}
+    for work in work_of(plan, shape, tokens, folded=folded):
+        if work.flops and not work.is_plain:
+            found[work.tasks] = found.get(work.tasks, 0) + work.flops
+    return found
+
+
 def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
     names = dict.fromkeys([*(a.owner for a in arrays), *(w.owner for w in work)])
     flops, sizes, layers = (dict.fromkeys(names, 0) for _ in range(3))

@@ -25,15 +25,24 @@ from polyhead.text.tokenise import Encoded, Tokeniser, lone_surrogates, windows_
 
 
 class Receipt(Value):
-    """What one input cost."""
+    """What one input cost.
 
-    passes: int  # encoder passes: one for a text or a pair read jointly, two for a pair read separately, one an option
-    layers: int  # layers evaluated, over all passes
+    `passes` counts inputs that were read, not runs of the trunk: one for a text or a pair read jointly, two for a pair
+    read separately, one an option, one a window. `layers` counts every layer that was run on them: a prompt group or an
+    adapter has its input run through layers of the trunk once more, which adds layers and no pass.
+
+    `added_flops` has an entry for each answered task, what it alone did beyond a plain pass of the trunk, and one for
+    tasks that shared such work, "shared: mood, urgency": the pass of their prompt group, layers with their common
+    adapter. With the plain pass the entries are the whole cost; a pair read separately is counted as its longer text.
+    """
+
+    passes: int
+    layers: int
     tokens: int  # special tokens included
     cut: int = 0  # tokens beyond the trunk's limit that were not read by tasks that do not read windows
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
-    added_flops: dict[str, int] = {}  # what each task added to the shared pass
+    added_flops: dict[str, int] = {}
 
 
 class Result(Value):
@@ -78,7 +87,8 @@ class Session:
         self.shape, self.settings = trunk.architecture, trunk.settings
         self.summaries = Summaries(self.bundle, deterministic=deterministic)
         self._plans: dict[tuple[str, ...], Plan] = {}
-        self._flops: dict[tuple[str, int], int] = {}  # what a task adds to a pass of so many tokens
+        # by the tasks and tokens of a reading, entries of `Receipt.added_flops`
+        self._flops: dict[tuple[tuple[str, ...], int], dict[str, int]] = {}
 
     def predict(
         self,
@@ -239,16 +249,20 @@ class Session:
             cut=sum(r.encoded.cut for r in readings) + self._unread(readings),
             windows=max((r.encoded.window + 1 for r in readings), default=1),
             repaired=sum(map(lone_surrogates, texts_of(plain(given)))) if readings else 0,
-            added_flops={task: self._added_by(task, readings) for task in answered},
+            added_flops=self._added_flops(readings, answered),
         )
 
-    def _added_by(self, task: str, readings: Sequence[Reading]) -> int:
-        """What the task did with its passes alone: for each window and option; a pair read separately is one text."""
-        mine = [r for r in readings if task in r.tasks]
-        sizes = [len(r.encoded.ids) for r in mine]
-        if any(r.role == "second" for r in mine):
-            return self._added(task, max(sizes))
-        return sum(self._added(task, size) for size in sizes)
+    def _added_flops(self, readings: Sequence[Reading], answered: Sequence[str]) -> dict[str, int]:
+        """For each window and option what each task added alone, and what several added together."""
+        apart = [r for r in readings if r.role in ("first", "second")]
+        counted = [r for r in readings if r not in apart]
+        if apart:
+            counted.append(max(apart, key=lambda r: len(r.encoded.ids)))
+        found = dict.fromkeys(answered, 0)
+        for reading in counted:
+            for name, flops in self._added(reading.tasks, len(reading.encoded.ids)).items():
+                found[name] = found.get(name, 0) + flops
+        return found
 
     def _unread(self, readings: Sequence[Reading]) -> int:
         """Tokens in later windows, which the tasks that cut do not read; 0 where every task reads windows."""
@@ -258,11 +272,14 @@ class Session:
         stride = windows_of(self.settings.max_tokens).stride
         return sum(_moved(r.encoded, readings[0].encoded) - stride for r in later)
 
-    def _added(self, task: str, tokens: int) -> int:
-        if (task, tokens) not in self._flops:
-            found = cost.added(self.plan([task]), task, self.shape, tokens, folded=True)
-            self._flops[task, tokens] = int(found.flops)
-        return self._flops[task, tokens]
+    def _added(self, tasks: tuple[str, ...], tokens: int) -> dict[str, int]:
+        if (tasks, tokens) not in self._flops:
+            found = cost.flops_by_sharers(self.plan(tasks), self.shape, tokens, folded=True)
+            self._flops[tasks, tokens] = {
+                names[0] if len(names) == 1 else f"shared: {', '.join(names)}": flops
+                for names, flops in found.items()
+            }
+        return self._flops[tasks, tokens]
 
 
 def _moved(window: Encoded, first: Encoded) -> int:
