@@ -23,8 +23,8 @@ $(VENV)/.dev: $(VENV)/.train
 demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on the packaged sample
 	$(PY) -m polyhead demo
 
-test: $(VENV)/.dev        ## the test suite
-	$(PY) -m pytest
+test: $(VENV)/.dev        ## the test suite, in two processes
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,10 @@ def main() -> None:
     whole = median([sys.executable, "-c", "import polyhead"])
     with tempfile.TemporaryDirectory() as folder:
         demo = seconds([sys.executable, "-m", "polyhead", "demo", "--folder", f"{folder}/demo-bundle"])
-    tests = seconds([sys.executable, "-m", "pytest", "-q"])
+    # as `make test` runs them
+    tests = seconds(
+        [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"], OMP_NUM_THREADS="1"
+    )
     rows = [
         {"measure": "python", "seconds": start, "repeats": IMPORTS},
         {"measure": "python and import polyhead", "seconds": whole, "repeats": IMPORTS},
@@ -48,9 +52,13 @@ def median(command: list[str]) -> float:
     return statistics.median(seconds(command) for _ in range(IMPORTS))
 
 
-def seconds(command: list[str]) -> float:
+def seconds(command: list[str], **environment: str) -> float:
     began = time.perf_counter()
-    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
     return time.perf_counter() - began
 
 

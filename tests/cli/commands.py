@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,18 @@ def shell(words, *, stdin=b"", timeout=120, preexec=None, before="", env=None):
         env={**environment(), **(env or {})},
     )
     return Done(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+
+
+def interruptible(words, *, env=None, **streams):
+    """`polyhead words...` as a process that Control-C stops, also where those who started the tests ignore it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "polyhead", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        env={**environment(), **(env or {})},
+        **streams,
+    )
 
 
 def environment():

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import tiny
-from cli.commands import environment, run, shell, write_project
+from cli.commands import environment, interruptible, run, shell, write_project
 from polyhead.config import to_toml
 
 
@@ -297,12 +297,7 @@ def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
 def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
     training = msgspec.structs.replace(tiny.TRAINING, epochs=100_000, patience=100_000)
     path = write_project(work, "mood", "topics", training=training)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "polyhead", "train", str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**environment(), "PYTHONUNBUFFERED": "1"},
-    )
+    process = interruptible(["train", path], env={"PYTHONUNBUFFERED": "1"})
     for line in process.stdout:
         if line.startswith(b"encoded"):
             break
@@ -312,6 +307,8 @@ def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
             break
+    else:
+        process.kill()
     err = process.communicate(timeout=5)[1]
     # A shell shows 130 for both: Python ends itself by the signal where C code that torch calls saw it first.
     assert process.returncode in (130, -signal.SIGINT), err

@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.errors import PlanError
-from polyhead.model.passes import (
+from polyhead.model.values import Pooled, TextBatch, coded, read_rows, stored_value
+from polyhead.nn.deltas import LayerDelta, SideBySide
+from polyhead.nn.states import States
+from polyhead.nn.trunk import Noise, Trunk
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Plan, Pool, Prompt
+from polyhead.plan.passes import (
     Aside,
     Passes,
     form_of,
@@ -18,11 +23,6 @@ from polyhead.model.passes import (
     prompt_rows,
     stages,
 )
-from polyhead.model.values import Pooled, TextBatch, coded, read_rows, stored_value
-from polyhead.nn.deltas import LayerDelta, SideBySide
-from polyhead.nn.states import States
-from polyhead.nn.trunk import Noise, Trunk
-from polyhead.plan import TRUNK, Delta, Embed, Layers, Plan, Pool, Prompt
 from polyhead.sharing.part import Family, Part
 from polyhead.sharing.pooled import PooledPart
 

@@ -9,7 +9,8 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import PlanError
-from polyhead.plan import TRUNK, Delta, Embed, Layers, Path, Plan, Pool, Prompt, merge
+from polyhead.plan.nodes import TRUNK, Delta, Embed, Layers, Pool, Prompt
+from polyhead.plan.tree import Path, Plan, merge
 
 
 class Aside(Value):
