@@ -19,6 +19,7 @@ NAMES = (
     "together_leave_out",
     "conditioning_costs",
     "conditioning_adapters",
+    "one_pass",
     "readme",
     "first_light_newcomer",
     "readme",

@@ -301,7 +301,7 @@ def answered(
             record = TaskRecord(task=task, path=path, trunk=path.embed.trunk)
             drafts.append(Draft(record=record, arrays=arrays, scores={}, probes=[], card=""))
         add_tasks(root, drafts)
-        session = Session(Bundle.open(root, verify=False), precision="float32")
+        session = Session(Bundle.open(root, verify=False), backend="torch", precision="float32")
     attention = (
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     )  # torch counts it on other devices alone

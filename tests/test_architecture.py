@@ -12,6 +12,7 @@ RANKS = {
     "errors": 0,
     "config": 0,
     "files": 1,
+    "progress": 1,
     "recipe": 1,
     "architecture": 1,
     "trunk_data": 1,
@@ -31,6 +32,7 @@ RANKS = {
     "sharing": 3,
     "model": 3,
     "train": 4,
+    "scoring": 4,
     "report": 5,
     "papers": 5,
     "sample": 5,
@@ -40,6 +42,7 @@ RANKS = {
 # Rank 1 is ordered inside: each may import those before it.
 RANK_ONE = [
     "files",
+    "progress",
     "recipe",
     "architecture",
     "plan",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyhead.config import Value, from_json, read_toml, to_json, to_toml, to_value
-from polyhead.errors import ConfigError
+from polyhead.errors import BadName, ConfigError
 
 
 class Frozen(Value, tag="frozen", tag_field="kind"):
@@ -106,6 +106,73 @@ def test_the_allowed_keys_of_a_tagged_value_are_those_of_its_own_kind(tmp_path):
 def test_a_key_like_no_other_is_to_be_removed(tmp_path):
     with pytest.raises(ConfigError, match="Do: remove the key"):
         read_toml(write(tmp_path, "zzzzzz = 1"), Project)
+
+
+class Rate(Value):
+    value: float = 1.0
+
+    def __post_init__(self):
+        if self.value < 0:
+            raise ConfigError(
+                "a rate is below zero", got=self.value, allowed="0 or more", do="raise it", least=0
+            )
+
+
+class Named(Value, tag="named", tag_field="kind"):
+    name: str = "a"
+
+    def __post_init__(self):
+        if not self.name:
+            raise BadName("a name is empty")
+
+
+class Plain(Value, tag="plain", tag_field="kind"):
+    rate: Rate = Rate()
+
+
+class Whole(Value):
+    rate: Rate | None = None
+    rates: tuple[Rate, ...] = ()
+    several: list[Named | Plain] | None = None
+    by_name: dict[str, Plain | None] = {}
+    least: int = 0
+
+    def __post_init__(self):
+        if len(self.rates) < self.least:
+            raise ConfigError("too few rates")
+
+
+REFUSED = {
+    "whole": ("least = 1", "", ConfigError),
+    "field": ("least = 0\n[rate]\nvalue = -1.0", "rate", ConfigError),
+    "list": ("[[rates]]\n[[rates]]\nvalue = -1.0", "rates[1]", ConfigError),
+    "one-of-a-kind": (
+        "[[several]]\nkind = 'plain'\n[[several]]\nkind = 'named'\nname = ''",
+        "several[1]",
+        BadName,
+    ),
+    "below-it": ("[[several]]\nkind = 'plain'\nrate = { value = -1.0 }", "several[0].rate", ConfigError),
+    "in-a-table": ("[by_name.x]\nkind = 'plain'\nrate = { value = -1.0 }", "by_name.x.rate", ConfigError),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_value_that_refuses_itself_is_named_with_its_file_and_its_path(tmp_path, case):
+    """Checks of a value's own said neither."""
+    text, where, kind = REFUSED[case]
+    with pytest.raises(kind) as caught:
+        read_toml(write(tmp_path, text), Whole)
+    assert type(caught.value) is kind
+    said = f"polyhead.toml, {where}: " if where else "polyhead.toml: too few rates"
+    assert said in str(caught.value)
+    assert caught.value.path == (f"$.{where}" if where else "$")
+
+
+def test_what_a_refusal_says_is_kept():
+    with pytest.raises(ConfigError) as caught:
+        to_value({"rate": {"value": -1.0}}, Whole, source="here")
+    said = "here, rate: a rate is below zero. Got: -1.0. Allowed: 0 or more. Do: raise it."
+    assert str(caught.value) == said and caught.value.least == 0
 
 
 WRONG_VALUES = {

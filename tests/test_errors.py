@@ -51,6 +51,20 @@ def test_every_error_carries_the_four_facts(name):
     assert error.facts == {"row": 17}
 
 
+@pytest.mark.parametrize("name", CLASSES)
+def test_an_error_told_with_its_place_is_the_same_error(name):
+    facts = {"got": "x", "allowed": "y", "do": "add it"}
+    error = (
+        MissingExtra("matplotlib", "plots", "drawing")
+        if name == "MissingExtra"
+        else CLASSES[name]("w", row=17, **facts)
+    )
+    found = error.at("file.toml, tasks[0]", path="$.tasks[0]")
+    assert type(found) is CLASSES[name] and str(found) == f"file.toml, tasks[0]: {error}"
+    assert found.facts == {**error.facts, "path": "$.tasks[0]"} and found.path == "$.tasks[0]"
+    assert (found.got, found.allowed, found.do) == (error.got, error.allowed, error.do)
+
+
 def test_facts_that_are_not_given_are_left_out():
     assert str(PolyheadError("it failed")) == "it failed."
     assert str(PolyheadError("it failed.", got=0)) == "it failed. Got: 0."

@@ -7,6 +7,8 @@ from polyhead.config import to_toml
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.project import (
     BRANCH_TRAINING,
+    JOINT_TRAINING,
+    LIVE_TRAINING,
     Choice,
     Training,
     TrunkChoice,
@@ -105,6 +107,24 @@ def test_training_that_is_not_said_is_that_of_the_tasks_strategy(tmp_path):
     assert training_of(whole, whole.tasks[0]) == BRANCH_TRAINING
 
 
+@pytest.mark.parametrize("kind", ["prompted", "in_layer", "on_top"])
+def test_prompts_and_adapters_over_a_frozen_trunk_have_numbers_of_their_own(tmp_path, kind):
+    """A higher rate and fewer passes than a pooler's; what a file says wins, and so does a recipe that learns."""
+    text = TASK + TASK.replace("mood", "live") + f"[tasks.strategy]\nkind = '{kind}'\n"
+    project = read(tmp_path, text)
+    pooled, live = project.tasks
+    assert training_of(project, pooled) == Training()
+    found = training_of(project, live)
+    assert found == LIVE_TRAINING
+    assert 1e-3 <= found.learning_rate <= 5e-3 and 3 <= found.epochs <= 10
+    said = read(tmp_path, "[training]\nlearning_rate = 3e-4\n" + text)
+    assert training_of(said, said.tasks[1]) == Training(learning_rate=3e-4)
+    own = read(tmp_path, text + "[tasks.training]\nepochs = 30\n")
+    assert training_of(own, own.tasks[1]) == Training(epochs=30)
+    joint = read(tmp_path, "[recipe]\nkind = 'joint'\n" + text)
+    assert training_of(joint, joint.tasks[1]) == JOINT_TRAINING
+
+
 def test_paths_start_at_the_project_file(tmp_path):
     (entry,) = read(tmp_path, TASK).tasks
     assert entry.source(entry.train, tmp_path).path == str(tmp_path / "x.jsonl")
@@ -198,6 +218,29 @@ def test_what_cannot_be_meant_is_refused_with_the_files_name(tmp_path, text, sai
         read(tmp_path, text)
     assert said in str(caught.value)
     assert "polyhead.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[training]\nepochs = -1\n" + TASK, "training"),
+        (BRANCH + "tap = 2\n" + TASK, "strategy"),
+        (
+            TASK + TASK.replace("mood", "b") + "[tasks.strategy]\nkind = 'branch'\ntap = 2\n",
+            "tasks[1].strategy",
+        ),
+        (TASK + "[tasks.training]\nclip = 0.0\n", "tasks[0].training"),
+        ("[recipe]\nkind = 'joint'\n[recipe.sampling]\ncap = 0\n" + TASK, "recipe.sampling"),
+        (TASK + TASK.replace("mood", "a/b"), "tasks[1]"),  # of the task that is declared
+        (TASK + TASK, None),
+    ],
+)
+def test_what_is_refused_is_named_with_its_place(tmp_path, text, where):
+    with pytest.raises((ConfigError, BadName)) as caught:
+        read(tmp_path, text)
+    place = f"polyhead.toml, {where}: " if where else "polyhead.toml: "
+    assert str(caught.value).count("polyhead.toml") == 1 and place in str(caught.value)
+    assert caught.value.path == (f"$.{where}" if where else "$")
 
 
 def test_every_refusal_is_one_of_ours(tmp_path):

@@ -7,12 +7,13 @@ import re
 import tomllib
 import types
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from polyhead.errors import ConfigError
+from polyhead.errors import ConfigError, PolyheadError
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
@@ -49,11 +50,14 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
 
 
 def to_value(data: object, kind: type[ValueT], *, source: str) -> ValueT:
-    """Plain data as a checked `kind`; `source` names where the data came from in errors."""
+    """Plain data as a checked `kind`; `source` names where the data came from in errors, with the path to the value."""
     try:
         return msgspec.convert(data, kind, strict=True)
     except msgspec.ValidationError as error:
         raise _config_error(str(error), data, kind, source) from None
+    except PolyheadError as error:  # of the value's own check
+        path = _refused(data, kind)
+        raise error.at(f"{source}, {path.removeprefix('.')}" if path else source, path=f"${path}") from None
 
 
 def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
@@ -129,6 +133,30 @@ def _config_error(message: str, data: object, kind: type, source: str) -> Config
     )
 
 
+def _refused(data: object, kind: Any) -> str:
+    """The path, such as `.tasks[0].strategy`, to the innermost value that refuses itself; "" for the data itself."""
+    for step, part, of in _parts(data, kind):
+        try:
+            msgspec.convert(part, of, strict=True)
+        except PolyheadError:
+            return step + _refused(part, of)
+    return ""
+
+
+def _parts(data: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
+    """What data of this kind is made of, in its order: the step to each part, the part, and its kind."""
+    if isinstance(data, dict):
+        for struct in _chosen(_structs(kind), data):
+            hints = typing.get_type_hints(struct)
+            yield from ((f".{key}", part, hints[key]) for key, part in data.items() if key in hints)
+    for option in _options(kind):
+        origin, of = typing.get_origin(option), typing.get_args(option)
+        if isinstance(data, dict) and origin is dict:
+            yield from ((f".{key}", part, of[1]) for key, part in data.items())
+        if isinstance(data, list) and origin in (list, tuple):
+            yield from ((f"[{number}]", part, of[0]) for number, part in enumerate(data))
+
+
 def _field_names(kind: Any, path: str, data: object) -> list[str]:
     """Names allowed at a msgspec error path such as `$.tasks[0].strategy`."""
     for step in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
@@ -153,10 +181,12 @@ def _keys(struct: Any) -> tuple[str, ...]:
     return (*([tag] if tag else []), *struct.__struct_encode_fields__)
 
 
+def _options(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+
+
 def _structs(kind: Any) -> list[Any]:
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        return [struct for option in typing.get_args(kind) for struct in _structs(option)]
-    return [kind] if isinstance(kind, type) and issubclass(kind, msgspec.Struct) else []
+    return [one for one in _options(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
 
 
 def _chosen(structs: list[Any], data: object) -> list[Any]:

@@ -27,6 +27,8 @@ PolyheadError
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class PolyheadError(Exception):
     """What failed, what was given, what is allowed, what to do; the facts are attributes too."""
@@ -38,6 +40,12 @@ class PolyheadError(Exception):
         for name, value in facts.items():
             setattr(self, name, value)
         super().__init__(_sentence(what, got, allowed, do))
+
+    def at(self, where: str, **facts: object) -> Self:
+        """The same error, saying first where it was found; `facts` are added to its own."""
+        what, facts, made = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
+        PolyheadError.__init__(made, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
+        return made
 
 
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:

@@ -13,7 +13,7 @@ from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
 from polyhead.recipe import Frozen, Joint, Recipe
 from polyhead.seq2seq_data import Summarizer
-from polyhead.strategy import Branch, Pooled, Strategy
+from polyhead.strategy import Branch, Live, Pooled, Strategy
 from polyhead.tasks.columns import Source
 from polyhead.tasks.task import KindName, Task
 
@@ -183,6 +183,11 @@ BRANCH_TRAINING = Training(epochs=5, patience=3, learning_rate=2e-4, warmup=0.1)
 """Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/log.md)."""
 
 
+LIVE_TRAINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-3, warmup=0.1)
+"""Where nothing is said, prompts, adapters and layers on top over a frozen trunk: every epoch reads all texts through
+the trunk, so there are few of them, at the higher rates that a frozen trunk calls for."""
+
+
 SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
 """Where nothing is said, summarizers are trained as BART was on summaries (Lewis et al. 2020), in smaller batches."""
 
@@ -226,15 +231,13 @@ class Project(Value):
 
 def read_project(path: Path | str) -> Project:
     """The file as a checked project; every declared task is checked too. Errors name the file."""
-    try:
-        project = read_toml(path, Project)
-        for entry in project.tasks:
+    project = read_toml(path, Project)
+    for number, entry in enumerate(project.tasks):
+        try:
             entry.task()
-    except (ConfigError, BadName) as error:
-        if str(path) in error.what:
-            raise
-        what = f"{path}: {error.what}"
-        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from None
+        except (ConfigError, BadName) as error:
+            place = f"tasks[{number}]"
+            raise error.at(f"{path}, {place}", path=f"$.{place}") from None
     return project
 
 
@@ -245,7 +248,9 @@ def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
     """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
-    own = BRANCH_TRAINING if isinstance(strategy_of(project, entry), Branch) else Training()
+    strategy = strategy_of(project, entry)
+    own = BRANCH_TRAINING if isinstance(strategy, Branch) else Training()
+    own = LIVE_TRAINING if isinstance(strategy, Live) else own
     own = JOINT_TRAINING if isinstance(project.recipe, Joint) else own
     own = SUMMARY_TRAINING if entry.kind == "summarization" else own
     return entry.training or project.training or own

@@ -259,4 +259,7 @@ class OnTop(Value, tag="on_top", tag_field="kind"):
             raise ConfigError("strategy.pooler 'shared' needs a hidden layer", got="hidden = 0")
 
 
-Strategy = Pooled | Branch | Prompted | InLayer | OnTop
+Live = Prompted | InLayer | OnTop
+"""Those that change what the trunk's layers read or compute: no kept state serves while they learn."""
+
+Strategy = Pooled | Branch | Live

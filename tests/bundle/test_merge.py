@@ -182,6 +182,17 @@ def test_chosen_tasks_alone_are_merged(alone, tmp_path):
         merge_bundles(tmp_path / "none", [all_of_them], tasks={1: ["a"]})
 
 
+@pytest.mark.parametrize("learned", [0, 1])
+def test_the_lineage_of_the_trunk_is_kept_whichever_bundle_has_it(tmp_path, learned):
+    """A merged bundle did not say any more that its trunk was learned, and from what."""
+    sources = [single(tmp_path / name, name) for name in ("a", "a-b")]
+    (sources[learned].root / "trunk/lineage.json").write_bytes(b'{"trunk": "..."}\n')
+    made = merge_bundles(tmp_path / "made", sources)
+    assert (made.root / "trunk/lineage.json").read_bytes() == b'{"trunk": "..."}\n'
+    plain = merge_bundles(tmp_path / "plain", [sources[1 - learned]])
+    assert not (plain.root / "trunk/lineage.json").exists()
+
+
 def test_the_live_version_is_merged_and_counted_from_one(tmp_path):
     source = single(tmp_path / "source", "a")
     task, tap, own = TASKS["a"]

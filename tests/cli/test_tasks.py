@@ -8,6 +8,7 @@ import pytest
 
 from bundle.test_models import draft
 from cli.commands import SOURCE, run, shell
+from disk import run_forking
 from engine.test_isolation import BY_NAME, add, certificates, flip, mood, tree
 from polyhead.bundle.model_write import add_model
 from polyhead.bundle.models import Models, model_names
@@ -294,6 +295,65 @@ def test_both_sorts_of_tasks_are_added_or_none(writers, tmp_path):
     done = run("tasks", "add", tmp_path / "new", one)
     assert done.code == 0 and "added mood (v0001)" in done.out and "added brief (v0001)" in done.out
     assert "certificates/0001-add.json" in done.out
+
+
+KILLED_BETWEEN = """
+import os, sys
+from disk import exit_code
+from polyhead.cli.main import main
+from polyhead.engine import isolation
+isolation.certified = lambda *_, **__: os._exit(9)  # the second step of a call with both sorts
+if os.fork() == 0:
+    main(["tasks", sys.argv[1], *sys.argv[2:]])
+print(exit_code())
+"""
+
+
+@pytest.mark.parametrize("renamed", [(), ("--as", "brief=short")], ids=["same-names", "renamed"])
+def test_an_add_of_both_sorts_that_was_killed_between_goes_on(writers, tmp_path, renamed):
+    """The models are there, the task is not; before, the same command refused the models that it had added."""
+    one, _ = writers
+    new = write_bundle(tmp_path / "new", tiny_trunk()).root
+    assert run_forking(KILLED_BETWEEN, "add", new, one, *renamed).split() == ["9"]
+    name = "short" if renamed else "brief"
+    assert model_names(new) == [name] and not Bundle.open(new).tasks
+    kept = tree(new / "models")
+    found = run("tasks", "add", new, one, *renamed)
+    assert found.code == 0 and "added mood (v0001)" in found.out
+    assert f"{name} (v0001) was there already, file for file" in found.out
+    assert tree(new / "models") == kept and set(Bundle.open(new).tasks) == {"mood"}
+    assert "certificates/0001-add.json" in found.out and run("tasks", "verify", new).code == 0
+    run("tasks", "add", new, one, *renamed).refuses("BadName", "mood")
+    assert model_names(new) == [name]
+
+
+def test_a_model_that_only_has_the_name_is_refused_in_an_add_of_both_sorts(writers, tmp_path):
+    one, two = writers
+    new = write_bundle(tmp_path / "new", tiny_trunk()).root
+    assert run("tasks", "add", new, two, "brief").code == 0
+    before = tree(new)
+    run("tasks", "add", new, one).refuses("BadName", "brief")
+    assert tree(new) == before
+
+
+def test_a_removal_of_both_sorts_that_was_killed_between_leaves_models_to_remove(writers):
+    one, _ = writers
+    assert run_forking(KILLED_AFTER, one).split() == ["9"]
+    assert model_names(one) == ["brief"] and not Bundle.open(one).tasks
+    assert run("tasks", "remove", one, "brief").code == 0 and not model_names(one)
+    assert run("tasks", "verify", one).code == 0
+
+
+KILLED_AFTER = """
+import os, sys
+from disk import exit_code
+from polyhead.bundle import model_write
+from polyhead.cli.main import main
+model_write.remove_models = lambda *_, **__: os._exit(9)
+if os.fork() == 0:
+    main(["tasks", "remove", sys.argv[1], "mood", "brief"])
+print(exit_code())
+"""
 
 
 def test_a_model_is_updated_and_rolled_back(writers):

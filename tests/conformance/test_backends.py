@@ -5,24 +5,36 @@ from functools import partial
 import pytest
 
 from polyhead.engine.backends import BACKENDS, open_backend
-from polyhead.testing import BATCHES, CODECS, yield_backend_checks
+from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
 
 
-def make(name, trunk, tasks):
-    return open_backend(name, trunk, tasks)
+def make(name, trunk, tasks, *, deterministic=False):
+    return open_backend(name, trunk, tasks, precision="float32", deterministic=deterministic)
 
 
-@pytest.mark.parametrize("name", BACKENDS)
-def test_backend_passes_every_check(name):
-    ran = 0
-    for check in yield_backend_checks(name, partial(make, name)):
+def ran(checks):
+    """How many checks there were; all of them hold."""
+    count = 0
+    for check in checks:
         try:
             check.run()
         except Exception as error:
             raise AssertionError(f"{check.subject}: {check.name}: {error}") from error
-        ran += 1
-    assert ran == (len(CODECS) + 1) * len(BATCHES) + 10 + 4
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_backend_passes_every_check(name, deterministic):
+    checks = yield_backend_checks(name, partial(make, name, deterministic=deterministic))
+    assert ran(checks) == (len(CODECS) + 1) * len(BATCHES) + 10 + 5
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_no_task_moves_a_bit_of_another_in_deterministic_mode(name):
+    assert ran(yield_deterministic_checks(name, partial(make, name, deterministic=True))) == 5
 
 
 def test_backends_that_are_known_are_all_looked_at():
-    assert set(BACKENDS) >= {"torch", "reference"}
+    assert set(BACKENDS) >= {"torch", "openvino", "onnxruntime", "reference"}

@@ -59,22 +59,28 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
         assert tokens.tolist() == every[every >= 0].tolist()
 
 
+def outputs_in_order(session, name, readings):
+    """What the backend gives for these readings, (readings, words, width), which fit one batch."""
+    (batch,) = session.batches([readings])
+    outputs = session.backend.run(session.plan([name]), batch.tokens)[name]
+    return outputs[np.argsort(batch.parts[0].members)]
+
+
 def every_word_of_every_window(name, session, given):
     """The output of a text as if each window gave all words: NaN where it does not read them."""
     task, text = session.records[name].task, given[-1]
     words = places_of(text) if kind_of(task).name == "span" else words_of(text)
     size = session.settings.max_tokens
     encoded = session.tokeniser.encode([given], windows=Windows(size=size, stride=size // 4))
-    readings = readings_of([given], {name: task}, session.tokeniser, session.settings, None)
-    wide = []
-    for window, reading in zip(encoded, readings, strict=True):
+    several = readings_of([given], {name: task}, session.tokeniser, session.settings, None)
+    reads, wide = several[0].texts.reads, []
+    outputs = np.concatenate([outputs_in_order(session, name, readings) for readings in several])
+    for entry, window in enumerate(encoded):
         tokens = first_subtokens(window, words)
-        assert reading.read.tolist() == tokens[tokens >= 0].tolist()
+        read = slice(reads.starts[entry], reads.starts[entry + 1])
+        assert reads.tokens[read].tolist() == tokens[tokens >= 0].tolist()
         rows = np.full((len(words), kind_of(task).width(task)), np.nan, np.float32)
-        (batch, _), *others = session._batched([reading])
-        assert not others
-        features = session.backend.features(session.plan([name]), batch)[name]
-        rows[tokens >= 0] = session.backend.outputs(name, features[:, : len(reading.read)])[0]
+        rows[tokens >= 0] = outputs[entry, : len(reads.tokens[read])]
         wide.append(rows)
     if kind_of(task).name == "span":
         return kind_of(task).merge_windows(task, wide)
@@ -126,10 +132,11 @@ def test_words_kept_and_compared_grow_with_the_text_and_not_with_its_square(sess
         for name, given, rows in (("who", (QUESTION, text), 1 + words), ("names", (text,), words)):
             tasks = {name: TASKS[name]}
             readings = readings_of([given], tasks, session.tokeniser, session.settings, None)
-            assert len({id(one.all_words) for one in readings}) == 1
+            reads = readings[0].texts.reads
+            assert len(reads.words) == rows  # once, whatever the number of windows
             # windows share a quarter of their tokens or more; two numbers for each word that one reads
-            assert sum(one.read.size + one.places.size for one in readings) < 4 * words
+            assert reads.places.size + reads.tokens.size < 4 * words
             compared.clear()
-            assert len(session.outputs_of(readings)[name, 0]) == rows
+            assert len(session.outputs_together(readings)[name].values[0]) == rows
             assert sum(compared) < 2 * words and max(compared, default=0) <= longest
             assert bool(compared) == (name == "who")

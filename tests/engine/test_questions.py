@@ -208,20 +208,20 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
 
 
 class Pointing:
-    """Features are token ids; a word whose id is `wanted` begins and ends the answer, the first token says "none"."""
+    """A word whose token is `wanted` begins and ends the answer, the first token says "none"."""
 
-    name, precision, tolerance, layers_run = "pointing", "float32", 0.0, 0
+    name, precision, tolerance, packs, layers_run = "pointing", "float32", 0.0, False, 0
 
     def __init__(self, wanted, null):
         self.wanted, self.null = wanted, null
 
-    def features(self, plan, batch):
+    def run(self, plan, batch):
         ids = np.take_along_axis(batch.ids, np.maximum(batch.words, 0), axis=1)
-        return dict.fromkeys(plan.tasks, np.float32(np.where(batch.words == 0, -1, ids))[..., None])
+        logits = np.where(batch.words == 0, self.null, np.where(ids == self.wanted, 3.0, 0.0))
+        return dict.fromkeys(plan.tasks, np.repeat(np.float32(logits)[..., None], 2, axis=-1))
 
-    def outputs(self, task, features, second=None):
-        logits = np.where(features == self.wanted, 3.0, np.where(features < 0, self.null, 0.0))
-        return np.repeat(np.float32(logits), 2, axis=-1)
+    def compared(self, task, first, second):
+        raise AssertionError("no task here is over pairs read separately")
 
 
 def pointing(tmp_path, word, *, null=0.0, **changes):
@@ -276,13 +276,13 @@ def test_a_long_text_keeps_no_features_of_words_that_a_window_does_not_hold(tmp_
         make(tmp_path / "b", task, msgspec.structs.replace(BY_NAME["who"], long_texts="windows"))
     )
     widths = []
-    inner = session.backend.features
+    inner = session.backend.run
 
-    def features(plan, batch):
+    def run(plan, batch):
         widths.append(batch.words.shape[1])
         return inner(plan, batch)
 
-    session.backend.features = features
+    session.backend.run = run
     text = "the lamp is late " * 500
     spans = session.predict([text])[0].answers["names"]["spans"]
     answer = session.predict([("what is late?", text)])[0].answers["who"]

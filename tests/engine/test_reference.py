@@ -259,7 +259,7 @@ def test_scorer_of_another_owner_is_read_there():
     assert "head.hidden.weight" not in task.arrays
     values = np.random.default_rng(0).standard_normal((3, 16)).astype(np.float32)
     hidden = np.tanh(linear(task.others["family:pooler"], "head.hidden", values))
-    got = ReferenceBackend(TRUNK, {"t": task}).outputs("t", values)
+    got = ReferenceBackend(TRUNK, {"t": task})._headed("t", values)
     np.testing.assert_allclose(got, linear(task.arrays, "head.output", hidden), atol=NEAR)
 
 

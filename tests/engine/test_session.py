@@ -339,7 +339,7 @@ def test_an_unknown_task_is_refused_by_name_before_anything_runs(root):
 
 
 def test_an_unknown_backend_is_refused_with_the_known_ones(root):
-    with pytest.raises(BackendError, match="torch, reference"):
+    with pytest.raises(BackendError, match="torch, .*reference"):
         Session(root, backend="abacus")
 
 

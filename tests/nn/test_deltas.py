@@ -10,6 +10,7 @@ from torch import nn
 from polyhead.architecture import Architecture
 from polyhead.cost import part_arrays
 from polyhead.errors import PlanError
+from polyhead.nn import delta_kinds
 from polyhead.nn.deltas import Deltas, LayerDelta, SideBySide
 from polyhead.nn.layer import Layer
 from polyhead.plan import Delta, Embed, Head, Layers, Path, Pool
@@ -453,6 +454,16 @@ def test_gradients_reach_each_delta_side_by_side_as_alone(kind, layer, hidden, m
 def test_rows_that_are_no_equal_groups_are_refused(layer, hidden, mask):
     with pytest.raises(PlanError, match="3 rows, 2 groups"):
         layer(hidden, mask, SideBySide([made("scale").at(0), None]))
+
+
+def test_a_kind_that_cannot_be_made_or_computed_together_is_refused_at_once():
+    class Halfway(delta_kinds.Kind):
+        @classmethod
+        def made(cls, node, sizes, tied, dropout):
+            return cls(node)
+
+    with pytest.raises(TypeError, match="together"):
+        Halfway.made(node_of("scale"), None, {}, 0.0)
 
 
 def test_a_slot_that_no_kind_fills_is_the_identity(layer, hidden, mask):

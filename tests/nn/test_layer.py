@@ -177,13 +177,14 @@ def near(mask):
     return mask[:, None, :] & mask[:, :, None] & ((place - place[:, None]).abs() <= 2)
 
 
+@pytest.mark.parametrize("first", [1, 3])
 @pytest.mark.parametrize("feed_forward", [12, 0], ids=["whole", "attention half"])
 @pytest.mark.parametrize("seeing", [lambda mask: mask, near], ids=["padding", "who sees whom"])
-def test_the_first_position_alone_is_that_of_the_whole_layer(hidden, mask, feed_forward, seeing):
+def test_the_first_positions_alone_are_those_of_the_whole_layer(hidden, mask, feed_forward, seeing, first):
     layer = filled(Layer(width=8, heads=2, feed_forward=feed_forward))
-    found = layer(hidden, seeing(mask), first=True)
-    assert found.shape == (3, 1, 8)
-    torch.testing.assert_close(found, layer(hidden, seeing(mask))[:, :1], atol=1e-6, rtol=0)
+    found = layer(hidden, seeing(mask), first=first)
+    assert found.shape == (3, first, 8)
+    torch.testing.assert_close(found, layer(hidden, seeing(mask))[:, :first], atol=1e-6, rtol=0)
 
 
 def test_the_first_position_alone_is_that_of_the_whole_layer_where_a_row_sees_nothing(layer, hidden, mask):

@@ -392,7 +392,7 @@ def test_prompts_of_other_sizes_than_their_rows_are_refused(trunk, batch):
 def test_prompts_beside_layers_whose_text_is_not_there_are_refused(trunk, batch, start, stop):
     ids, mask, _ = batch
     text = trunk(ids, mask).upto(1)
-    with pytest.raises(PlanError, match=r"\[0, 2\)"):
+    with pytest.raises(PlanError, match=r"layers \[0, 1\]"):
         trunk.beside(text, trunk.embed_prompts(prompts_of(trunk)), sizes=SIZES, start=start, stop=stop)
     assert isinstance(text, States)
 

@@ -184,6 +184,73 @@ def test_figures_are_drawn_with_their_words(name, rows, tmp_path):
         assert word in text, text
 
 
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures and axes that were drawn on."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    sheets, make = [], figures.sheet
+    monkeypatch.setattr(
+        figures, "sheet", lambda *size, **more: sheets.append(make(*size, **more)) or sheets[-1]
+    )
+    return sheets
+
+
+ONE_TRUNK = [
+    one for one in study() if one["mix"] == "plain" or one["seed"] == 1
+]  # three seeds of heads over the plain
+
+
+def test_figures_count_the_seeds_of_learned_trunks(drawn, tmp_path):
+    """Heads over the plain trunk, which come first and are cheaper, may have more."""
+    rows = rows_of(ONE_TRUNK)
+    figures.plot_nested(rows, tmp_path / "f.png")
+    assert [one.get_text() for one in drawn[0][1].get_legend().get_texts()] == ["mean of 2 tasks, 1 seed"]
+    figures.plot_gains(rows, tmp_path / "f.png")
+    figure, axes = drawn[1]
+    assert axes.get_title() == "trunk that learned from 24 sets, 1 seed"
+    assert "3 seeds" in figure.legends[0].get_texts()[0].get_text()
+    mixed = rows_of([one for one in study() if one["mix"] != "sets-6" or one["seed"] == 1])
+    figures.plot_nested(mixed, tmp_path / "f.png")
+    assert "1 to 3 seeds" in drawn[2][1].get_legend().get_texts()[0].get_text()
+
+
+@pytest.mark.parametrize("draw", [figures.plot_gains, figures.plot_nested], ids=["gains", "nested"])
+def test_one_seed_has_no_error_bars(draw, drawn, tmp_path):
+    from matplotlib.collections import LineCollection
+
+    bars = []
+    for several in (ONE_TRUNK, study()):
+        draw(rows_of(several), tmp_path / "f.png")
+        axes = drawn[-1][1]
+        bars.append([one for one in axes.get_children() if isinstance(one, LineCollection)])
+    assert not bars[0] and bars[1]
+
+
+@pytest.mark.parametrize("draw", [figures.plot_gains, figures.plot_nested], ids=["gains", "nested"])
+def test_words_stay_on_the_sheet_and_apart(draw, drawn, tmp_path):
+    """With the study's eight tasks, five of which end at almost one height."""
+    from matplotlib.text import Text
+
+    gain = {"stsb": 9.0, "mrpc": 4.0, "rte": 0.0, "cola": 0.1, "emotion": 0.2, "banking77": 0.2}
+    gain |= {"snips_slots": 0.3, "commonsenseqa": -8.0}
+    one = [row("full", "plain", task, 1, 60.0) for task in gain]
+    one += [row("heads", "plain", task, 1, 50.0) for task in gain]
+    one += [row("heads", mix, task, 1, 50.0 + up, digest="d") for task, up in gain.items() for mix in GAIN]
+    draw(rows_of(one), tmp_path / "f.png")
+    figure, axes = drawn[0]
+    figure.draw_without_rendering()  # in the figure's own resolution, which the file's is not
+    names = axes.texts or axes.get_xticklabels()
+    assert {name.get_text() for name in names} >= set(gain)
+    for word in (*names, axes.yaxis.label, *([axes.title] if axes.get_title() else [])):
+        box = word.get_window_extent()
+        assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, word
+        assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, word
+    boxes = sorted(
+        (Text.get_window_extent(name) for name in axes.texts), key=lambda box: box.y0
+    )  # without leaders
+    assert all(below.y1 <= above.y0 for below, above in zip(boxes, boxes[1:], strict=False))
+
+
 @pytest.mark.parametrize("name", DRAWN)
 def test_nothing_to_draw_is_said_and_so_is_a_missing_package(name, rows, tmp_path, monkeypatch):
     draw, _ = DRAWN[name]

@@ -44,6 +44,7 @@ FORMS = {
     "a pooler for all tasks": InLayer(adapters=(LOW,), pooler="shared"),
 }
 TWO = ("mood", "urgency")
+PAIR = {"delta": "projected_attention", "size": 6}
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +219,49 @@ def test_the_papers_start_and_its_dropout_are_the_strategys(trunk):
     arrays = arrays_of_part(part)
     assert abs(arrays["delta.decoder.weight"]).max() > 0 and abs(arrays["delta.0.norm.weight"]).max() < 0.2
     assert part.delta.at(path.layers[0].delta, 0).dropout == 0.3
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "said"),
+    [
+        ({"init": "zero"}, {"init": "normal"}, "init = 'zero' and 'normal'"),
+        ({"dropout": 0.1}, {"dropout": 0.2}, "dropout = 0.1 and 0.2"),
+        (
+            {"heads": 2, "init": "normal"},
+            {"heads": 3},
+            "init = 'normal' and 'zero'",
+        ),  # two deltas, tied alike
+    ],
+    ids=["init", "dropout", "tied"],
+)
+def test_what_is_made_once_cannot_start_in_two_ways(trunk, lower, upper, said):
+    """Adapters of two ranges that are one by their arrays: one of the two was followed silently."""
+    strategy = InLayer(adapters=(Adapter(**PAIR, stop=1, **lower), Adapter(**PAIR, start=1, **upper)))
+    (path,) = paths_of(trunk, strategy, "mood").values()
+    with pytest.raises(ConfigError, match=f"start and learn in one way. Got: {said}.*task:mood"):
+        make_part(path, trunk.architecture, strategy=strategy)
+
+
+@pytest.mark.parametrize("share", ["all", "ends"])
+def test_what_tasks_share_cannot_start_in_two_ways(trunk, share):
+    several = [InLayer(adapters=(Adapter(size=6, heads=2, share=share, init=i),)) for i in ("zero", "normal")]
+    paths = paths_of(trunk, several, *TWO)
+    with pytest.raises(ConfigError, match="init = 'zero' and 'normal'.*family:adapters"):
+        make_families(paths, trunk.architecture, strategies=dict(zip(TWO, several, strict=True)))
+
+
+def test_adapters_of_two_ranges_with_arrays_of_their_own_start_each_in_its_way(trunk):
+    strategy = InLayer(
+        adapters=(
+            Adapter(delta="low_rank", size=4, stop=1),
+            Adapter(delta="low_rank", size=3, start=1, init="normal"),
+        )
+    )
+    (path,) = paths_of(trunk, strategy, "mood").values()
+    generator = torch.Generator().manual_seed(0)
+    arrays = arrays_of_part(make_part(path, trunk.architecture, strategy=strategy, generator=generator))
+    lower, upper = (arrays[f"delta.{layer}.decoder.weight"] for layer in (0, 1))
+    assert not lower.any() and upper.any()
 
 
 # arrays

@@ -12,6 +12,7 @@ from polyhead.bundle.owners import check_family
 from polyhead.errors import BadName, ConfigError, PlanError
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
+from polyhead.plan.passes import read_first
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.prompted import PromptRows, prompt_groups, shared_prompt
 from polyhead.strategy import Pooled, Prompted
@@ -186,6 +187,19 @@ def test_isolated_prompts_beside_a_narrow_text_are_those_beside_the_whole(trunk,
     """The text's last layer is read by nobody, or at its first position alone."""
     first = Pooled(layers="last", positions="first", codec="float32")
     for paths in (paths_of(trunk, APART, *GROUP), paths_of(trunk, [APART, first], "mood", "same")):
+        whole = answers(model_of(trunk, paths), paths, texts)
+        narrow = answers(model_of(trunk, paths, narrow=True), paths, texts)
+        for name, value in whole.items():
+            torch.testing.assert_close(narrow[name], value, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("strategy", [Prompted(), Prompted(shared=1)], ids=["own rows", "shared rows too"])
+def test_prompt_rows_alone_in_the_last_layer_are_those_of_the_whole(trunk, texts, strategy):
+    """A task that reads words reads the text behind the prompts: with it, all rows are computed."""
+    for names, rows in ((GROUP, 6 + strategy.shared), ((*GROUP, "names"), 0)):
+        paths = paths_of(trunk, strategy, *names)
+        merged = plan.merge(paths)
+        assert read_first(merged, 1) == rows
         whole = answers(model_of(trunk, paths), paths, texts)
         narrow = answers(model_of(trunk, paths, narrow=True), paths, texts)
         for name, value in whole.items():

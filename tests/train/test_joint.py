@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import tiny
+from polyhead.bundle.format import LINEAGE
+from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
@@ -17,12 +19,13 @@ from polyhead.nn.load import load_trunk
 from polyhead.project import TrunkChoice
 from polyhead.recipe import Joint, Sampling, Weighting
 from polyhead.tasks.task import Task
+from polyhead.text.tokenise import Tokeniser, windows_of
 from polyhead.train import fit as fitting
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse, Mixed, text_examples
 from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import _alone, train_together
-from polyhead.train.lineage import LINEAGE, lineage_of
+from polyhead.train.joint_run import _alone, _outlook, train_together
+from polyhead.train.lineage import lineage_of
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 from polyhead.trunk_data import arrays_digest
@@ -59,7 +62,7 @@ def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkey
     """The naive way: one backward pass a micro-batch, each on a copy of its own, then their mean."""
     made, seen = course(home), []
     before = copy.deepcopy(made.module).train()
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, norm: torch.zeros(()))
+    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", lambda parameters, most, norm: None)
     step = torch.optim.AdamW.step
 
     def noted(self, *arguments, **named):
@@ -201,6 +204,19 @@ def test_a_lineage_says_on_how_many_processes_and_how_a_trunk_was_learned(home, 
     assert again["mood"] == first.scores["mood"] and again["same"] == {"validation": found.validation["same"]}
 
 
+def test_the_outlook_counts_windows_and_budgets(home):
+    """With room for one token each window stands alone: as many batches as the texts have windows."""
+    recipe = msgspec.structs.replace(RECIPE, tokens=1)
+    made = tiny.project(home, "names", training=TRAINING, max_tokens=8, long_texts="windows")
+    prepared, data = prepare(made, home), load_trunk(str(home / "trunk"), max_tokens=8)
+    paths = joint_paths(prepared, data, recipe)
+    learns = JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
+    texts = list(prepared[0].train.examples.inputs)
+    windows = len(Tokeniser(data.tokenizer, data.settings).encode(texts, windows=windows_of(8)))
+    row = next(line.split() for line in _outlook(prepared, learns) if line.startswith("names"))
+    assert int(row[5]) == windows > 32
+
+
 def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
     """Heads are stripped, the trunk keeps its lineage, and tasks come over it as over any other."""
     recipe = msgspec.structs.replace(RECIPE, heads="strip")
@@ -218,6 +234,9 @@ def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
     )
     train_project(frozen, folder=home)
     assert Bundle.open(tmp_path / "frozen").digest == outcome.trunk
+    sources = [Bundle.open(tmp_path / name) for name in ("frozen", "learned")]
+    merged = merge_bundles(tmp_path / "merged", sources)
+    assert lineage_of(merged.root) == lineage and set(merged.tasks) == {"urgency"}
 
 
 def test_what_cannot_learn_together_is_refused_with_its_name(home):

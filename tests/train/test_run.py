@@ -524,12 +524,10 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     extractor.fill([wanted])
     kept = extractor.store(path).features(wanted.keys()).take(np.arange(len(texts))).values[:, 0, 0]
     tasks = {"mood": session.records["mood"].task}
-    readings = readings_of(texts, tasks, session.tokeniser, session.settings, None)
+    (readings,) = readings_of(texts, tasks, session.tokeniser, session.settings, None)
     live = np.zeros_like(kept)
-    for batch, members in session._batched(readings):
-        features = session.backend.features(session.plan(["mood"]), batch)["mood"]
-        for row, reading in enumerate(members):
-            live[reading.row] = features[row]
+    for batch in session.batches([readings]):
+        live[batch.parts[0].members] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 
 

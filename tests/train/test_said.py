@@ -11,10 +11,11 @@ import torch
 import tiny
 from polyhead.errors import BadName, EmptyData
 from polyhead.plan import Codec
+from polyhead.progress import duration
 from polyhead.project import DataFile, Project, Training
 from polyhead.sharing.pooled import pooled_path
 from polyhead.testing import tiny_trunk
-from polyhead.train.events import Events, duration
+from polyhead.train.events import Events
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
 from polyhead.train.prepare import prepare, single_inputs
@@ -40,6 +41,17 @@ def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts
     assert set(rows) == {p.task.name for p in prepared}
     assert rows["mood"][:6] == ["mood", "single_label", "32", "12", "12", "4"]
     assert "2 layers" in lines[-1] or any("6 tasks" in line for line in lines)
+
+
+def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path):
+    """32 rows in eights are four batches; how many windows they make nobody knows yet."""
+    trunk = tiny_trunk(max_tokens=8)
+    (one,) = prepare(tiny.project(tmp_path, "names", long_texts="windows"), tmp_path)
+    path = pooled_path(one.task, one.strategy, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
+    lines = outlook([one], {"names": [path]}, trunk.architecture, kept=())
+    assert "  at least 4  " in next(line for line in lines if line.startswith("names"))
+    counted = outlook([one], {"names": [path]}, trunk.architecture, kept=(), in_a_pass={"names": 11})
+    assert next(line.split() for line in counted if line.startswith("names"))[5] == "11"
 
 
 def test_a_share_of_train_is_held_out_the_same_for_the_same_seed_and_never_twice(tmp_path):

@@ -16,6 +16,7 @@ FORMAT = 1
 
 BUNDLE = "bundle.json"
 TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safetensors", "tokenizer.json"
+LINEAGE = "lineage.json"  # where a learned trunk comes from; only beside such a one
 TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
 FAMILIES, FAMILY = "families", "family.json"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"

@@ -19,6 +19,7 @@ from polyhead.bundle.format import (
     CARD,
     FAMILY,
     FORMAT,
+    LINEAGE,
     PART,
     PROBES,
     SCORES,
@@ -81,7 +82,7 @@ def merge_bundles(
     _check_trunks(standing)
     _check_all(chosen, standing[0])
     with whole_bundle(root) as made:
-        _write(made, standing[0], chosen)
+        _write(made, standing, chosen)
         if prove is not None:
             prove(Bundle.open(made))
     return Bundle.open(root)
@@ -260,8 +261,7 @@ def _fitting(taken: Bundle, trunk: Bundle) -> Bundle:
     except CorruptFile:
         raise
     except BundleError as error:
-        what = f"{taken.root} cannot be merged over the trunk of {trunk.root}: {error.what}"
-        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from None
+        raise error.at(f"{taken.root} cannot be merged over the trunk of {trunk.root}") from None
     return taken
 
 
@@ -276,9 +276,9 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
         )
 
 
-def _write(root: FilePath, trunk: Bundle, chosen: Sequence[Taken]) -> None:
+def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[Taken]) -> None:
     root.mkdir()
-    _copy_trunk(trunk, root / TRUNK)
+    _copy_trunk(standing, root / TRUNK)
     new: dict[str, New] = {}
     for one in chosen:
         owners = {owner: owner for owner in map(owner_named, one.tasks.lines)}
@@ -287,7 +287,7 @@ def _write(root: FilePath, trunk: Bundle, chosen: Sequence[Taken]) -> None:
         name: partial(_copy_model, one.models, name, name) for one in chosen for name in one.models.lines
     }
     with writing(root, f"{root} cannot be written"):
-        empty = BundleFile(format=FORMAT, trunk=trunk.digest, tasks={})
+        empty = BundleFile(format=FORMAT, trunk=standing[0].digest, tasks={})
         replace_lines(root, empty, {})
         new_models(root, models)
         new_versions(root, empty, new)
@@ -313,13 +313,18 @@ def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned
     return found
 
 
-def _copy_trunk(source: Bundle, folder: FilePath) -> None:
+def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
+    """The first one's, and the lineage of the first that has one: they stand on one trunk, and it has one origin."""
+    source = sources[0]
     source.trunk()  # its arrays are those of its digest, which the file's hash alone does not say
     record = read_trunk_record(source.root)
     folder.mkdir()
     _copy(source.root, (TRUNK, WEIGHTS), folder, record.weights)
     _copy(source.root, (TRUNK, TOKENIZER), folder, record.tokenizer)
     _copy(source.root, (TRUNK, TRUNK_RECORD), folder, None)  # hashed when the new bundle is opened
+    learned = next((one.root for one in sources if os.path.lexists(one.root / TRUNK / LINEAGE)), None)
+    if learned is not None:
+        _copy(learned, (TRUNK, LINEAGE), folder, None)  # no digest covers it
     sync_folder(folder)
 
 

@@ -143,6 +143,16 @@ class Models(Notes):
         values = {split: found[metric] for split, found in splits.items() if metric in found}
         return metric, values.get("test", next(reversed(values.values()), None))
 
+    def same_as(self, source: Models, names: Mapping[str, str]) -> dict[str, str]:
+        """Live versions here that are the source's file for file, by name; `names` are the tasks' there and here."""
+        found = {}
+        for old, new in names.items():
+            theirs = source.record(old)
+            wanted = msgspec.structs.replace(theirs, task=msgspec.structs.replace(theirs.task, name=new))
+            if new in self.lines and self.record(new) == wanted:
+                found[new] = self.version(new)
+        return found
+
     def touched(self) -> Iterator[PolyheadError]:
         """Hashes every live file; an error for each that is not as it was written."""
         for name in self.lines:

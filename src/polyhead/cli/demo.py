@@ -47,7 +47,8 @@ def command(folder: str, json_to: str | None) -> None:
     """
     from polyhead.engine.evaluate import evaluate_bundle
     from polyhead.engine.session import Session
-    from polyhead.train.events import Events, duration
+    from polyhead.progress import duration
+    from polyhead.train.events import Events
     from polyhead.train.run import train_project
 
     printer, began = Printer(json_to), time.monotonic()

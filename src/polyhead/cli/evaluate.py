@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.options import backend_option, names_in, tasks_option
+from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
 from polyhead.cli.output import Printer, json_option, table
 
 if TYPE_CHECKING:
@@ -29,9 +29,16 @@ if TYPE_CHECKING:
     help="Which split; a task that has no file of it is scored on the other one.",
 )
 @backend_option
+@precision_option
 @json_option
 def command(
-    project: str, tasks: tuple[str, ...], bundle: str | None, split: str, backend: str, json_to: str | None
+    project: str,
+    tasks: tuple[str, ...],
+    bundle: str | None,
+    split: str,
+    backend: str | None,
+    precision: str | None,
+    json_to: str | None,
 ) -> None:
     """Score the bundle of PROJECT on whole splits, with live answers of the bundle (no kept features).
 
@@ -44,7 +51,7 @@ def command(
 
     printer = Printer(json_to)
     plan, folder = read_project(project), Path(project).resolve().parent
-    session = Session(bundle or folder / plan.bundle, backend=backend)
+    session = Session(bundle or folder / plan.bundle, backend=backend, precision=precision)
     only = names_in(tasks)
     fileless = _fileless(plan, session, only)
     scorable = (

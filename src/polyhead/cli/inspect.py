@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyhead.cli.agree import agreement_lines
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.quantize import change_lines
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.cost import Cost
+    from polyhead.engine.numerics import Agreements
 
 
 @click.command("inspect")
@@ -34,6 +37,8 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     """
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
+    from polyhead.engine.numerics import read_agreements
+    from polyhead.engine.quantize.files import read_calibration
 
     printer = Printer(json_to)
     opened, models = Bundle.open(bundle), Models(bundle)
@@ -54,11 +59,26 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
         printer.lines(["", "no task yet: train some with `polyhead train`"])
     if opened.tasks:
         printer.lines(_shown(opened, tokens))
+    measured, calibration = read_agreements(opened), read_calibration(opened)
+    for one in measured:
+        printer.lines(["", _titled(one), "", *(f"  {line}" for line in agreement_lines(one.agreements))])
+    if calibration is not None:
+        title = (
+            f"int8: scales from {counted(calibration.texts, 'text')}; {calibration.backend} against float32"
+        )
+        printer.lines(["", title, "", *(f"  {line}" for line in change_lines(calibration.of(opened)))])
     if models.lines:
         printer.lines(["", "Models of their own: they share nothing with the trunk", ""])
         printer.lines([f"  {line}" for line in table(_models(models), left=3)])
     found = {name: _of_model(models, name) for name in models.lines}
-    printer.json(_as_json(opened, tokens, verify) | ({"models": found} if found else {}))
+    more = {"models": found, "agreements": measured, "calibration": calibration}
+    printer.json(_as_json(opened, tokens, verify) | {key: value for key, value in more.items() if value})
+
+
+def _titled(one: Agreements) -> str:
+    how = one.numerics
+    scales = f", scales {how.calibration[:16]}" if how.calibration else ""
+    return f"Agreement of {how.backend} {how.version} in {how.precision}{scales} with answers as trained"
 
 
 def _facts(bundle: Bundle) -> list[str]:

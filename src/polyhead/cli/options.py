@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from polyhead.errors import ConfigError
+
+if TYPE_CHECKING:
+    from polyhead.engine.session import Session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -14,11 +19,42 @@ def backend_option(command: Command) -> Command:
     """Adds `--backend`."""
     return click.option(
         "--backend",
-        type=click.Choice(["torch", "reference"]),
-        default="torch",
-        show_default=True,
-        help="What computes: torch, or reference: plain numpy, slow, without torch.",
+        type=click.Choice(["openvino", "onnxruntime", "torch", "reference"]),
+        help="What computes; reference is plain numpy and slow. By default the first of them that is installed, "
+        "openvino on x86 alone.",
     )(command)
+
+
+def precision_option(command: Command) -> Command:
+    """Adds `--precision`."""
+    return click.option(
+        "--precision",
+        type=click.Choice(["float32", "bfloat16", "int8"]),
+        help="Of the trunk; by default the one that the tasks were trained with, where this machine has it. int8 "
+        "after `polyhead quantize`.",
+    )(command)
+
+
+def session_options(command: Command) -> Command:
+    """Adds `--backend`, `--precision` and `--deterministic`, as `opened` takes them."""
+    deterministic = click.option(
+        "--deterministic",
+        is_flag=True,
+        help="Fixed batch shapes: equal bits whatever the batch mates.",
+    )
+    return backend_option(precision_option(deterministic(command)))
+
+
+def opened(
+    bundle: str, names: tuple[str, ...], *, backend: str | None, precision: str | None, deterministic: bool
+) -> Session:
+    """A session that has these tasks, or any where none is named; raises PolyheadError for what it cannot do."""
+    from polyhead.engine.session import Session
+
+    session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
+    if not session.asked(names or None):
+        raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
+    return session
 
 
 def names_in(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.lines import Line, line_of, pieces
-from polyhead.cli.options import backend_option, names_in, tasks_option
+from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, counted, note, writing
 from polyhead.config import Value
-from polyhead.errors import BackendError, ConfigError, DataError, EmptyData
+from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
@@ -32,22 +32,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="What a line is; auto: JSON if it begins with { or is a JSON string, else text.",
 )
-@backend_option
-@click.option(
-    "--precision",
-    type=click.Choice(["float32", "bfloat16"]),
-    help="Of the trunk; by default the one that the tasks were trained with.",
-)
-@click.option(
-    "--deterministic", is_flag=True, help="Fixed batch shapes: equal bits whatever the batch mates."
-)
+@session_options
 @click.option("--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, not to standard output.")
 def command(
     bundle: str,
     file: str,
     tasks: tuple[str, ...],
     form: str,
-    backend: str,
+    backend: str | None,
     precision: str | None,
     deterministic: bool,
     output: str,
@@ -65,7 +57,9 @@ def command(
     and the command ends with exit code 1.
     """
     with _source(file) as source, _target(output) as target:
-        session = _opened(bundle, names_in(tasks), backend, precision, deterministic)
+        session = opened(
+            bundle, names_in(tasks), backend=backend, precision=precision, deterministic=deterministic
+        )
         count = _answered(session, source, target, names_in(tasks) or None, form)
         if not count.lines:
             raise EmptyData(f"{_name(file)} holds no line to answer", do="give text, one input a line")
@@ -86,21 +80,6 @@ class _Count(Value):
     blank: int = 0
     unread: int = 0
     unanswered: int = 0
-
-
-def _opened(
-    bundle: str, names: tuple[str, ...], backend: str, precision: str | None, deterministic: bool
-) -> Session:
-    from polyhead.engine.session import Session
-
-    session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
-    if precision is not None and session.backend.precision != precision:
-        raise BackendError(
-            f"the {backend} backend cannot run the trunk in {precision}", allowed=session.backend.precision
-        )
-    if not session.asked(names or None):
-        raise ConfigError(f"the bundle {bundle} has no task yet", do="train one with `polyhead train`")
-    return session
 
 
 def _answered(

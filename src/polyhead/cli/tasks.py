@@ -68,9 +68,10 @@ def add(
     """Add tasks of the bundle FROM, which has the same trunk, to BUNDLE: those named, or all.
 
     All of them are added, or none, with the families that they read. Tasks of one prompt group come together. Tasks
-    that own their models may come from over any trunk.
+    that own their models may come from over any trunk; where others come too, the same command goes on after a kill.
     """
     from polyhead.bundle.merge import copy_tasks, models_added, taken_of
+    from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
@@ -81,7 +82,10 @@ def add(
         raise click.BadParameter(f"{source} has no task", param_hint="'FROM'")
     renamed = {name: other for name, other in called.items() if name in rest}
     certificate, changed = None, dict[str, tuple[str | None, str | None]]()
-    with models_added(taken.models, {name: called.get(name, name) for name in own}, ours.root) as models:
+    owning = {name: called.get(name, name) for name in own}
+    there = Models(ours.root).same_as(taken.models, owning) if rest else {}  # of an add that was killed
+    left = {name: new for name, new in owning.items() if new not in there}
+    with models_added(taken.models, left, ours.root) as models:
         if rest:
             certificate = _certified(
                 bundle,
@@ -93,6 +97,7 @@ def add(
     added = {name: (None, version) for name, version in models.items()}
     for name, (_, version) in {**changed, **added}.items():
         printer.line(f"added {name} ({version})")
+    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in there.items()])
     end(printer, bundle, certificate, models=added)
 
 

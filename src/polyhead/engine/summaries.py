@@ -8,26 +8,30 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
+from polyhead.config import Value
 from polyhead.cost.summary import summary_flops, summary_layers
-from polyhead.engine.inputs import AnyInput, form_of, forms_of, is_blank, plain, why_not
+from polyhead.engine.gather import Outputs
+from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.receipts import Receipt
 from polyhead.errors import MissingExtra
 from polyhead.seq2seq_data import Seq2SeqShape, shape_of
-from polyhead.tasks.example import Example
-from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
 
-if TYPE_CHECKING:
-    from polyhead.engine.session import Result
-
 NEEDED = ("torch", "transformers")
+
+
+class Summed(Value):
+    """What a task wrote, and what each summary cost."""
+
+    outputs: Outputs
+    costs: list[Receipt]
 
 
 class Summaries:
@@ -41,6 +45,13 @@ class Summaries:
         ] = {}  # polyhead.nn.seq2seq.Seq2Seq, which is not imported before it is needed
         self._shapes: dict[str, Seq2SeqShape] = {}
 
+    def refreshed(self, bundle: Bundle) -> Summaries:
+        """Those that the bundle has now; models that are open and did not change stay open."""
+        found = Summaries(bundle, deterministic=self._alone)
+        same = {name for name, line in found.models.lines.items() if self.models.lines.get(name) == line}
+        found._opened |= {name: model for name, model in self._opened.items() if name in same}
+        return found
+
     def apart(self, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Of these tasks those that read the trunk, and those that own their models."""
         several = list(names)
@@ -53,52 +64,30 @@ class Summaries:
         """What the task writes for each text: arrays of one string, which metrics are computed from."""
         return [np.array(one.text, np.str_) for one in self._written(task, inputs)]
 
-    def added(
-        self, results: Sequence[Result], given: Sequence[AnyInput], names: Sequence[str], *, required: bool
-    ) -> list[Result]:
-        """The results with these tasks' answers and what they cost.
+    def answered(
+        self, name: str, inputs: Sequence[AnyInput], rows: Sequence[int], *, required: bool
+    ) -> Summed | None:
+        """What the task writes for these inputs, which must fit it, and what each summary cost.
 
-        Where torch or transformers is not installed, the tasks are skipped with that reason; `required` ones raise
-        MissingExtra instead.
+        None where torch or transformers is not installed; a `required` task raises MissingExtra instead.
         """
-        found = list(results)
-        for name in names:
-            found = self._with(found, given, name, required=required)
-        return found
-
-    def _with(
-        self, results: list[Result], given: Sequence[AnyInput], name: str, *, required: bool
-    ) -> list[Result]:
-        task, missing = self.tasks[name], None if required else _missing()
-        fitting = [i for i, one in enumerate(given) if form_of(one) in forms_of(task) and not is_blank(one)]
-        for i in set(range(len(given))) - set(fitting):
-            results[i] = _skipped(results[i], name, why_not(task, given[i]))
-        if missing:
-            for i in fitting:
-                results[i] = _skipped(results[i], name, f"it needs '{missing}', which is not installed")
-            return results
-        written = self._written(name, [given[i] for i in fitting])
-        for i, one in zip(fitting, written, strict=True):
-            answer = kind_of(task).decode(task, np.array(one.text, np.str_), Example(given=plain(given[i])))
-            results[i] = self._answered(results[i], name, answer, one)
-        return results
-
-    def _answered(self, result: Result, name: str, answer: dict[str, object], written: Any) -> Result:
-        receipt, shape = result.receipt, self._shape(name)
-        flops = summary_flops(shape, written.tokens, written.steps)
-        return msgspec.structs.replace(
-            result,
-            answers={**result.answers, name: answer},
-            receipt=msgspec.structs.replace(
-                receipt,
-                passes=receipt.passes + 1,
-                layers=receipt.layers + summary_layers(shape, written.steps),
-                tokens=receipt.tokens + written.tokens,
-                cut=receipt.cut + written.cut,
-                repaired=max(receipt.repaired, written.repaired),
-                added_flops={**receipt.added_flops, name: flops},
-            ),
-        )
+        if not required and missing() is not None:
+            return None
+        written = self._written(name, [inputs[row] for row in rows])
+        shape = self._shape(name)
+        costs = [
+            Receipt(
+                passes=1,
+                layers=summary_layers(shape, one.steps),
+                tokens=one.tokens,
+                cut=one.cut,
+                repaired=one.repaired,
+                added_flops={name: summary_flops(shape, one.tokens, one.steps)},
+            )
+            for one in written
+        ]
+        texts = [np.array(one.text, np.str_) for one in written]
+        return Summed(outputs=Outputs(rows=np.array(rows, np.int64), values=texts), costs=costs)
 
     def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
         """`polyhead.nn.seq2seq.Written` for each text."""
@@ -108,8 +97,8 @@ class Summaries:
 
     def _model(self, name: str) -> Any:
         if name not in self._opened:
-            if missing := _missing():
-                raise MissingExtra(missing, "train", f"answering task '{name}'")
+            if lacking := missing():
+                raise MissingExtra(lacking, "train", f"answering task '{name}'")
             seq2seq = importlib.import_module("polyhead.nn.seq2seq")
             self._opened[name] = seq2seq.Seq2Seq(self.models.data(name))
         return self._opened[name]
@@ -120,10 +109,6 @@ class Summaries:
         return self._shapes[name]
 
 
-def _skipped(result: Result, name: str, reason: str) -> Result:
-    return msgspec.structs.replace(result, skipped={**result.skipped, name: reason})
-
-
-def _missing() -> str | None:
+def missing() -> str | None:
     """A package without which nothing can be written here."""
     return next((name for name in NEEDED if importlib.util.find_spec(name) is None), None)

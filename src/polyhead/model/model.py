@@ -17,10 +17,10 @@ from polyhead.plan.passes import (
     Aside,
     Passes,
     form_of,
-    is_read_first,
     layers_at,
     passes_of,
     prompt_rows,
+    read_first,
     stages,
 )
 from polyhead.sharing.part import Family, Part
@@ -32,10 +32,10 @@ SIDE_BY_SIDE = 8192  # most tokens, padding included, of one stack
 class Model(nn.Module):
     """A trunk, the parts of some tasks and the families that they read; a part that tasks share is one module.
 
-    With `narrow`, layers whose only reader is the first position compute it alone: cheaper, and other bits. With
-    `stacked`, paths through the same layers of the trunk that differ in their delta or in what came before run as one
-    pass over all their rows, and all isolated prompts at once: cheaper, for serving, since weights are stacked once.
-    Without it they run one after another, and one more changes no bit of another.
+    With `narrow`, layers of which the first position alone is read, or the prompt rows, compute these alone: cheaper,
+    and other bits. With `stacked`, paths through the same layers of the trunk that differ in their delta or in what
+    came before run as one pass over all their rows, and all isolated prompts at once: cheaper, for serving, since
+    weights are stacked once. Without it they run one after another, and one more changes no bit of another.
     """
 
     def __init__(
@@ -68,6 +68,9 @@ class Model(nn.Module):
         then get no gradient, while no bit of any value changes.
         """
         passes = passes_of(plan)
+        if batch.states is not None:
+            known = {aside.step: batch.states for aside in passes.asides.values()}
+            return self._asides(passes.asides, known, learns)
         states: dict[int, States] = {}
         for stage in stages(passes.plan, together=self._stacked):
             node = passes.plan.steps[stage[0]].node
@@ -110,7 +113,7 @@ class Model(nn.Module):
         plan, found = passes.plan, dict[int, States]()
         for some in self._stacks(passes, stage, states):
             nodes, before = [layers_at(plan, i) for i in some], [states[plan.steps[i].parent] for i in some]
-            first, stop = self._narrow and is_read_first(plan, some[0]), nodes[0].stop
+            first, stop = self._read_first(plan, some[0]), nodes[0].stop
             deltas = self._deltas([node.delta for node in nodes], range(nodes[0].start, stop))
             self.layers_run += len(some) * (stop - nodes[0].start)
             if len(some) == 1:
@@ -125,18 +128,21 @@ class Model(nn.Module):
         self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]
     ) -> Iterator[list[int]]:
         """The steps that run at once: of one shape, like deltas beside each other, a text that prompts see alone."""
-        plan, alike = passes.plan, dict[tuple[int, int, bool, int], list[int]]()
+        plan, alike = passes.plan, dict[tuple[int, int, int, int], list[int]]()
         for index in sorted(stage, key=lambda one: form_of(layers_at(plan, one).delta)):
             rows, tokens, _ = states[plan.steps[index].parent].last.shape
-            first = self._narrow and is_read_first(plan, index)
+            first = self._read_first(plan, index)
             apart = index if passes.is_seen(index) else -1
             alike.setdefault((rows, tokens, first, apart), []).append(index)
         for (rows, tokens, *_), steps in alike.items():
             most = max(1, SIDE_BY_SIDE // max(1, rows * tokens))
             yield from (steps[at : at + most] for at in range(0, len(steps), most))
 
+    def _read_first(self, plan: Plan, index: int) -> int:
+        return read_first(plan, index) if self._narrow else 0
+
     def _run_stack(
-        self, before: Sequence[States], stop: int, deltas: Mapping[int, LayerDelta], *, first: bool
+        self, before: Sequence[States], stop: int, deltas: Mapping[int, LayerDelta], *, first: int
     ) -> list[States]:
         """The states up to `stop`, from one pass over the rows of all."""
         rows = States(

@@ -20,6 +20,7 @@ class TextBatch(msgspec.Struct, frozen=True, kw_only=True):
     mask: Tensor  # (rows, tokens), True where a token is
     segments: Tensor  # (rows, tokens)
     words: Tensor | None = None  # (rows, words)
+    states: States | None = None  # keys and values that are known, where isolated prompts alone read the text
 
 
 class Pooled(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ same code runs those of one task, or those of several as one batched product.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
@@ -41,7 +42,7 @@ class Sizes(Value):
         return ends
 
 
-class Kind(LayerDelta):
+class Kind(LayerDelta, ABC):
     """A delta of one kind in one layer."""
 
     def __init__(self, node: plan.Delta) -> None:
@@ -50,14 +51,14 @@ class Kind(LayerDelta):
         self.form = msgspec.structs.replace(node, part="", ends=None, tied=False)
 
     @classmethod
+    @abstractmethod
     def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
         """One with arrays of its own, but for the `tied` maps."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def together(cls, group: Sequence[Self]) -> Self:
         """One that computes all of the group, which have one form, on rows in as many equal groups."""
-        raise NotImplementedError
 
 
 class _Mapped(Kind):
@@ -70,9 +71,9 @@ class _Mapped(Kind):
         self.maps, self.dropout = dict(maps), dropout
 
     @classmethod
+    @abstractmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
         """Inputs and outputs of the maps, by name."""
-        raise NotImplementedError
 
     @classmethod
     def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:

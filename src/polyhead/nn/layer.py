@@ -11,6 +11,7 @@ from torch.nn import functional
 from polyhead import plan
 from polyhead.config import Value
 from polyhead.errors import PlanError
+from polyhead.nn.dropout import dropped
 
 Half = Literal["attention", "feed_forward"]
 
@@ -104,19 +105,19 @@ class Layer(nn.Module):
         mask: Tensor,
         delta: LayerDelta | None = None,
         *,
-        first: bool = False,
+        first: int = 0,
         keys: Keys | None = None,
     ) -> Tensor:
         """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
 
-        `first` computes the first position alone, (rows, 1, width): it needs the others' keys and values only,
-        a sixth of the layer's products. With a serial delta it saves nothing. `keys` are those of `hidden`, where
-        they were computed before.
+        `first` computes the first so many positions alone, (rows, first, width), where it is not 0: they need the
+        others' keys and values only, a sixth of the layer's products. With a serial delta it saves nothing. `keys` are
+        those of `hidden`, where they were computed before.
         """
         if first and delta is not None and delta.serial:
             whole: Tensor = self(hidden, mask, delta, keys=keys)
-            return whole[:, :1]
-        out = hidden[:, :1] if first else hidden
+            return whole[:, :first]
+        out = hidden[:, :first] if first else hidden
         if self.attention is not None:
             out = self.attention(hidden, mask, delta, first=first, keys=keys)
         added = delta.term(hidden, mask) if delta is not None else None
@@ -164,11 +165,11 @@ class SelfAttention(nn.Module):
         mask: Tensor,
         delta: LayerDelta | None = None,
         *,
-        first: bool = False,
+        first: int = 0,
         keys: Keys | None = None,
     ) -> Tensor:
-        """(rows, tokens, width) to the same shape, or to (rows, 1, width) for the first position alone."""
-        asking, seen = (hidden[:, :1], visible(mask)[:, :, :1]) if first else (hidden, visible(mask))
+        """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
+        asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
         keys = keys or self.keys(hidden, delta)
         prefix = delta.prefix(len(hidden)) if delta is not None else None
         if prefix is not None:
@@ -190,7 +191,7 @@ class SelfAttention(nn.Module):
             query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training
         )
         out = _mapped(self.output, "attention.output", mixed, delta)
-        out = functional.dropout(out, self.dropout, self.training)
+        out = dropped(out, self.dropout, self.training)
         out = out if delta is None else delta.within("attention", out)
         return out if self.norm is None else self.norm(asking + out)
 
@@ -210,7 +211,7 @@ class FeedForward(nn.Module):
         """(rows, positions, width) to the same shape; `added` is a delta's term."""
         inner = functional.gelu(_mapped(self.inner, "feed_forward.inner", attended, delta))
         out = _mapped(self.outer, "feed_forward.outer", inner, delta)
-        out = functional.dropout(out, self.dropout, self.training)
+        out = dropped(out, self.dropout, self.training)
         out = out if delta is None else delta.within("feed_forward", out)
         if self.norm is None:
             return out
@@ -260,7 +261,7 @@ def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, 
     """
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
     weights = scores.float().masked_fill(~seen, float("-inf")).softmax(dim=-1)
-    return functional.dropout(weights, dropout).to(value.dtype) @ value
+    return dropped(weights, dropout).to(value.dtype) @ value
 
 
 def visible(mask: Tensor) -> Tensor:

@@ -12,7 +12,10 @@ from polyhead.nn.layer import Keys
 
 
 class States(Value, eq=False):
-    """Outputs of layers `first` to `depth`; 0 is the embedding's output, l that of the l-th layer."""
+    """Outputs of layers `first` to `depth`; 0 is the embedding's output, l that of the l-th layer.
+
+    With `keys` of layers from the first on there may be no outputs: isolated prompts read these alone.
+    """
 
     hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
     mask: Tensor  # (rows, tokens), True where a token is
@@ -20,7 +23,7 @@ class States(Value, eq=False):
     keys: Mapping[int, Keys] = {}  # of layers that were asked to keep them, by index
 
     def __post_init__(self) -> None:
-        if not self.hidden or self.first < 0:
+        if not (self.hidden or self.keys) or self.first < 0:
             raise PlanError(
                 "states need at least one layer's output", got=f"{len(self.hidden)} from {self.first}"
             )

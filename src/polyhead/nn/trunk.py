@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
 from polyhead.nn.deltas import LayerDelta
+from polyhead.nn.dropout import dropped
 from polyhead.nn.layer import Dense, Keys, Layer, fill_normal
 from polyhead.nn.states import States
 from polyhead.trunk_data import TrunkData, check_arrays
@@ -129,10 +130,10 @@ class Trunk(nn.Module):
         *,
         stop: int,
         deltas: Mapping[int, LayerDelta] | None = None,
-        first: bool = False,
+        first: int = 0,
         keep: bool = False,
     ) -> States:
-        """The same states, and those of the layers up to `stop`; `first`: of the last one the first position alone.
+        """The same states, and those of the layers up to `stop`; of the last one, the `first` positions where given.
 
         `keep` keeps the keys and values of the layers without a delta too, for `beside`; no bit of the states changes.
         """
@@ -147,7 +148,7 @@ class Trunk(nn.Module):
             )
         hidden, kept = list(states.hidden), dict(states.keys)
         for index in range(start, stop):
-            narrow = first and index == stop - 1
+            narrow = first if index == stop - 1 else 0
             layer, delta, again = self._layer(index), slots.get(index), self.checkpointing
             if keep and delta is None:
                 kept[index] = layer.keys(hidden[-1])
@@ -157,6 +158,13 @@ class Trunk(nn.Module):
                 )
             )
         return States(hidden=tuple(hidden), mask=states.mask, first=states.first, keys=kept)
+
+    def keys(self, ids: Tensor, mask: Tensor, *, segments: Tensor | None = None) -> States:
+        """Keys and values of every layer, without states: all that `beside` reads of a text."""
+        last = len(self.layers) - 1
+        states = self.go_on(self.start(ids, mask, segments=segments), stop=last, keep=True)
+        kept = {**states.keys, last: self._layer(last).keys(states.last)}
+        return States(hidden=(), mask=mask, keys=kept)
 
     def beside(
         self,
@@ -170,20 +178,21 @@ class Trunk(nn.Module):
         """States of isolated prompts, which see the text and themselves while the text sees none of them.
 
         `states` are the text's own, of layers `start` to `stop` - 1 at least, as the plain pass gives them: they are
-        read and not computed again, nor are keys and values that the pass kept. `prompts`, (prompt rows, width) or one
-        such matrix a row, is the prompts' state `start` (at 0 `embed_prompts`), prompts of `sizes` rows one after
-        another. `stop` None: as deep as the text. Gives the prompt rows' states `start` to `stop`, each (rows, prompt
-        rows, width).
+        read and not computed again, nor are keys and values that the pass kept, which stand in for a layer's state.
+        `prompts`, (prompt rows, width) or one such matrix a row, is the prompts' state `start` (at 0 `embed_prompts`),
+        prompts of `sizes` rows one after another. `stop` None: as deep as the text. Gives the prompt rows' states
+        `start` to `stop`, each (rows, prompt rows, width).
 
         A prompt's states are those of one input [prompt, text] in which the text's rows see the text alone. Among other
         `sizes` their last bits may differ; among equal ones no bit depends on what the other prompts are.
         """
-        stop = states.depth if stop is None else stop
-        if not states.first <= start <= stop <= min(states.depth + 1, len(self.layers)):
+        stop = max(states.depth, len(states.keys)) if stop is None else stop
+        known = {*range(states.first, states.depth + 1), *states.keys}
+        if not (0 <= start <= stop <= len(self.layers) and known.issuperset(range(start, stop))):
             raise PlanError(
                 "prompts cannot stand beside these layers",
                 got=f"[{start}, {stop})",
-                allowed=f"a range in [{states.first}, {min(states.depth + 1, len(self.layers))})",
+                allowed=f"layers {sorted(known & set(range(len(self.layers))))}",
             )
         if sum(sizes) != prompts.shape[-2]:
             raise PlanError(
@@ -226,7 +235,7 @@ def run_layer(
     mask: Tensor,
     delta: LayerDelta | None = None,
     *,
-    first: bool = False,
+    first: int = 0,
     again: bool = False,
     keys: Keys | None = None,
 ) -> Tensor:
@@ -298,7 +307,7 @@ class Embeddings(nn.Module):
         return prompts if self.segment is None else prompts + self.segment.weight[0]
 
     def _ended(self, hidden: Tensor) -> Tensor:
-        hidden = functional.dropout(self.norm(hidden), self.dropout, self.training)
+        hidden = dropped(self.norm(hidden), self.dropout, self.training)
         return hidden if self.project is None else self.project(hidden)
 
     def _segments(self, segments: Tensor | None) -> Tensor:

@@ -85,11 +85,16 @@ def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
     yield from (found[key] for key in sorted(found))
 
 
-def is_read_first(plan: Plan, index: int) -> bool:
-    """Whether all that reads the step's last state reads its first position, where the text begins."""
+def read_first(plan: Plan, index: int) -> int:
+    """How many of the step's first positions are all that is read of its last state; 0: others are read too.
+
+    The first alone, where the text begins, or the prompt rows that stand before it.
+    """
+    prompts = prompt_rows(plan, index)
+    wanted = ("last", "prompt" if prompts else "first")
     readers = [plan.steps[child].node for child in plan.children(index)]
-    at_first = all(isinstance(n, Pool) and (n.layers, n.positions) == ("last", "first") for n in readers)
-    return at_first and not prompt_rows(plan, index)
+    alone = all(isinstance(n, Pool) and (n.layers, n.positions) == wanted for n in readers)
+    return (prompts or 1) if alone else 0
 
 
 def prompt_rows(plan: Plan, index: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 
 from polyhead import cost
 from polyhead.architecture import Architecture
+from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, merge, owners_of
 from polyhead.sharing.branch import BranchPart, private_layers
 from polyhead.sharing.part import Family, Part
@@ -33,7 +34,7 @@ def make_part(
     before the head, `layer_dropout` in layers whose strategy says nothing of it. Without a `generator` prompts, deltas
     and layers are zeros to be filled.
     """
-    private = private_layers(path)
+    private, owner = private_layers(path), path.head.part
     in_trunk = bool(private) and private.stop <= shape.layers
     kind = BranchPart if in_trunk else Part
     on_top = strategy if isinstance(strategy, OnTop) else None
@@ -41,7 +42,7 @@ def make_part(
         path,
         shape,
         families=families,
-        options=_options(path, strategy),
+        options=options_of({owner: path}, {owner: strategy} if strategy else {}),
         norm_init=on_top.norm_init if on_top else "one",
         dropout=dropout,
         layer_dropout=on_top.dropout if on_top else layer_dropout,
@@ -58,13 +59,11 @@ def make_families(
 ) -> dict[str, Family]:
     """What tasks' paths read of owners that none of them ends in, by owner: families, and tasks that are not here.
 
-    `strategies`, by task as the paths, say how shared deltas start, the first task's where they differ; `generator`
-    gives each owner one of its own. Raises PlanError where two paths want arrays of one name in two shapes.
+    `strategies`, by task as the paths, say how shared deltas start; `generator` gives each owner one of its own. Raises
+    PlanError where two paths want arrays of one name in two shapes, ConfigError where they are to start in two ways.
     """
     list(cost.arrays_of_plan(merge(paths), shape))
-    options: dict[Delta, Adapter] = {}
-    for task, path in paths.items():
-        options = _options(path, (strategies or {}).get(task)) | options
+    options = options_of(paths, strategies or {})
     owned = {TRUNK, *(path.head.part for path in paths.values())}
     owners = dict.fromkeys(name for path in paths.values() for name in owners_of(path) if name not in owned)
     return {
@@ -79,18 +78,44 @@ def make_families(
     }
 
 
+def options_of(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) -> dict[Delta, Adapter]:
+    """Which adapter each delta on the paths was lowered from, both by task.
+
+    Raises ConfigError where equal deltas, which are made at once, or tied arrays are to start or to learn in two ways.
+    """
+    found: dict[Delta, Adapter] = {}
+    for task, path in paths.items():
+        for delta, adapter in _lowered(path, strategies.get(task)):
+            for other, before in found.items():
+                for name in _in_common(delta, other):
+                    told = [getattr(one, name) for one in (before, adapter)]
+                    if told[0] != told[1]:
+                        raise ConfigError(
+                            "equal adapters, and those with arrays in common, start and learn in one way",
+                            got=f"{name} = {told[0]!r} and {told[1]!r}, '{delta.kind}' of {delta.ends or delta.part}",
+                            do=f"give both one {name}, or arrays of their own: another size, tied = false, "
+                            "share = 'nothing'",
+                        )
+            found.setdefault(delta, adapter)
+    return found
+
+
 def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
     """Copies of a part's or family's arrays, float32, by name."""
     return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}
 
 
-def _options(path: Path, strategy: Strategy | None) -> dict[Delta, Adapter]:
-    """Which adapter of the strategy each delta on the path was lowered from."""
-    if not isinstance(strategy, InLayer):
-        return {}
-    return {
-        node.delta: adapter
-        for node in path.layers
-        for adapter in strategy.adapters
-        if node.delta is not None and adapter.start <= node.start < (adapter.stop or math.inf)
-    }
+def _lowered(path: Path, strategy: Strategy | None) -> Iterator[tuple[Delta, Adapter]]:
+    adapters = strategy.adapters if isinstance(strategy, InLayer) else ()
+    for node in path.layers:
+        for adapter in adapters:
+            if node.delta is not None and adapter.start <= node.start < (adapter.stop or math.inf):
+                yield node.delta, adapter
+
+
+def _in_common(one: Delta, other: Delta) -> tuple[str, ...]:
+    """What the adapters of two deltas must say alike: all that is theirs, or how the matrices start that are tied."""
+    if one == other:
+        return ("init", "norm_init", "dropout")
+    tied = one.tied and other.tied and (one.ends or one.part) == (other.ends or other.part)
+    return ("init",) if tied else ()

@@ -122,7 +122,7 @@ class Part(PooledPart):
             value = value.to(next(layer.parameters()).dtype)
         if self.enter is not None and index == self.first:
             value = self.enter(value)
-        narrow = self._narrow and index == self.last
+        narrow = int(self._narrow and index == self.last)
         value = run_layer(layer, value, states.mask, first=narrow, again=self.checkpointing)
         if self.leave is not None and index == self.last:
             value = self.leave(value)

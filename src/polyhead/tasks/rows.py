@@ -25,7 +25,8 @@ FORMATS = (
     "datasets:ID[/config][:split]",
     ".parquet",
 )
-CELL_LIMIT = 2**31 - 1  # characters of one CSV cell; the csv module's own limit is 131,072
+# Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
+CELL_LIMIT = 2**26
 
 
 class Row(Value):
@@ -50,6 +51,13 @@ class Rows:
         self.has_cells = name.endswith((".csv", ".tsv"))  # every value is a string
 
     def __iter__(self) -> Iterator[Row]:
+        for row in self.each():
+            if isinstance(row, BadValue):
+                raise row
+            yield row
+
+    def each(self) -> Iterator[Row | BadValue]:
+        """The rows, with the error in the place of one that cannot be read; still raises DataError."""
         if self.path.startswith("datasets:"):
             yield from self._dataset()
             return
@@ -68,12 +76,16 @@ class Rows:
         except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them
             raise DataError(f"cannot read {self.path}", got=error, do="restore the file") from None
 
-    def _json_lines(self) -> Iterator[Row]:
+    def _json_lines(self) -> Iterator[Row | BadValue]:
         with _opened(self.path) as file:
             for number, line in _lines(file):
-                text = self._utf8(line, number)
-                if text.strip():
-                    values = self._object(text, number)
+                try:
+                    text = self._utf8(line, number)
+                    values = self._object(text, number) if text.strip() else None
+                except BadValue as error:
+                    yield error
+                    continue
+                if values is not None:
                     self.columns.update(dict.fromkeys(values))
                     yield Row(number=number, values=values)
 
@@ -93,7 +105,7 @@ class Rows:
             raise self._bad("the line is not a JSON object", text.strip(), number, do)
         return values
 
-    def _cells(self) -> Iterator[Row]:
+    def _cells(self) -> Iterator[Row | BadValue]:
         csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
         # In TSV files a quote is a plain character, as the registered text/tab-separated-values says.
         tabs = self.path.lower().removesuffix(".gz").endswith(".tsv")
@@ -104,19 +116,23 @@ class Rows:
             header = next(records, None)
             if header is None:
                 return
+            if isinstance(header, BadValue):
+                raise header
             self._check_header(header)
             self.columns.update(dict.fromkeys(header))
             for number, record in enumerate(records, start=1):
-                yield Row(number=number, values=self._by_column(header, record, number))
+                yield record if isinstance(record, BadValue) else self._by_column(header, record, number)
 
-    def _records(self, reader: Iterator[list[str]]) -> Iterator[list[str]]:
-        """Records that are not blank; number 0 is the header."""
+    def _records(self, reader: Iterator[list[str]]) -> Iterator[list[str] | BadValue]:
+        """Records that are not blank, the error in the place of one that is not CSV; number 0 is the header."""
         number = 0
         while True:
             try:
                 record = next(reader, None)
             except csv.Error as error:
-                raise self._bad("the record is not CSV", error, number, "fix its quotes") from None
+                yield self._bad("the record is not CSV", error, number, "fix its quotes")
+                number += 1
+                continue
             if record is None:
                 return
             if record:
@@ -130,13 +146,15 @@ class Rows:
             what = f"the header of {self.path} {fault}"
             raise DataError(what, got=twice or header, do="fix the first line")
 
-    def _by_column(self, header: list[str], record: list[str], number: int) -> dict[str, object]:
+    def _by_column(self, header: list[str], record: list[str], number: int) -> Row | BadValue:
         if len(record) != len(header):
             do = "quote cells that hold the delimiter or a line end"
-            raise self._bad("the record has another number of cells than the header", len(record), number, do)
+            return self._bad(
+                "the record has another number of cells than the header", len(record), number, do
+            )
         if any(map(lone_surrogates, record)):
-            raise self._bad("the record is not UTF-8", record, number, "save the file as UTF-8")
-        return dict(zip(header, record, strict=True))
+            return self._bad("the record is not UTF-8", record, number, "save the file as UTF-8")
+        return Row(number=number, values=dict(zip(header, record, strict=True)))
 
     def _parquet(self) -> Iterator[Row]:
         try:

@@ -11,6 +11,7 @@ Nothing is downloaded and nothing needs a network. torch is imported inside func
 from polyhead.testing.backends import BATCHES, stable_rows, yield_backend_checks
 from polyhead.testing.check import Check
 from polyhead.testing.conditioned import tiny_conditioned
+from polyhead.testing.deterministic import yield_deterministic_checks
 from polyhead.testing.strategies import yield_strategy_checks
 from polyhead.testing.tiny import (
     CODECS,
@@ -43,5 +44,6 @@ __all__ = [
     "tiny_tokenizer",
     "tiny_trunk",
     "yield_backend_checks",
+    "yield_deterministic_checks",
     "yield_strategy_checks",
 ]

@@ -13,7 +13,7 @@ from polyhead.errors import PolyheadError
 from polyhead.plan import Layers, Path, Pool, Positions
 from polyhead.store.codec import encode
 from polyhead.testing.check import Check
-from polyhead.testing.conditioned import tiny_conditioned
+from polyhead.testing.conditioned import tiny_conditioned, tiny_siblings
 from polyhead.testing.tiny import (
     CODECS,
     tiny_batch,
@@ -84,6 +84,18 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
             _assert_agree(make(trunk, tasks), ReferenceBackend(trunk, tasks), trunk, batch, tasks)
 
         yield Check(subject=subject, name=f"equals the reference, prompts and adapters, {name}", run=agrees)
+    alike = tiny_siblings(trunk)
+
+    def siblings_agree() -> None:
+        backend = make(trunk, alike)
+        _assert_agree(
+            backend, ReferenceBackend(trunk, alike), trunk, tiny_batch(trunk, BATCHES["ragged"]), alike
+        )
+        assert backend.layers_run == cost.layer_evaluations(plan.merge({n: t.path for n, t in alike.items()}))
+
+    yield Check(
+        subject=subject, name="equals the reference, tasks alike but for their arrays", run=siblings_agree
+    )
     for name, run in (
         ("gives the same bits twice", _assert_same_twice),
         ("does not depend on padding or order", _assert_rows_alone),
@@ -124,7 +136,7 @@ def _assert_agree(
     ours: Backend, yardstick: Backend, trunk: TrunkData, batch: TokenBatch, tasks: Mapping[str, LoadedTask]
 ) -> None:
     merged = plan.merge({name: task.path for name, task in tasks.items()})
-    found, wanted = ours.features(merged, batch), yardstick.features(merged, batch)
+    found, wanted = ours.run(merged, batch), yardstick.run(merged, batch)
     assert set(found) == set(wanted) == set(tasks)
     stable = {path.stored(): stable_rows(trunk, path, batch) for path in (t.path for t in tasks.values())}
     for name, task in tasks.items():
@@ -146,34 +158,33 @@ def _assert_agree(
             )
 
 
-def _outputs(backend: Backend, name: str, features: np.ndarray, task: LoadedTask) -> np.ndarray:
-    second = np.roll(features, 1, axis=0) if task.path.head.separate else None
-    return backend.outputs(name, features, second)
+def _outputs(backend: Backend, name: str, found: np.ndarray, task: LoadedTask) -> np.ndarray:
+    return backend.compared(name, found, np.roll(found, 1, axis=0)) if task.path.head.separate else found
 
 
 def _assert_same_twice(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     merged, batch = plan.merge({n: t.path for n, t in tasks.items()}), tiny_batch(trunk, BATCHES["ragged"])
     backend = make(trunk, tasks)
     first, second, other = (
-        backend.features(merged, batch),
-        backend.features(merged, batch),
+        backend.run(merged, batch),
+        backend.run(merged, batch),
         make(trunk, tasks),
     )
-    third = other.features(merged, batch)
+    third = other.run(merged, batch)
     for name in tasks:
         assert first[name].tobytes() == second[name].tobytes() == third[name].tobytes(), name
 
 
 def _assert_batch_unchanged(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     batch, again = tiny_batch(trunk, BATCHES["ragged"]), tiny_batch(trunk, BATCHES["ragged"])
-    make(trunk, tasks).features(plan.merge({n: t.path for n, t in tasks.items()}), batch)
+    make(trunk, tasks).run(plan.merge({n: t.path for n, t in tasks.items()}), batch)
     for field in ("ids", "mask", "segments", "words"):
         assert np.array_equal(getattr(batch, field), getattr(again, field)), field
 
 
 def _assert_layers_once(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     backend = make(trunk, tasks)
-    backend.features(plan.merge({n: t.path for n, t in tasks.items()}), tiny_batch(trunk, (5, 3)))
+    backend.run(plan.merge({n: t.path for n, t in tasks.items()}), tiny_batch(trunk, (5, 3)))
     assert len(tasks) > 10
     assert backend.layers_run == trunk.architecture.layers, backend.layers_run
 
@@ -183,7 +194,7 @@ def _assert_tapped_layers(make: MakeBackend, trunk: TrunkData, tasks: Mapping[st
     path = tiny_path(task, trunk, pool=Pool(positions="mean"), stop=1)
     low = LoadedTask(path=path, arrays=tiny_part(path, trunk.architecture, f"task:{task.name}"))
     backend = make(trunk, {task.name: low})
-    backend.features(plan.merge({task.name: path}), tiny_batch(trunk, (5, 3)))
+    backend.run(plan.merge({task.name: path}), tiny_batch(trunk, (5, 3)))
     assert backend.layers_run == 1, backend.layers_run
 
 
@@ -202,7 +213,7 @@ def _assert_conditioned_layers(make: MakeBackend, trunk: TrunkData, tasks: Mappi
         (cost.layer_evaluations(plan.merge({n: t.path for n, t in tasks.items()})), list(tasks)),
     ):
         before = backend.layers_run
-        backend.features(plan.merge({name: tasks[name].path for name in names}), batch)
+        backend.run(plan.merge({name: tasks[name].path for name in names}), batch)
         assert backend.layers_run - before == layers, f"{names}: {backend.layers_run - before}"
 
 
@@ -224,8 +235,8 @@ def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Lo
         branches[named.name] = LoadedTask(path=path, arrays=arrays)
     merged, batch = plan.merge({n: t.path for n, t in branches.items()}), tiny_batch(trunk, BATCHES["ragged"])
     ours, yardstick = make(trunk, branches), ReferenceBackend(trunk, branches)
-    wanted = yardstick.features(merged, batch)
-    for name, values in ours.features(merged, batch).items():
+    wanted = yardstick.run(merged, batch)
+    for name, values in ours.run(merged, batch).items():
         seen = batch.words >= 0 if branches[name].path.pool.positions == "tokens" else slice(None)
         worst = float(np.abs(values - wanted[name])[seen].max())
         assert worst <= max(ours.tolerance, 1e-5), f"{name}: differs by {worst}"
@@ -235,7 +246,7 @@ def _assert_branches(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Lo
 def _assert_rows_alone(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     merged, backend = plan.merge({n: t.path for n, t in tasks.items()}), make(trunk, tasks)
     batch = tiny_batch(trunk, BATCHES["ragged"])
-    whole = backend.features(merged, batch)
+    whole = backend.run(merged, batch)
     for row, size in enumerate(BATCHES["ragged"]):
         alone = TokenBatch(
             ids=batch.ids[row : row + 1, :size],
@@ -244,7 +255,7 @@ def _assert_rows_alone(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, 
             words=batch.words[row : row + 1],
         )
         kept = {name: stable_rows(trunk, tasks[name].path, alone).all() for name in tasks}
-        for name, values in backend.features(merged, alone).items():
+        for name, values in backend.run(merged, alone).items():
             worst = float(np.abs(values[0] - whole[name][row]).max()) if kept[name] else 0.0
             assert worst <= max(backend.tolerance, 1e-5), f"{name}, row {row}: differs by {worst}"
 
@@ -253,7 +264,7 @@ def _assert_empty(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Loade
     nothing = np.zeros((0, 1), np.int64)
     batch = TokenBatch(ids=nothing, mask=nothing.astype(bool), segments=nothing, words=nothing)
     for name, values in (
-        make(trunk, tasks).features(plan.merge({n: t.path for n, t in tasks.items()}), batch).items()
+        make(trunk, tasks).run(plan.merge({n: t.path for n, t in tasks.items()}), batch).items()
     ):
         assert len(values) == 0, name
 
@@ -264,7 +275,7 @@ def _assert_refuses(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, Loa
     assert isinstance(layers, Layers)
     strange = Path(nodes=(embed, msgspec.structs.replace(layers, weights="family:unknown"), *rest))
     try:
-        make(trunk, tasks).features(plan.merge({name: strange}), tiny_batch(trunk, (3,)))
+        make(trunk, tasks).run(plan.merge({name: strange}), tiny_batch(trunk, (3,)))
     except PolyheadError as error:
         assert "layers" in str(error).lower(), error
     else:
@@ -276,7 +287,7 @@ def _assert_refuses_depth(make: MakeBackend, trunk: TrunkData, tasks: Mapping[st
     path = tiny_path(task, trunk, pool=Pool(layers="mean", of=2, positions="mean"), stop=1)
     low = LoadedTask(path=path, arrays=tiny_part(path, trunk.architecture, f"task:{task.name}"))
     try:
-        make(trunk, {task.name: low}).features(plan.merge({task.name: path}), tiny_batch(trunk, (3,)))
+        make(trunk, {task.name: low}).run(plan.merge({task.name: path}), tiny_batch(trunk, (3,)))
     except PolyheadError as error:
         assert "more layers" in str(error), error
     else:

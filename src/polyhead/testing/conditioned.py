@@ -95,6 +95,22 @@ def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
     return tiny_owned(paths, trunk.architecture)
 
 
+def tiny_siblings(trunk: TrunkData, *, of: int = 2) -> dict[str, LoadedTask]:
+    """So many tasks of each of several forms, which differ in their arrays alone: backends may run them at once."""
+    depth, paths = trunk.architecture.layers, dict[str, Path]()
+    for number in range(of):
+        for form in ("attention-ends", "low-rank-serial", "scale", "bottleneck", "prefix", "lora-everywhere"):
+            name = f"{form}-{number}"
+            paths[name] = delta_path(trunk, name, *[tiny_deltas(f"task:{name}")[form]] * depth)
+        paths[f"upper-{number}"] = delta_path(
+            trunk, f"upper-{number}", None, tiny_deltas(f"task:upper-{number}")["feed-forward"]
+        )
+        paths[f"top-{number}"] = on_top_path(trunk, f"top-{number}", Layers(start=depth, stop=depth + 1))
+        prompt = Prompt(part=f"task:apart-{number}", rows=1 + number)
+        paths[f"apart-{number}"] = prompted_path(trunk, f"apart-{number}", [prompt], isolated=True)
+    return tiny_owned(paths, trunk.architecture)
+
+
 def _path(
     trunk: TrunkData,
     name: str,

@@ -309,7 +309,8 @@ def _group(strategy: Strategy, trunk: TrunkData, names: Sequence[str]) -> dict[s
 def _assert_independent(strategy: Strategy) -> None:
     trunk = tiny_trunk()
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk)))
+        bundle = tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk))
+        session = Session(bundle, precision="float32")
         whole = outputs_by_task(session)
         turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
         for name, rows in whole.items():

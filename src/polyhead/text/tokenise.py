@@ -7,13 +7,19 @@ longest row (`text.batch`) and the limit is the trunk's.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
 
+import msgspec
 import numpy as np
 import tokenizers
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, WeightsMismatch
+from polyhead.text.encodings import Encodings, joined, starts_of
+from polyhead.text.template import Template, find_template
 from polyhead.trunk_data import TextSettings
 
 Input = tuple[str] | tuple[str, str]
@@ -72,28 +78,6 @@ def repair(text: str) -> str:
     return text if text.isascii() else _LONE.sub("\ufffd", text)
 
 
-class _Tokens(Value, eq=False):
-    """The tokens of one text, without special tokens."""
-
-    ids: np.ndarray
-    offsets: np.ndarray
-
-    def part(self, start: int, stop: int) -> _Tokens:
-        return _Tokens(ids=self.ids[start:stop], offsets=self.offsets[start:stop])
-
-
-class _Template(Value, eq=False):
-    """The special tokens around the texts, found by encoding a probe: pieces before, between and after."""
-
-    ids: tuple[np.ndarray, ...]
-    segments: tuple[np.ndarray, ...]
-    text_segments: tuple[int, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(len(piece) for piece in self.ids)
-
-
 class Tokeniser:
     """Encodes inputs with a `tokenizers` JSON file.
 
@@ -107,7 +91,7 @@ class Tokeniser:
         self.pad_id = _pad_id(self._tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._templates: dict[int, _Template] = {}
+        self._templates: dict[int, Template] = {}
 
     @property
     def vocabulary(self) -> int:
@@ -116,48 +100,66 @@ class Tokeniser:
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Every input in order; with `windows`, several entries for one that is longer than a window."""
-        return [
-            encoded
-            for start, stop in _chunks(inputs)
-            for encoded in self._chunk(inputs, start, stop, windows)
-        ]
+        found: dict[int, list[Encoded]] = {row: [] for row in range(len(inputs))}
+        for texts in sorted({len(given) for given in inputs}):
+            rows = np.array([row for row, given in enumerate(inputs) if len(given) == texts], np.int64)
+            alike = [inputs[row] for row in rows]
+            for start, stop in _chunks(alike):
+                made = self._chunk(alike[start:stop], rows[start:stop], windows, offsets=True)
+                for entry, row in enumerate(made.row.tolist()):
+                    found[row].append(encoded_at(made, entry))
+        return [one for row in found.values() for one in row]
+
+    def encodings(
+        self, inputs: Sequence[Input], *, windows: Windows | None = None, offsets: bool = False
+    ) -> Encodings:
+        """The same in flat arrays, of inputs that are all single texts or all pairs; `offsets` only where asked for."""
+        rows = np.arange(len(inputs))
+        spans = _chunks(inputs) if inputs else [(0, 0)]
+        return joined([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
 
     def _chunk(
-        self, inputs: Sequence[Input], start: int, stop: int, windows: Windows | None
-    ) -> Iterator[Encoded]:
-        limit = None if windows else self.max_tokens
-        texts = [text for given in inputs[start:stop] for text in given]
-        found = self._tokenizer.encode_batch([repair(text) for text in texts], add_special_tokens=False)
-        position = 0
-        for row in range(start, stop):
-            size = len(inputs[row])
-            several = found[position : position + size]
-            repaired = sum(lone_surrogates(text) for text in texts[position : position + size])
-            tokens = [_tokens(encoding, limit) for encoding in several]
-            lengths = [len(encoding) for encoding in several]
-            position += size
-            yield from self._row(row, tokens, lengths, repaired, windows)
-
-    def _row(
-        self, row: int, tokens: list[_Tokens], lengths: list[int], repaired: int, windows: Windows | None
-    ) -> Iterator[Encoded]:
-        template = self._template(len(tokens))
+        self, inputs: Sequence[Input], rows: np.ndarray, windows: Windows | None, *, offsets: bool
+    ) -> Encodings:
+        size = len(inputs[0]) if inputs else 1
+        template = self._template(size)
         room = self._room(template, windows)
-        if windows is None or sum(lengths) <= room:
-            kept = longest_first(lengths, room)
-            pieces = [part.part(0, size) for part, size in zip(tokens, kept, strict=True)]
-            yield _assembled(
-                template, pieces, row=row, window=0, cut=sum(lengths) - sum(kept), repaired=repaired
-            )
-            return
-        windowed = list(_window_spans(lengths, room, windows.stride))
-        cut = sum(lengths) - sum(stop for _, stop in windowed[-1])
-        for index, spans in enumerate(windowed):
-            pieces = [part.part(*span) for part, span in zip(tokens, spans, strict=True)]
-            facts = {"cut": cut, "repaired": repaired} if index == 0 else {"cut": 0, "repaired": 0}
-            yield _assembled(template, pieces, row=row, window=index, **facts)
+        texts, repaired = _repaired([text for given in inputs for text in given])
+        found = self._encoded(texts, offsets=offsets)
+        lengths = np.fromiter(map(len, found), np.int64, len(found)).reshape(-1, size)
+        total = lengths.sum(axis=1)
+        read = _read(lengths, total, room, windows)
+        sizes = read.stops - read.starts
+        segments = template.repeated(template.segments, template.text_segments, sizes)
+        several = repaired if size == 1 else repaired.reshape(-1, size).sum(axis=1)
+        facts = {"cut": read.cut, "beyond": np.maximum(0, total - room), "repaired": several}
+        if len(read.row) > len(lengths):
+            facts = {name: np.where(read.window == 0, fact[read.row], 0) for name, fact in facts.items()}
+        made = Encodings(
+            row=rows[read.row],
+            window=read.window,
+            starts=starts_of(sizes.sum(axis=1) + template.size),
+            ids=_flat((one.ids for one in found), read, template.ids),
+            segments=segments.astype(np.int32),
+            texts=size,
+            **facts,
+        )
+        if not offsets:
+            return made
+        special = [[0] * len(piece) for piece in template.ids]
+        sequence = template.repeated([[-1] * len(piece) for piece in special], range(size), sizes)
+        pairs = _flat_pairs((one.offsets for one in found), read, special)
+        return msgspec.structs.replace(made, offsets=pairs, sequence=sequence.astype(np.int8))
 
-    def _room(self, template: _Template, windows: Windows | None) -> int:
+    def _encoded(self, texts: list[str], *, offsets: bool) -> list[tokenizers.Encoding]:
+        """The library's answers. Several texts are spread over the processor by it; it leaves that after a fork."""
+        if len(texts) == 1:
+            return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
+        encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
+        found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+        return found
+
+    def _room(self, template: Template, windows: Windows | None) -> int:
         """Tokens left for the texts."""
         size = windows.size if windows else self.max_tokens
         least = template.size + (windows.stride if windows else 0) + len(template.text_segments)
@@ -170,9 +172,9 @@ class Tokeniser:
             )
         return size - template.size
 
-    def _template(self, texts: int) -> _Template:
+    def _template(self, texts: int) -> Template:
         if texts not in self._templates:
-            self._templates[texts] = _find_template(self._tokenizer, texts)
+            self._templates[texts] = find_template(self._tokenizer, texts)
         return self._templates[texts]
 
 
@@ -210,31 +212,85 @@ def _window_spans(lengths: list[int], room: int, stride: int) -> Iterator[list[t
         start += size - stride
 
 
-def _assembled(
-    template: _Template, texts: list[_Tokens], *, row: int, window: int, cut: int, repaired: int
-) -> Encoded:
-    ids, segments, offsets, sequence = [], [], [], []
-    for index, (piece, piece_segments) in enumerate(zip(template.ids, template.segments, strict=True)):
-        ids.append(piece)
-        segments.append(piece_segments)
-        offsets.append(np.zeros((len(piece), 2), np.int32))
-        sequence.append(np.full(len(piece), -1, np.int8))
-        if index < len(texts):
-            text = texts[index]
-            ids.append(text.ids)
-            segments.append(np.full(len(text.ids), template.text_segments[index], np.int32))
-            offsets.append(text.offsets)
-            sequence.append(np.full(len(text.ids), index, np.int8))
+class _Read(Value, eq=False):
+    """Which tokens of each text an entry holds."""
+
+    row: np.ndarray  # int64 (entries,)
+    window: np.ndarray  # int64 (entries,)
+    starts: np.ndarray  # int64 (entries, texts)
+    stops: np.ndarray  # int64 (entries, texts)
+    cut: np.ndarray  # int64 (inputs,): tokens that no entry holds
+
+
+def _read(lengths: np.ndarray, total: np.ndarray, room: int, windows: Windows | None) -> _Read:
+    """What is read of inputs with so many tokens in each text, (inputs, texts), and in all, (inputs,)."""
+    rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
+    whole = _Read(row=rows, window=nothing, starts=zeros, stops=lengths, cut=nothing)
+    long = [row for row, size in enumerate(total.tolist()) if size > room]
+    if not long:
+        return whole
+    if windows is None:
+        kept = lengths.copy()
+        for row in long:
+            kept[row] = longest_first(lengths[row].tolist(), room)
+        return msgspec.structs.replace(whole, stops=kept, cut=total - kept.sum(axis=1))
+    counts, cut = nothing + 1, nothing.copy()
+    several = {
+        row: np.array(list(_window_spans(lengths[row].tolist(), room, windows.stride))) for row in long
+    }
+    for row, spans in several.items():  # (windows, texts, 2)
+        counts[row], cut[row] = len(spans), total[row] - spans[-1, :, 1].sum()
+    rows, first = np.repeat(rows, counts), np.cumsum(counts) - counts
+    starts, stops = zeros[rows], lengths[rows]
+    for row, spans in several.items():
+        here = slice(first[row], first[row] + counts[row])
+        starts[here], stops[here] = spans[..., 0], spans[..., 1]
+    return _Read(row=rows, window=np.arange(len(rows)) - first[rows], starts=starts, stops=stops, cut=cut)
+
+
+def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]]) -> Iterator[list[Any]]:
+    """For each entry what its texts' tokens have, with what the special tokens have around it."""
+    last, own = -1, list[list[Any]]()
+    spans = zip(read.row.tolist(), read.starts.tolist(), read.stops.tolist(), strict=True)
+    for row, starts, stops in spans:
+        if row != last:
+            last, own = row, [next(texts) for _ in starts]
+        found = special[0]
+        for text, start, stop, after in zip(own, starts, stops, special[1:], strict=True):
+            found = found + text[start:stop] + after
+        yield found
+
+
+def _flat(texts: Iterator[list[int]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
+    flat = array("i")  # the fastest way from many lists to one array, twice as fast as numpy's own
+    for entry in _laid(texts, read, special):
+        flat.fromlist(entry)
+    return np.array(flat, np.int32)
+
+
+def _flat_pairs(
+    texts: Iterator[list[tuple[int, int]]], read: _Read, special: Sequence[list[int]]
+) -> np.ndarray:
+    flat = array("i")
+    for entry in _laid(texts, read, [[(one, one) for one in piece] for piece in special]):
+        flat.fromlist(list(chain.from_iterable(entry)))
+    return np.array(flat, np.int32).reshape(-1, 2)
+
+
+def encoded_at(encodings: Encodings, entry: int) -> Encoded:
+    """One entry, by itself; the encodings must have offsets."""
+    assert encodings.offsets is not None and encodings.sequence is not None
+    here = slice(encodings.starts[entry], encodings.starts[entry + 1])
     return Encoded(
-        row=row,
-        window=window,
-        ids=np.concatenate(ids),
-        segments=np.concatenate(segments),
-        offsets=np.concatenate(offsets),
-        sequence=np.concatenate(sequence),
-        cut=cut,
-        repaired=repaired,
-        texts=len(texts),
+        row=int(encodings.row[entry]),
+        window=int(encodings.window[entry]),
+        ids=encodings.ids[here],
+        segments=encodings.segments[here],
+        offsets=encodings.offsets[here],
+        sequence=encodings.sequence[here],
+        cut=int(encodings.cut[entry]),
+        repaired=int(encodings.repaired[entry]),
+        texts=encodings.texts,
     )
 
 
@@ -268,48 +324,10 @@ def _chunks(inputs: Sequence[Input]) -> Iterator[tuple[int, int]]:
         yield start, len(inputs)
 
 
-def _tokens(encoding: tokenizers.Encoding, limit: int | None) -> _Tokens:
-    return _Tokens(
-        ids=np.array(encoding.ids[:limit], np.int32),
-        offsets=np.array(encoding.offsets[:limit], np.int32).reshape(-1, 2),
-    )
-
-
-def _find_template(tokenizer: tokenizers.Tokenizer, texts: int) -> _Template:
-    probe = _probe(tokenizer)
-    plain = tokenizer.encode(probe, add_special_tokens=False)
-    whole = tokenizer.encode(probe, probe if texts == 2 else None)
-    runs: list[tuple[list[int], list[int]]] = [([], [])]
-    text_segments, index = [], 0
-    while index < len(whole.ids):
-        if whole.sequence_ids[index] is None:
-            runs[-1][0].append(whole.ids[index])
-            runs[-1][1].append(whole.type_ids[index])
-            index += 1
-            continue
-        text_segments.append(whole.type_ids[index])
-        order = (whole.sequence_ids[index], whole.ids[index : index + len(plain.ids)])
-        if order != (len(runs) - 1, plain.ids):
-            raise WeightsMismatch("the tokenizer places texts in an order of its own", got=whole.tokens)
-        runs.append(([], []))
-        index += len(plain.ids)
-    if len(text_segments) != texts:
-        raise WeightsMismatch(
-            "the tokenizer repeats or drops a text", got=whole.tokens, do="use another trunk"
-        )
-    return _Template(
-        ids=tuple(np.array(run[0], np.int32) for run in runs),
-        segments=tuple(np.array(run[1], np.int32) for run in runs),
-        text_segments=tuple(text_segments),
-    )
-
-
-def _probe(tokenizer: tokenizers.Tokenizer) -> str:
-    """A short text that has at least one token."""
-    candidates = ["a", "the", "0", ".", *sorted(tokenizer.get_vocab(with_added_tokens=False))[:1000]]
-    for text in candidates:
-        if len(tokenizer.encode(text, add_special_tokens=False)):
-            return text
-    raise WeightsMismatch(
-        "the tokenizer finds no token in any text", do="use the tokenizer that belongs to the trunk"
-    )
+def _repaired(texts: list[str]) -> tuple[list[str], np.ndarray]:
+    """The texts without lone surrogates, and how many each held."""
+    try:
+        "".join(texts).encode()  # hardly any text has one, and this finds it fastest
+    except UnicodeEncodeError:
+        return list(map(repair, texts)), np.array(list(map(lone_surrogates, texts)), np.int64)
+    return texts, np.zeros(len(texts), np.int64)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
+from itertools import chain, pairwise
 
 import numpy as np
 
-from polyhead.text.tokenise import Encoded
+from polyhead.config import Value
+from polyhead.text.encodings import Encodings, ranges, starts_of
+from polyhead.text.tokenise import Encoded, encoded_at
 
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -26,6 +30,19 @@ def places_of(text: str) -> np.ndarray:
 def words_in(texts: Sequence[str]) -> np.ndarray:
     """The words of a text; of a pair the places of its second text, where answers to the first may begin or end."""
     return words_of(texts[0]) if len(texts) == 1 else places_of(texts[-1])
+
+
+def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
+    """`words_in` of many inputs."""
+    flat, stops = array("i"), [0]
+    for texts in inputs:
+        spans = [found.span() for found in _WORD.finditer(texts[-1])]
+        if len(texts) > 1:
+            spans.insert(0, NOWHERE)
+        flat.fromlist(list(chain.from_iterable(spans)))
+        stops.append(stops[-1] + len(spans))
+    found = np.array(flat, np.int32).reshape(-1, 2)
+    return [found[start:stop] for start, stop in pairwise(stops)]
 
 
 def joined(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
@@ -79,6 +96,79 @@ class Search:
         which = np.union1d(self._nowhere, near)
         tokens = first_subtokens(encoded, self.words[which])
         return which[tokens >= 0], tokens[tokens >= 0]
+
+
+class Reads(Value, eq=False):
+    """The words of texts, and for each entry of encodings which of its text's words it reads, and where."""
+
+    words: np.ndarray  # int32 (words, 2): of one text after the other
+    text_starts: np.ndarray  # int64 (texts + 1,): where each text's words begin
+    places: np.ndarray  # int64 (read,): which of its text's words, in order, of one entry after the other
+    tokens: np.ndarray  # int64 (read,): the first sub-token of each, counted in its entry
+    starts: np.ndarray  # int64 (entries + 1,): where what each entry reads begins
+
+    def of(self, text: int) -> np.ndarray:
+        """The words of one text, (words, 2)."""
+        return self.words[self.text_starts[text] : self.text_starts[text + 1]]
+
+
+def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> Reads:
+    """The words of each input that its entries read, found in all of them at once; needs offsets."""
+    sizes = np.fromiter(map(len, words), np.int64, len(words))
+    text_starts = starts_of(sizes)
+    flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
+    windows = np.bincount(encodings.row, minlength=len(words))
+    alone = np.flatnonzero(windows[encodings.row] == 1)
+    found = [_found(encodings, alone, flat, text_starts)]
+    for row in np.flatnonzero(windows > 1).tolist():
+        search = Search(words[row])  # each window costs what it reads, not the whole text
+        first = int(np.searchsorted(encodings.row, row))
+        for entry in range(first, first + int(windows[row])):
+            which, there = search.read_in(encoded_at(encodings, entry))
+            found.append((np.full(len(which), entry), which, there))
+    owner, places, tokens = (np.concatenate(several) for several in zip(*found, strict=True))
+    order = np.argsort(owner, kind="stable")
+    counts = np.bincount(owner, minlength=len(encodings.row))
+    return Reads(
+        words=flat,
+        text_starts=text_starts,
+        places=places[order],
+        tokens=tokens[order],
+        starts=starts_of(counts),
+    )
+
+
+def _found(
+    encodings: Encodings, entries: np.ndarray, words: np.ndarray, text_starts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`first_subtokens` of many entries: of every word that is read the entry, its place in the text, its token.
+
+    Characters are counted through all entries, each with a stretch of its own, so that one search finds all.
+    """
+    assert encodings.offsets is not None and encodings.sequence is not None
+    token_sizes = encodings.lengths[entries]
+    at = encodings.tokens_of(entries)
+    own = np.repeat(np.arange(len(entries)), token_sizes)  # each token's entry
+    offsets = encodings.offsets[at].astype(np.int64)
+    real = (encodings.sequence[at] == encodings.texts - 1) & (offsets[:, 1] > offsets[:, 0])
+    at, own, offsets = at[real], own[real], offsets[real]
+    rows = encodings.row[entries]
+    sizes = text_starts[rows + 1] - text_starts[rows]
+    asked = np.repeat(np.arange(len(entries)), sizes)  # each word's entry
+    spans = words[ranges(text_starts[rows], sizes)].astype(np.int64)
+    both = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
+    stretch = int(both.max() - both.min()) + 2
+    first = np.searchsorted(offsets[:, 1] + own * stretch, spans[:, 0] + asked * stretch, side="right")
+    last = np.searchsorted(own, asked, side="right")
+    inside = np.minimum(first, max(0, len(own) - 1))
+    there = first < last
+    if len(own):
+        there &= offsets[inside, 0] < spans[:, 1]
+    nowhere = (spans == NOWHERE).all(axis=1)
+    token = np.where(nowhere, 0, at[inside] - encodings.starts[entries][asked] if len(own) else 0)
+    found = np.flatnonzero(there | nowhere)
+    places = np.arange(len(asked)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return entries[asked[found]], places[found], token[found]
 
 
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:

@@ -19,6 +19,8 @@ from torch import Tensor, distributed, nn
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, TrainError
+from polyhead.train.memory import keep_freed
+from polyhead.train.tables import Tables
 
 if TYPE_CHECKING:
     from polyhead.train.fit import Batch
@@ -136,6 +138,11 @@ class Devices:
         self.place = place or Place()
         self.module = module.to(self.place.device)
         self._loss = loss
+        keep_freed()
+        here = (
+            self.place.world == 1 and self.place.device == "cpu"
+        )  # elsewhere it is reduced, or costs little
+        self._tables = Tables(self.module if here else nn.Module())
 
     def learn(self, update: Sequence[tuple[str, Batch | None]]) -> Done:
         """Adds the mean of the micro-batches' gradients to those that parameters hold.
@@ -146,16 +153,17 @@ class Devices:
         own = [index for index, (_, batch) in enumerate(update) if batch is not None]
         lost, tokens = torch.zeros(len(update), dtype=torch.float64), 0
         values = []
-        for index in own:
-            task, batch = update[index]
-            assert batch is not None
-            tokens += batch.tokens
-            is_last = index == own[-1]
-            with self._passing(is_last):
-                value = self._computed(task, on(batch, self.place.device), tasks if is_last else ())
-                value = value / len(update)
-                (value * world).backward()  # type: ignore[no-untyped-call]  # processes' gradients are averaged
-            values.append(value.detach())
+        with self._tables.learning():
+            for index in own:
+                task, batch = update[index]
+                assert batch is not None
+                tokens += batch.tokens
+                is_last = index == own[-1]
+                with self._passing(is_last):
+                    value = self._computed(task, on(batch, self.place.device), tasks if is_last else ())
+                    value = value / len(update)
+                    (value * world).backward()  # type: ignore[no-untyped-call]  # processes' gradients are averaged
+                values.append(value.detach())
         lost[own] = torch.stack(values).double().cpu()
         if world > 1:
             both = torch.cat([lost, torch.tensor([tokens], dtype=torch.float64)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from polyhead.errors import MissingExtra
+from polyhead.progress import progress_line
 
 Say = Callable[[str], None]
 Listener = Callable[[str, Mapping[str, object]], None]
@@ -70,12 +71,10 @@ class Progress:
     def update(self, done: int, total: int, note: str = "") -> None:
         """Shows where the work stands."""
         seconds = time.monotonic() - self._started
-        rate = (done - self._before) / seconds if seconds > 0 else 0.0
-        left = (total - done) / rate if rate else 0.0
-        self._events._progress(
-            f"{self._label}: {done:,} of {total:,} {self._unit}, {rate:,.0f} a second, "
-            f"about {duration(left)} left{note and '  ' + note}"
+        line = progress_line(
+            self._label, done=done, total=total, unit=self._unit, seconds=seconds, before=self._before
         )
+        self._events._progress(line + (note and f"  {note}"))
 
     def finish(self) -> float:
         """Clears the line; gives the seconds that passed."""
@@ -195,16 +194,6 @@ def _numbers(prefix: str, facts: Mapping[str, object]) -> Iterator[tuple[str, fl
             yield from _numbers(f"{prefix}{name}/", fact)
         elif isinstance(fact, (int, float)):
             yield f"{prefix}{name}", float(fact)
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 05 s` or `1 h 02 min`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def _silent(text: str) -> None:

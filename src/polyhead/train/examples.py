@@ -10,6 +10,7 @@ from torch import Tensor
 
 from polyhead.errors import EmptyData
 from polyhead.model import TextBatch
+from polyhead.nn.states import States
 from polyhead.store.features import Features
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches
@@ -85,6 +86,7 @@ class TextExamples(LengthSorted):
         `windowed` is the task, where each window of a text is an example (`train.windows`); it needs `words`.
         """
         self._soft, self.options = soft, options_in(inputs)
+        self.kept: Callable[[np.ndarray], States] | None = None  # what is known of texts, by their indices
         windows = None if windowed is None else windows_of(tokeniser.max_tokens)
         self._encoded, self._targets = tokeniser.encode(read_alone(inputs), windows=windows), targets
         self._pad_id = tokeniser.pad_id
@@ -100,6 +102,11 @@ class TextExamples(LengthSorted):
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
         return None if self._words is None else self._words[member] < 0
+
+    @property
+    def tokens(self) -> int:
+        """Of all texts together."""
+        return sum(len(one.ids) for one in self._encoded)
 
     def batch(self, members: np.ndarray) -> Batch:
         """These texts as ids, padded to the longest of them."""
@@ -117,6 +124,7 @@ class TextExamples(LengthSorted):
             mask=torch.from_numpy(piece.mask[order]),
             segments=torch.from_numpy(piece.segments[order]),
             words=words,
+            states=None if self.kept is None else self.kept(members if self.options is None else rows),
         )
         targets = batch_targets(self._targets, members, self.unread, self.options)
         soft = None if self._soft is None else soft_targets([self._soft[i] for i in members], self.options)

@@ -100,7 +100,7 @@ def import_folders(
     what = f"the import into {out} cannot be proven"
     with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
         trial = _trial(place, trunk, models, paths, texts, told)
-        session = Session(trial, precision="float32")
+        session = Session(trial, backend="torch", precision="float32")
         proofs = {
             model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=told)
             for model in models

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -25,6 +25,7 @@ from polyhead.train.events import Events, Meter
 from polyhead.train.examples import TextExamples, outputs_of, tell_unread
 from polyhead.train.fit import EPSILON, Batch, Curriculum, Fitted, stream
 from polyhead.train.joint_paths import with_trunk
+from polyhead.train.kept import keep_texts
 from polyhead.train.prepare import Prepared, Split
 from polyhead.train.sampling import Mixture
 from polyhead.train.smooth import normalise_heads, settle_heads
@@ -186,6 +187,9 @@ class JointCourse:
 
             start_parts(self, checkpoint=self._checkpoint)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
+        if self.frozen and self.recipe.smoothing is None and _are_isolated(self.prepared.values()):
+            read = [*self.examples.values(), *(examples for _, examples in self._validation.values())]
+            keep_texts(self.module, read, self.events)
         self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
         curriculum = Curriculum(
             devices,
@@ -262,6 +266,11 @@ def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -
             got=f"parallel 'fsdp', tasks {inside}",
             do="set recipe.parallel = 'ddp'",
         )
+
+
+def _are_isolated(prepared: Iterable[Prepared]) -> bool:
+    """Whether no text that these tasks read sees a prompt or an adapter."""
+    return all(isinstance(p.strategy, Prompted) and p.strategy.isolated for p in prepared)
 
 
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:

@@ -23,13 +23,14 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.files import held, sync_folder
 from polyhead.plan import merge
+from polyhead.progress import duration
 from polyhead.project import Project, Training
 from polyhead.recipe import Joint
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.card import card_of
 from polyhead.train.devices import Place, from_first, joined
-from polyhead.train.events import Events, duration
+from polyhead.train.events import Events
 from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse, Learned
 from polyhead.train.joint_paths import joint_paths, with_owner
@@ -148,10 +149,11 @@ def joint_training(prepared: Sequence[Prepared]) -> Training:
 def _outlook(prepared: Sequence[Prepared], course: JointCourse) -> list[str]:
     """What is going to be done, by whom."""
     paths = {name: [path] for name, path in course.paths.items()}
-    lines = outlook(prepared, paths, course.data.architecture, kept=())
+    in_a_pass = batches_in_a_pass(course)
+    lines = outlook(prepared, paths, course.data.architecture, kept=(), in_a_pass=in_a_pass)
     place, parallel = course.place, course.recipe.parallel
     by = [f"{place.world} processes ({parallel}), the first on {place.device}"] if place.world > 1 else []
-    return [*lines, *course.mixture.lines(batches_in_a_pass(course)), *by]
+    return [*lines, *course.mixture.lines(in_a_pass), *by]
 
 
 def batches_in_a_pass(course: JointCourse) -> dict[str, int]:
@@ -337,7 +339,7 @@ def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:
 
 def _scores(root: FilePath, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
     """Every task's metrics on whole splits, as the bundle answers."""
-    session, found = Session(root), dict[str, dict[str, dict[str, float]]]()
+    session, found = Session(root, backend="torch"), dict[str, dict[str, dict[str, float]]]()
     for p in prepared:
         kind, found[p.task.name] = kind_of(p.task), {}
         for split in p.splits[1:]:

@@ -6,15 +6,13 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.format import BUNDLE, TRUNK
+from polyhead.bundle.format import BUNDLE, LINEAGE, TRUNK
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value, from_json, to_json
 from polyhead.files import replace_file
 from polyhead.nn.load import load_trunk
 from polyhead.project import Project
 from polyhead.trunk_data import TrunkData
-
-LINEAGE = "lineage.json"  # in a bundle's trunk folder
 
 
 class Lineage(Value):

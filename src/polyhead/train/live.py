@@ -11,7 +11,7 @@ import torch
 from polyhead.bundle.families import FamilyDraft
 from polyhead.plan import Path
 from polyhead.recipe import ONE_TASK
-from polyhead.strategy import InLayer, OnTop, Prompted
+from polyhead.strategy import Live
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
@@ -30,7 +30,7 @@ class LiveUnit(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_live(prepared: Prepared) -> bool:
     """Whether the task's strategy changes what the trunk's layers read or compute, so that no kept state serves."""
-    return isinstance(prepared.strategy, Prompted | InLayer | OnTop)
+    return isinstance(prepared.strategy, Live)
 
 
 def live_paths(prepared: Sequence[Prepared], data: TrunkData) -> dict[str, Path]:

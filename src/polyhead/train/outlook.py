@@ -6,50 +6,78 @@ from collections.abc import Mapping, Sequence
 
 from polyhead import cost
 from polyhead.architecture import Architecture
-from polyhead.plan import Path, merge
+from polyhead.bundle.owners import is_family
+from polyhead.plan import Path, Plan, merge, owners_of
 from polyhead.tasks.read import ReadReport
 from polyhead.train.prepare import Prepared
 from polyhead.train.units import units_of
+from polyhead.train.windows import reads_windows
 
 TOKENS = 32  # of one text, for the table's FLOPs
 
 
 def outlook(
-    todo: Sequence[Prepared], paths: Mapping[str, Sequence[Path]], shape: Architecture, *, kept: Sequence[str]
+    todo: Sequence[Prepared],
+    paths: Mapping[str, Sequence[Path]],
+    shape: Architecture,
+    *,
+    kept: Sequence[str],
+    in_a_pass: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """Lines of a table; skipped rows are named with their counts."""
+    """Lines of a table; skipped rows are named with their counts.
+
+    `in_a_pass` are the batches that one pass over each task's training data takes. Where they are not counted yet they
+    follow from the rows, and are the least of a task that is trained on windows.
+    """
     lines = []
     if kept:
         lines.append(f"trained already, unchanged: {', '.join(kept)}")
     if not todo:
         return [*lines, "nothing to train"]
     rows: list[Sequence[str]] = [
-        ("task", "kind", "train", "validation", "test", "steps/epoch", "epochs", "parameters", "MFLOP/text")
+        ("task", "kind", "train", "validation", "test", "batches/pass", "epochs", "parameters", "MFLOP/text")
     ]
     units = units_of({p.task.name: p.strategy for p in todo})
     plans = {name: merge({one: paths[one][-1] for one in unit}) for unit in units for name in unit}
     for p in todo:
         added = cost.added(plans[p.task.name], p.task.name, shape, tokens=TOKENS, folded=True)
         sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
-        steps = -(-len(p.train.examples.targets) // p.training.batch)
         rows.append(
             (
                 p.task.name,
                 p.task.kind,
                 *sizes,
-                str(steps),
+                _batches(p) if in_a_pass is None else str(in_a_pass[p.task.name]),
                 f"up to {p.training.epochs}",
                 f"{added.parameters:,}",
                 f"{added.flops / 1e6:.2f}",
             )
         )
     lines += table(rows)
+    for unit in units:
+        lines += _shared(plans[unit[0]], shape)
     lines += skipped(todo)
     everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
     lines.append(
         f"one pass of the trunk: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
         f"MFLOP for all {len(todo)} tasks on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
     )
+    return lines
+
+
+def _batches(p: Prepared) -> str:
+    batches = -(-len(p.train.examples.targets) // p.training.batch)
+    return f"at least {batches}" if reads_windows(p.task) else str(batches)
+
+
+def _shared(plan: Plan, shape: Architecture) -> list[str]:
+    """A line for each family that several tasks read; what one alone reads is counted as its own."""
+    readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
+    lines = []
+    for one in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
+        several = [task for task, owners in readers.items() if one.owner in owners]
+        if is_family(one.owner) and len(several) > 1:
+            lines.append(f"{one.owner}, which {', '.join(several)} share: {one.parameters:,} parameters")
     return lines
 
 

@@ -18,6 +18,7 @@ from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.engine.isolation import certified
 from polyhead.errors import ConfigError, TrainError, WrongTrunk
 from polyhead.plan import Path, merge
+from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
 from polyhead.sharing.branch import private_layers
 from polyhead.strategy import Branch, Pooled
@@ -34,7 +35,7 @@ from polyhead.train.branch_task import (
 )
 from polyhead.train.card import card_of
 from polyhead.train.codecs import pooled_paths
-from polyhead.train.events import Events, duration
+from polyhead.train.events import Events
 from polyhead.train.extract import Extraction, Extractor
 from polyhead.train.lineage import load_any_trunk
 from polyhead.train.live import is_live, live_paths, train_unit

@@ -20,11 +20,12 @@ from polyhead.bundle.model_write import ModelDraft, add_model
 from polyhead.bundle.models import Models
 from polyhead.bundle.write import write_bundle
 from polyhead.nn.seq2seq import load_seq2seq
+from polyhead.progress import duration
 from polyhead.project import Project, TaskEntry, TrunkChoice
 from polyhead.seq2seq_data import Seq2SeqData, Summarizer
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.card import score_table
-from polyhead.train.events import Events, duration
+from polyhead.train.events import Events
 from polyhead.train.extract import Extraction
 from polyhead.train.lineage import load_any_trunk
 from polyhead.train.numerics import numerics, precision_of

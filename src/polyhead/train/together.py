@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.model import Model, TextBatch
+from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project import Training
@@ -89,6 +90,19 @@ class Together(nn.Module):
             value = self.model.stored(self.plans[task], batch, noise=noise, learns=learns)[task]
         outputs: Tensor = self.model.parts[task](value.values, value.mask)
         return outputs
+
+    @torch.no_grad()
+    def keys(self, batch: TextBatch) -> States:
+        """All that isolated prompts read of texts, of a batch on the processor."""
+        texts = on(batch, str(self.model.trunk.embeddings.word.weight.device))
+        with torch.autocast(texts.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
+            return self.model.trunk.keys(texts.ids, texts.mask, segments=texts.segments)
+
+    @property
+    def key_bytes(self) -> int:
+        """Bytes of a token's keys and values in all layers."""
+        shape = self.model.trunk.architecture
+        return 2 * shape.layers * shape.width * (2 if self._bfloat16 else 4)
 
     def learned_by(self, task: str) -> list[nn.Module]:
         """Modules beside the trunk that a step of this task trains."""

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib.util
+import platform
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from polyhead.engine.backends.base import Backend, LoadedTask
+from polyhead.engine.graph.ops import Runtime
+from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError, MissingExtra
 from polyhead.trunk_data import TrunkData
 
-BackendName = Literal["torch", "reference"]
-BACKENDS: tuple[BackendName, ...] = ("torch", "reference")
+BackendName = Literal["torch", "openvino", "onnxruntime", "reference"]
+BACKENDS: tuple[BackendName, ...] = ("torch", "openvino", "onnxruntime", "reference")
+PRECISIONS: Mapping[str, tuple[str, ...]] = {
+    "torch": ("float32", "bfloat16"),
+    "openvino": ("float32", "bfloat16", "int8"),
+    "onnxruntime": ("float32", "int8"),
+    "reference": ("float32",),
+}
+
+
+def default_backend() -> BackendName:
+    """What computes where nobody chose: the fastest that is installed."""
+    if is_installed("openvino") and platform.machine() in ("x86_64", "AMD64"):
+        return "openvino"
+    if is_installed("onnxruntime"):
+        return "onnxruntime"
+    return "torch" if is_installed("torch") else "reference"
 
 
 def open_backend(
-    name: str,
+    name: str | Runtime | None,
     trunk: TrunkData,
     tasks: Mapping[str, LoadedTask],
     *,
-    precision: str = "float32",
+    precision: str | None = "float32",
+    trained: str | None = None,
+    scales: Callable[[str], Scales] | None = None,
     deterministic: bool = False,
 ) -> Backend:
-    """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only."""
+    """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only.
+
+    `name` may be a runtime that is ready made; None is `default_backend`. The `precision` None is the one that the tasks
+    were `trained` with, if it is known and this machine has it, or else the backend's own. `scales` gives those
+    of int8 for a backend.
+    """
+    name = default_backend() if name is None else name
+    if not isinstance(name, str):
+        from polyhead.engine.backends.graph import GraphBackend
+
+        return GraphBackend(name, trunk, tasks, deterministic=deterministic)
+    _check(name, precision)
     if name == "reference":
         from polyhead.engine.backends.reference import ReferenceBackend
 
@@ -36,5 +68,42 @@ def open_backend(
                 "the torch backend",
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
-        return TorchBackend(trunk, tasks, precision=precision, deterministic=deterministic)
-    raise BackendError(f"there is no backend '{name}'", allowed=BACKENDS, do="choose one of these")
+        chosen = precision or trained or "float32"
+        return TorchBackend(trunk, tasks, precision=chosen, deterministic=deterministic)
+    from polyhead.engine.backends.graph import GraphBackend
+
+    chosen = precision or ("float32" if trained == "float32" else None)
+    found = scales(name) if chosen == "int8" and scales is not None else None
+    runtime = open_runtime(name, precision=chosen, scales=found)
+    return GraphBackend(runtime, trunk, tasks, deterministic=deterministic)
+
+
+def open_runtime(name: str, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
+    """A library that compiles graphs; None is its own precision, `scales` are those of int8."""
+    if name == "openvino":
+        try:
+            from polyhead.engine.backends.openvino import OpenVINORuntime
+        except ImportError:
+            raise MissingExtra("openvino", "openvino", "the openvino backend") from None
+        return OpenVINORuntime(precision=precision, scales=scales)
+    try:
+        from polyhead.engine.backends.onnx import OnnxRuntime
+    except ImportError:
+        raise MissingExtra("onnxruntime", "onnx", "the onnxruntime backend") from None
+    return OnnxRuntime(precision=precision, scales=scales)
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def _check(name: str, precision: str | None) -> None:
+    if name not in BACKENDS:
+        raise BackendError(f"there is no backend '{name}'", allowed=BACKENDS, do="choose one of these")
+    if precision is not None and precision not in PRECISIONS[name]:
+        raise BackendError(
+            f"the {name} backend cannot run the trunk in {precision}",
+            allowed=PRECISIONS[name],
+            do="choose one of these, or another backend",
+        )

@@ -1,9 +1,9 @@
-"""What a backend is: it turns a batch of token ids into each task's features, and features into outputs."""
+"""What a backend is: it turns a batch of token ids into each task's outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -29,19 +29,65 @@ class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
     words: np.ndarray  # (rows, words) int64
 
 
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What became known at one point of a run: each task of the plan stands in one stage, once."""
+
+    outputs: dict[str, np.ndarray]  # as `Backend.run` gives them
+    failed: dict[str, Exception]  # tasks whose own layers, pooler or head failed, and why
+    layers_left: int  # of the run, not evaluated yet
+
+
 class Backend(Protocol):
-    """Five members; a backend keeps no state between calls but what it loaded and what it counted."""
+    """Six members; a backend keeps no state between calls but what it loaded and what it counted."""
 
     name: str
     precision: str
     tolerance: float  # largest absolute difference of outputs from the reference backend at float32 weights
+    packs: bool  # reads no padding, so that a batch costs its tokens
 
     @property
     def layers_run(self) -> int:
         """Layers evaluated so far, one a batch and layer, as `cost.layer_evaluations` counts them for the plan."""
 
-    def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        """Every task's features: (rows, width), or (rows, words, width) for a path that reads words."""
+    def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
+        """Every task's outputs (rows, labels), or (rows, words, labels) for a path that reads words.
 
-    def outputs(self, task: str, features: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
-        """The task's outputs for its features; `second` is the other text of pairs read separately."""
+        Of a task over pairs read separately it is the features of this text, (rows, width), for `compared`.
+        """
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """The same outputs as soon as each is known, those that need the fewest layers first.
+
+        What fails for one task is given in its place and stops no other; what fails for all is raised. Some backends
+        know all at once: one stage. Layers which only tasks that are not yet given need are not run until asked for.
+        """
+
+    def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Outputs (rows, labels) of a task over pairs read separately, from the features of both texts."""
+
+
+@runtime_checkable
+class LiveBackend(Backend, Protocol):
+    """A backend whose tasks change while it runs: calls in other threads see the tasks before, or those after.
+
+    What cannot be loaded raises, and leaves everything as it was.
+    """
+
+    def attach(self, name: str, task: LoadedTask) -> None:
+        """Loads one more task, or another in the place of one of this name."""
+
+    def detach(self, name: str) -> None:
+        """Forgets a task and what only it needs."""
+
+    def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
+        """Loads these tasks and no others; what they have in common with those before stays as it is."""
+
+
+def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:
+    """The outputs of all stages; raises what failed."""
+    found: dict[str, np.ndarray] = {}
+    for stage in stages:
+        for error in stage.failed.values():
+            raise error
+        found |= stage.outputs
+    return found

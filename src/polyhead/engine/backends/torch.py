@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 import numpy as np
 import torch
 from torch import nn
 
-from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.backends.base import LoadedTask, Stage, TokenBatch, whole
 from polyhead.errors import BackendError
-from polyhead.model import Model, TextBatch
+from polyhead.model import Model, Pooled, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
@@ -28,6 +28,7 @@ class TorchBackend:
     """
 
     name = "torch"
+    packs = False
 
     def __init__(
         self,
@@ -40,32 +41,75 @@ class TorchBackend:
         self.precision = precision
         self._guard = equal_bits if deterministic else nullcontext
         self.tolerance = 1e-4 if precision == "float32" else 0.5
-        dtype = getattr(torch, precision)
-        families = make_families({name: task.path for name, task in tasks.items()}, trunk.architecture)
-        for owner, family in families.items():
-            _fill(family, owner, _shared_arrays(owner, tasks))
-            family.lower(dtype)
-        parts = {}
-        for name, task in tasks.items():
-            parts[name] = make_part(task.path, trunk.architecture, families=families)
-            _fill(parts[name], task.path.head.part, task.arrays)
-            parts[name].lower(dtype)
-        self._model = Model(
-            Trunk.from_data(trunk, dtype=dtype),
-            parts,
-            families,
-            stacked=not deterministic,
-        )
-        self._model.eval().requires_grad_(False)
+        self._trunk, self._shape = Trunk.from_data(trunk, dtype=getattr(torch, precision)), trunk.architecture
+        self._stacked = not deterministic
+        self._model = self._made(tasks)
 
     @property
     def layers_run(self) -> int:
         """Layers evaluated so far."""
         return self._model.layers_run
 
-    @torch.inference_mode()
+    def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
+        """One run of the plan, then each task's own pooler and head."""
+        return whole(self.stages(plan, batch))
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """One stage: all layers have run when it comes."""
+        model, outputs, failed = self._model, dict[str, np.ndarray](), dict[str, Exception]()
+        for task, value in self._stored(model, plan, batch).items():
+            try:
+                features = self._features(model, task, value)
+                outputs[task] = (
+                    features if model.parts[task].separate else self._headed(model, task, features)
+                )
+            except Exception as error:  # of this task's own pooler or head
+                failed[task] = error
+        yield Stage(outputs=outputs, failed=failed, layers_left=0)
+
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        """One run of the plan, then each task's own pooler."""
+        """What each task's head reads: (rows, width), or (rows, words, width)."""
+        model = self._model
+        stored = self._stored(model, plan, batch)
+        return {task: self._features(model, task, value) for task, value in stored.items()}
+
+    def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """The task's head on the features of both texts."""
+        both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
+        return self._headed(self._model, task, both)
+
+    def attach(self, name: str, task: LoadedTask) -> None:
+        """Loads one more task, or another in the place of one of this name."""
+        self.replace({**self._tasks, name: task})
+
+    def detach(self, name: str) -> None:
+        """Forgets a task."""
+        self.replace({other: task for other, task in self._tasks.items() if other != name})
+
+    def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
+        """Loads these tasks and no others beside the same trunk."""
+        made = self._made(tasks)
+        made.layers_run = self._model.layers_run
+        self._model = made
+
+    def _made(self, tasks: Mapping[str, LoadedTask]) -> Model:
+        dtype = getattr(torch, self.precision)
+        families = make_families({name: task.path for name, task in tasks.items()}, self._shape)
+        for owner, family in families.items():
+            _fill(family, owner, _shared_arrays(owner, tasks))
+            family.lower(dtype)
+        parts = {}
+        for name, task in tasks.items():
+            parts[name] = make_part(task.path, self._shape, families=families)
+            _fill(parts[name], task.path.head.part, task.arrays)
+            parts[name].lower(dtype)
+        model = Model(self._trunk, parts, families, stacked=self._stacked)
+        model.eval().requires_grad_(False)
+        self._tasks = dict(tasks)
+        return model
+
+    @torch.inference_mode()
+    def _stored(self, model: Model, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
         tensors = TextBatch(
             ids=torch.from_numpy(batch.ids),
             mask=torch.from_numpy(batch.mask),
@@ -73,19 +117,18 @@ class TorchBackend:
             words=torch.from_numpy(batch.words),
         )
         with self._guard():
-            stored = self._model.stored(plan, tensors)
-            return {
-                task: self._model.parts[task].features(v.values, v.mask).numpy() for task, v in stored.items()
-            }
+            return model.stored(plan, tensors)
 
     @torch.inference_mode()
-    def outputs(self, task: str, features: np.ndarray, second: np.ndarray | None = None) -> np.ndarray:
-        """The task's head on its features."""
-        values = torch.from_numpy(features)
-        if second is not None:
-            values = compared(values, torch.from_numpy(second))
+    def _features(self, model: Model, task: str, value: Pooled) -> np.ndarray:
         with self._guard():
-            out: np.ndarray = self._model.parts[task].head(values).numpy()
+            out: np.ndarray = model.parts[task].features(value.values, value.mask).numpy()
+        return out
+
+    @torch.inference_mode()
+    def _headed(self, model: Model, task: str, features: np.ndarray) -> np.ndarray:
+        with self._guard():
+            out: np.ndarray = model.parts[task].head(torch.from_numpy(features)).numpy()
         return out
 
 

@@ -19,6 +19,7 @@ from polyhead import __version__
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
+from polyhead.engine.agreement import without_scores
 from polyhead.engine.backends import BackendName
 from polyhead.engine.isolation.certificate import AnswerChange, Answered
 from polyhead.engine.isolation.together import Asked, outputs_of
@@ -28,7 +29,6 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 
 SHOWN = 80  # characters of a probe's text that a certificate keeps
-SCORES = ("scores", "score", "ranked")  # of an answer: how sure it is, not what it says
 
 
 class Answering:
@@ -56,10 +56,7 @@ class Answering:
 
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
         """The task's decoded answers without their scores; None where it cannot read the probe."""
-        words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
-        session = self._session(precision_of(self.bundle.tasks[name]))
-        found = session.predict([probe.given for probe in probes], tasks=[name], words=words)
-        return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
+        return answers_of(self._session(precision_of(self.bundle.tasks[name])), name, probes)
 
     def probes(self, name: str) -> list[Probe]:
         """The task's pinned probes that it can be asked."""
@@ -94,6 +91,13 @@ class Answering:
         return self._sessions[precision]
 
 
+def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
+    """A session's answers of a task without their scores; None where it cannot read the probe."""
+    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
+    found = session.predict([probe.given for probe in probes], tasks=[name], words=words)
+    return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
+
+
 def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
     """How many probes the old and the new version of a task have, and those that they answer differently."""
     probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
@@ -126,13 +130,6 @@ def precision_of(record: TaskRecord) -> str:
     """The precision of the trunk that the task was trained on; float32 where nobody said."""
     found = record.trained_with.get("numerics")
     return str(found.get("precision", "float32")) if isinstance(found, dict) else "float32"
-
-
-def without_scores(answer: Any) -> Any:
-    """What the answer says, without how sure it is."""
-    if isinstance(answer, dict):
-        return {key: without_scores(value) for key, value in answer.items() if key not in SCORES}
-    return [without_scores(value) for value in answer] if isinstance(answer, list) else answer
 
 
 def shortened(texts: Sequence[str]) -> str:

@@ -5,12 +5,12 @@ In deterministic mode a row's bits do not depend on its batch mates, so they are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from polyhead.engine.rows import Reading, readings_of
+from polyhead.engine.rows import Readings, readings_of
 from polyhead.engine.session import Session
 from polyhead.plan import TRUNK, Embed
 from polyhead.tasks.kinds import kind_of
@@ -49,26 +49,35 @@ def _groups(session: Session, names: Mapping[str, object]) -> Iterator[list[str]
 
 
 def _outputs(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[str, list[np.ndarray]]:
-    readings: list[Reading] = []
-    rows: dict[tuple[str, int], int] = {}
+    readings: list[Readings] = []
+    rows: dict[str, list[int]] = {}
     start = 0
     for names in _read_alike(session, asked).values():
         inputs = list(dict.fromkeys(one for name in names for one in asked[name]))
-        place = {one: start + i for i, one in enumerate(inputs)}
-        wanted: dict[int, list[str]] = {}
+        place = {one: i for i, one in enumerate(inputs)}
+        wanted: dict[int, set[str]] = {}
         for name in names:
-            for index, one in enumerate(asked[name]):
-                rows[name, index] = place[one]
-                wanted.setdefault(place[one], []).append(name)
+            rows[name] = [start + place[one] for one in asked[name]]
+            for one in asked[name]:
+                wanted.setdefault(place[one], set()).add(name)
         tasks = {name: session.records[name].task for name in names}
-        for reading in _readings(session, inputs, tasks):
-            row, id = start + reading.row, len(readings)
-            mine = tuple(name for name in reading.tasks if name in wanted[row])
-            if mine:
-                readings.append(msgspec.structs.replace(reading, id=id, row=row, tasks=mine))
+        for some in _readings(session, inputs, tasks):
+            readings += _asked_for(some, wanted, start)
         start += len(inputs)
-    found = session.outputs_of(readings, together=True)
-    return {name: [found[name, rows[name, i]] for i in range(len(asked[name]))] for name in asked}
+    found = session.outputs_together(readings)
+    values = {name: dict(zip(one.rows.tolist(), one.values, strict=True)) for name, one in found.items()}
+    return {name: [values[name][row] for row in rows[name]] for name in asked}
+
+
+def _asked_for(readings: Readings, wanted: Mapping[int, Collection[str]], start: int) -> Iterator[Readings]:
+    """The readings of each set of tasks that wants the same inputs, whose numbers begin with `start`."""
+    texts = msgspec.structs.replace(readings.texts, row=readings.texts.row + start)
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for entry, row in zip(readings.entries.tolist(), readings.row.tolist(), strict=True):
+        alike.setdefault(tuple(n for n in readings.tasks if n in wanted[row]), []).append(entry)
+    for tasks, entries in alike.items():
+        if tasks:
+            yield Readings(texts=texts, entries=np.array(entries, np.int64), tasks=tasks)
 
 
 def _read_alike(session: Session, names: Mapping[str, object]) -> dict[tuple[object, ...], list[str]]:
@@ -81,6 +90,6 @@ def _read_alike(session: Session, names: Mapping[str, object]) -> dict[tuple[obj
     return alike
 
 
-def _readings(session: Session, inputs: Sequence[Asked], tasks: Mapping[str, Task]) -> list[Reading]:
+def _readings(session: Session, inputs: Sequence[Asked], tasks: Mapping[str, Task]) -> list[Readings]:
     words = [None if one.words is None else np.array(one.words, np.int32).reshape(-1, 2) for one in inputs]
     return readings_of([one.given for one in inputs], tasks, session.tokeniser, session.settings, words)

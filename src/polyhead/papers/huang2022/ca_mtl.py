@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from polyhead.architecture import Architecture
 from polyhead.model import TextBatch, stored_value
+from polyhead.nn.dropout import dropped
 from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
@@ -128,10 +129,10 @@ def attended_with(attention: SelfAttention, hidden: Tensor, mask: Tensor, bias: 
     )
     scores = (query * query.shape[-1] ** -0.5) @ key.mT + bias  # (rows, heads, tokens, tokens)
     weights = scores.float().masked_fill(~visible(mask), -math.inf).softmax(dim=-1)
-    weights = functional.dropout(weights, attention.dropout, attention.training).to(value.dtype)
+    weights = dropped(weights, attention.dropout, attention.training).to(value.dtype)
     out = attention.output((weights @ value).transpose(1, 2).flatten(2))
     assert attention.norm is not None
-    normed: Tensor = attention.norm(hidden + functional.dropout(out, attention.dropout, attention.training))
+    normed: Tensor = attention.norm(hidden + dropped(out, attention.dropout, attention.training))
     return normed
 
 

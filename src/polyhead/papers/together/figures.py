@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,15 @@ def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split:
     _check(bars, f"gains of {mix}")
     bars["mean"] = mean_by_seed(rows, found)
     full = {**gap, "mean": mean_by_seed(rows, gap)}
-    figure, axes = sheet(1.2 + 0.85 * len(bars), 3.8)
+    figure, axes = sheet(1.2 + 0.85 * len(bars), 4.2)
     _bars(axes, {name: points for name, points in bars.items() if points})
     places = [(i, full[name]) for i, name in enumerate(n for n in bars if bars[n]) if full.get(name)]
+    label = f"full fine-tuning of the plain trunk, {_seeds(points for _, points in places)}"
     for number, (place, points) in enumerate(places):
-        label = "full fine-tuning of the plain trunk" if number == 0 else None
         height = statistics.mean(points.values())
-        axes.plot([place - 0.42, place + 0.42], [height, height], color="black", label=label)
-    axes.set(ylabel=f"{split} points above the plain frozen trunk", title=_told(mix))
+        ends = [place - 0.42, place + 0.42]
+        axes.plot(ends, [height, height], color="black", label=None if number else label)
+    axes.set(ylabel=_above(split), title=f"{_told(mix)}, {_seeds(bars[task] for task in found)}")
     if places:
         figure.legend(loc="outside lower center", fontsize="small", frameon=False)
     figure.savefig(path, dpi=150)
@@ -57,27 +58,29 @@ def plot_nested(rows: Sequence[Row], path: Path | str, *, split: Split = "test")
     if len(found) < 2:
         raise DataError("a curve over numbers of sets needs a trunk that learned", do="run the study further")
     figure, axes = sheet(6.5, 4.2)
+    ends: dict[str, tuple[int, float]] = {}
     for task in tasks_of(rows):
         line = {n: gains(rows, f"sets-{n}", split=split).get(task) for n in NESTED}
         known = {0: 0.0, **{n: statistics.mean(points.values()) for n, points in line.items() if points}}
         axes.plot(list(known), list(known.values()), color=_GREY, linewidth=1)
-        axes.annotate(task, (max(known), known[max(known)]), fontsize="x-small", color="grey", va="center")
+        ends[task] = max(known), known[max(known)]
     means = {n: over_seeds(points) for n, points in found.items()}
     known_means = {n: spread for n, spread in means.items() if spread is not None}
+    deviations = [spread.deviation or float("nan") for spread in known_means.values()]
     axes.errorbar(
         list(known_means),
         [spread.mean for spread in known_means.values()],
-        yerr=[spread.deviation or 0.0 for spread in known_means.values()],
+        yerr=None if np.isnan(deviations).all() else deviations,
         fmt="o-",
         color=_BLUE,
         capsize=3,
-        label=f"mean of {len(tasks_of(rows))} tasks, {_seeds(found.values())}",
+        label=f"mean of {len(ends)} tasks, {_seeds(points for n, points in found.items() if n)}",
     )
-    axes.set(xlabel="sets that the trunk learned from", ylabel=f"{split} points above the plain frozen trunk")
+    axes.set(xlabel="sets that the trunk learned from", ylabel=_above(split))
     axes.set_xticks(list(known_means))
     axes.axhline(0, color="black", linewidth=0.6)
     axes.legend(fontsize="small", frameon=False)
-    axes.margins(x=0.14)
+    _name(axes, ends)
     figure.savefig(path, dpi=150)
 
 
@@ -114,20 +117,50 @@ def plot_mixes(rows: Sequence[Row], names: Sequence[str], path: Path | str, *, s
     _check(there, f"gains of {', '.join(names)}")
     figure, axes = sheet(1.6 + 1.2 * len(there), 3.8)
     _bars(axes, there)
-    axes.set(ylabel=f"mean {split} points above the plain frozen trunk", title=_seeds(there.values()))
+    axes.set(ylabel=f"mean {_above(split)}", title=_seeds(there.values()))
     figure.savefig(path, dpi=150)
 
 
 def _bars(axes: Any, bars: Mapping[str, BySeed]) -> None:
     for place, (name, points) in enumerate(bars.items()):
         values = list(points.values())
-        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        deviation = statistics.stdev(values) if len(values) > 1 else None
         colour = _GREY if name == "mean" else _BLUE
         axes.bar(place, statistics.mean(values), width=0.7, yerr=deviation, color=colour, capsize=3)
         axes.plot([place] * len(values), values, "o", color="black", markersize=2.5, zorder=3)
     axes.set_xticks(range(len(bars)), list(bars), rotation=25, ha="right")
     axes.axhline(0, color="black", linewidth=0.6)
     axes.grid(axis="y", alpha=0.3)
+
+
+def _name(axes: Any, ends: Mapping[str, tuple[int, float]]) -> None:
+    """The lines' names to the right of the axes, each beside its line's end, or as near as the others leave room."""
+    low, high = axes.get_ylim()
+    names = sorted(ends, key=lambda name: ends[name][1])
+    heights = _apart([ends[name][1] for name in names], least=0.045 * (high - low))
+    for name, height in zip(names, heights, strict=True):
+        axes.annotate(
+            name,
+            ends[name],
+            xytext=(1.03, height),
+            textcoords=axes.get_yaxis_transform(),
+            fontsize="x-small",
+            color="grey",
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0},
+        )
+
+
+def _apart(places: Sequence[float], *, least: float) -> list[float]:
+    """Rising places, moved as little as may be (in squares) until neighbours are `least` apart."""
+    groups: list[list[float]] = []  # of neighbours that touch, all less what those below them take
+    for number, place in enumerate(places):
+        groups.append([place - number * least])
+        while len(groups) > 1 and statistics.mean(groups[-2]) > statistics.mean(groups[-1]):
+            above = groups.pop()
+            groups[-1].extend(above)
+    moved = [statistics.mean(group) for group in groups for _ in group]
+    return [place + number * least for number, place in enumerate(moved)]
 
 
 def _heat(panel: Any, cells: np.ndarray, *, signed: bool) -> None:
@@ -152,9 +185,15 @@ def _mean(points: BySeed | None) -> float:
     return statistics.mean(points.values()) if points else float("nan")
 
 
-def _seeds(several: Any) -> str:
-    count = max((len(points) for points in several), default=0)
-    return f"{count} seed{'s' if count != 1 else ''}"
+def _above(split: Split) -> str:
+    return f"{split} points\nabove the plain frozen trunk"
+
+
+def _seeds(several: Iterable[BySeed]) -> str:
+    """How many seeds these have: one number, or from which to which."""
+    counts = sorted({len(points) for points in several if points}) or [0]
+    count = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{count} seed{'s' if counts[-1] != 1 else ''}"
 
 
 def _told(mix: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyhead.papers.data import Set, prepared_of, train_rows
-from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, Mix
+from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, WHOLE, Mix
 from polyhead.papers.together.sets import HELD_OUT, MIX
 from polyhead.papers.together.steps import fine_tune, head, learn
 from polyhead.project import Training
@@ -160,7 +160,7 @@ class Runs:
 
     def _full(self, one: Set, seed: int, mix: Mix | None) -> dict[str, object]:
         prepared = self.held_out(one, seed, training=FULL)
-        return fine_tune(msgspec.structs.replace(prepared, strategy=POOLED), self._data(mix, seed))
+        return fine_tune(msgspec.structs.replace(prepared, strategy=WHOLE), self._data(mix, seed))
 
     def _data(self, mix: Mix | None, seed: int) -> TrunkData:
         from polyhead.bundle.read import Bundle

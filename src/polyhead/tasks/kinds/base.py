@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from polyhead.config import Value
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
 from polyhead.tasks.example import Example
 from polyhead.tasks.task import PairMode, Task
@@ -25,6 +26,7 @@ LossName = Literal[
     "span",
     "token_cross_entropy",
 ]
+ScoresOf = Literal["softmax", "sigmoid", "range"]
 Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""
 
@@ -41,6 +43,8 @@ class Kind(ABC):
     per_word: ClassVar[bool] = False  # the head reads each word (of a pair, those of the second text)
     per_option: ClassVar[bool] = False  # the trunk reads a pair an option, the head gives each a number
     pair: ClassVar[PairMode | None] = None  # the one way in which the kind reads a pair, if there is only one
+    # What makes a row's outputs the numbers of its answer; None where these depend on other rows or places too.
+    scores: ClassVar[ScoresOf | None] = None
 
     @abstractmethod
     def check(self, task: Task) -> None:
@@ -108,6 +112,31 @@ class Kind(ABC):
             mine = best[which] == index
             merged[which[mine]] = rows[mine]
         return merged
+
+
+class Decoded(Value, eq=False):
+    """Answers to many rows as arrays; what a kind does not answer is None."""
+
+    label: np.ndarray | None = None  # int64 (rows,): index of the answered label
+    labels: np.ndarray | None = None  # bool (rows, labels): those that are answered
+    scores: np.ndarray | None = None  # float64 (rows, labels): probabilities
+    value: np.ndarray | None = None  # float64 (rows,)
+
+
+class RowKind(Kind):
+    """A kind with one output of fixed width for an input, whose answers to many are a few arrays."""
+
+    @abstractmethod
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
+        """The answers to rows with these outputs, (rows, width)."""
+
+    @abstractmethod
+    def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
+        """The same as plain values, row by row."""
+
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
+        """One row's output as plain values: `answers` of it alone."""
+        return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
 
 def listed(cell: str, otherwise: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -13,11 +14,12 @@ from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
 
-class MultiLabel(base.Kind):
+class MultiLabel(base.RowKind):
     """A sigmoid for each label; the answer holds those that reach the task's threshold."""
 
     name = "multi_label"
     loss = "binary_cross_entropy"
+    scores = "sigmoid"
 
     def check(self, task: Task) -> None:
         """At least one label; a threshold between 0 and 1."""
@@ -60,13 +62,19 @@ class MultiLabel(base.Kind):
             target[base.label_index(task, one, example)] = 1.0
         return target
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
-        """`{"labels", "scores": {label: probability}}`, labels in the task's order."""
-        scores = dict(zip(task.labels, sigmoid(outputs).tolist(), strict=True))
-        return {
-            "labels": [name for name, score in scores.items() if score >= task.threshold],
-            "scores": scores,
-        }
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
+        """`labels` and `scores`."""
+        scores = sigmoid(outputs)
+        return base.Decoded(labels=scores >= task.threshold, scores=scores)
+
+    def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
+        """`{"labels", "scores": {label: probability}}` for each row, labels in the task's order."""
+        assert decoded.labels is not None and decoded.scores is not None
+        names = task.labels
+        return [
+            {"labels": list(compress(names, given)), "scores": dict(zip(names, scores, strict=True))}
+            for given, scores in zip(decoded.labels.tolist(), decoded.scores.tolist(), strict=True)
+        ]
 
     def evaluate(
         self,

@@ -14,11 +14,12 @@ from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
 
-class Regression(base.Kind):
+class Regression(base.RowKind):
     """One linear output, trained on values scaled to [0, 1] by the task's range."""
 
     name = "regression"
     loss = "squared_error"
+    scores = "range"
 
     def check(self, task: Task) -> None:
         """A finite range, the lower end first."""
@@ -62,9 +63,14 @@ class Regression(base.Kind):
             )
         return np.asarray((value - low) / (high - low), np.float32)
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
-        """`{"value"}`, in the task's range."""
-        return {"value": float(_values(task, outputs).reshape(()))}
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
+        """`value`, in the task's range."""
+        return base.Decoded(value=_values(task, outputs)[:, 0])
+
+    def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
+        """`{"value"}` for each row."""
+        assert decoded.value is not None
+        return [{"value": value} for value in decoded.value.tolist()]
 
     def evaluate(
         self,

@@ -13,11 +13,12 @@ from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
 
-class SingleLabel(base.Kind):
+class SingleLabel(base.RowKind):
     """Softmax over the labels; the answer is the most probable one, the first of equals."""
 
     name = "single_label"
     loss = "cross_entropy"
+    scores = "softmax"
 
     def check(self, task: Task) -> None:
         """At least two labels; `positive` one of them."""
@@ -44,10 +45,18 @@ class SingleLabel(base.Kind):
         """The label's index, int64 ()."""
         return np.asarray(base.label_index(task, label, example), np.int64)
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
-        """`{"label", "scores": {label: probability}}`."""
-        scores = dict(zip(task.labels, base.softmax(outputs).tolist(), strict=True))
-        return {"label": task.labels[int(np.argmax(outputs))], "scores": scores}
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
+        """`label` and `scores`."""
+        return base.Decoded(label=np.argmax(outputs, axis=-1), scores=base.softmax(outputs))
+
+    def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
+        """`{"label", "scores": {label: probability}}` for each row."""
+        assert decoded.label is not None and decoded.scores is not None
+        names = task.labels
+        return [
+            {"label": names[label], "scores": dict(zip(names, scores, strict=True))}
+            for label, scores in zip(decoded.label.tolist(), decoded.scores.tolist(), strict=True)
+        ]
 
     def evaluate(
         self,

@@ -29,6 +29,7 @@ class Tagging(base.Kind):
 
     name = "tagging"
     loss = "word_cross_entropy"
+    scores = "softmax"
     per_word = True
 
     def check(self, task: Task) -> None:

@@ -8,13 +8,13 @@ checks backends which run the text once for all prompts.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
 
 from polyhead import cost
-from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.backends.base import LoadedTask, Stage, TokenBatch, whole
 from polyhead.engine.backends.reference.arithmetic import Array, Arrays, dense, gelu, norm, softmax
 from polyhead.engine.backends.reference.layer import run_layers
 from polyhead.errors import BackendError, PlanError
@@ -39,36 +39,98 @@ class _States(msgspec.Struct, frozen=True):
 class ReferenceBackend:
     """Runs plans in numpy."""
 
-    name, precision, tolerance = "reference", "float32", 0.0
+    name, precision, tolerance, packs = "reference", "float32", 0.0, False
 
     def __init__(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
         self.trunk, self.tasks = trunk, dict(tasks)
         self.layers_run = 0
 
+    def run(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
+        """Features of every task, then its head, where one text is all that it reads."""
+        return whole(self.stages(plan, batch))
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """A stage for each pool, those that need the fewest layers first."""
+        total = before = 0
+        done: list[str] = []
+        for tasks, features, failed in self._pooled_in_order(plan, batch):
+            total = total or cost.layer_evaluations(plan)
+            done += tasks
+            run = cost.layer_evaluations(plan.only(done))
+            self.layers_run += run - before
+            before, outputs = run, dict[str, Array]()
+            for task, value in features.items():
+                try:
+                    separate = self.tasks[task].path.head.separate
+                    outputs[task] = value if separate else self._headed(task, value)
+                except Exception as error:  # of this task's own head
+                    failed[task] = error
+            yield Stage(outputs=outputs, failed=failed, layers_left=total - run)
+
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
-        """Walks the plan once; a step gives the states of its own path."""
-        states: dict[int, _States] = {}
+        """What each task's head reads: (rows, width), or (rows, words, width)."""
         found: dict[str, Array] = {}
-        for index, step in enumerate(plan.steps):
+        for _, features, failed in self._pooled_in_order(plan, batch):
+            for error in failed.values():
+                raise error
+            found |= features
+        self.layers_run += cost.layer_evaluations(plan)
+        return found
+
+    def attach(self, name: str, task: LoadedTask) -> None:
+        """Loads one more task, or another in the place of one of this name."""
+        self.replace({**self.tasks, name: task})
+
+    def detach(self, name: str) -> None:
+        """Forgets a task."""
+        self.replace({other: task for other, task in self.tasks.items() if other != name})
+
+    def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
+        """Loads these tasks and no others."""
+        self.tasks = dict(tasks)
+
+    def _pooled_in_order(
+        self, plan: Plan, batch: TokenBatch
+    ) -> Iterator[tuple[tuple[str, ...], dict[str, Array], dict[str, Exception]]]:
+        """Pool by pool its tasks, their features and what failed; a layer is run when the first pool needs it."""
+        states: dict[int, _States] = {}
+        pools = [index for index, step in enumerate(plan.steps) if isinstance(step.node, Pool)]
+        for index in sorted(pools, key=lambda one: _layers_above(plan, one)):
+            step, found, failed = plan.steps[index], dict[str, Array](), dict[str, Exception]()
+            assert isinstance(step.node, Pool)
+            try:
+                before = self._states(plan, step.parent, batch, states)
+                value = _stored(before, step.node, batch)
+            except Exception as error:  # of these paths alone, unless the same befalls the others
+                yield step.tasks, {}, dict.fromkeys(step.tasks, error)
+                continue
+            for task in step.tasks:
+                try:
+                    found[task] = self._pooled(task, step.node, value, before, batch.mask)
+                except Exception as error:  # of this task's own pooler
+                    failed[task] = error
+            yield step.tasks, found, failed
+
+    def _states(self, plan: Plan, index: int, batch: TokenBatch, states: dict[int, _States]) -> _States:
+        """The states of a step's own path, kept in `states` for others."""
+        if index not in states:
+            step = plan.steps[index]
             match step.node:
                 case Embed() as node:
                     states[index] = self._embed(node, step.tasks[0], batch)
                 case Layers() as node:
-                    states[index] = self._layers(node, step.tasks[0], states[step.parent])
-                case Pool() as node:
-                    before = states[step.parent]
-                    value = _stored(before, node, batch)
-                    for task in step.tasks:
-                        found[task] = self._pooled(task, node, value, before, batch.mask)
-        self.layers_run += cost.layer_evaluations(plan)
-        return found
+                    before = self._states(plan, step.parent, batch, states)
+                    states[index] = self._layers(node, step.tasks[0], before)
+        return states[index]
 
-    def outputs(self, task: str, features: Array, second: Array | None = None) -> Array:
-        """`U f(W z + b) + u`, f the head's activation; a pair read separately has z = [u, v, |u - v|, u * v]."""
+    def compared(self, task: str, first: Array, second: Array) -> Array:
+        """The head on z = [u, v, |u - v|, u * v]."""
+        u, v = _scaled(first), _scaled(second)
+        return self._headed(task, np.concatenate([u, v, np.abs(u - v), u * v], axis=-1))
+
+    def _headed(self, task: str, features: Array) -> Array:
+        """`U f(W z + b) + u`, f the head's activation."""
         head = self.tasks[task].path.head
-        if second is not None:
-            u, v = _scaled(features), _scaled(second)
-            features = np.concatenate([u, v, np.abs(u - v), u * v], axis=-1)
         if head.hidden:
             hidden = dense(features, self._owned(task, head.hidden_part or head.part), "head.hidden")
             features = _activated(hidden, head.activation)
@@ -135,6 +197,15 @@ class ReferenceBackend:
         if node.positions == "attention":
             return _attention_pool(mixed[:, states.text], mask, owned, node.heads)
         return np.asarray(mixed) if node.positions == "tokens" else np.asarray(mixed[:, 0])
+
+
+def _layers_above(plan: Plan, index: int) -> int:
+    """How many layers run before this step."""
+    nodes = []
+    while index >= 0:
+        nodes.append(plan.steps[index].node)
+        index = plan.steps[index].parent
+    return sum(node.stop - node.start for node in nodes if isinstance(node, Layers))
 
 
 def _sees(mask: Array, prompts: Mapping[str, slice], *, isolated: bool) -> Array:

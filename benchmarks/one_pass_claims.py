@@ -1,0 +1,228 @@
+"""What the rows of `one_pass.py` say: claims, each a ratio of runs that followed each other, and the plot."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.report.results import Claim
+
+Row = dict[str, object]
+BF16, INT8 = "openvino:bfloat16", "openvino:int8"
+MANY = 21
+
+
+class Run(Value):
+    """Whose time it is: who, with how many tasks, asked how."""
+
+    who: str
+    tasks: int
+    how: str = "all"
+
+
+class Ratio(Value):
+    """A claim that one run takes at most, or at least, so many times as long as another in the same group."""
+
+    id: str
+    text: str
+    above: Run
+    below: Run
+    target: float
+    least: bool = True  # the ratio is to reach the target; False: to stay within it
+    group: str = ""  # of both; left out: who the lower one is
+
+    def claim(self, rows: Sequence[Row]) -> Claim | None:
+        """The claim; None where the runs are not there."""
+        above, below = (
+            {
+                row["repeat"]: per_text(row)
+                for row in chosen(rows, group=self.group or self.below.who, **named(run))
+            }
+            for run in (self.above, self.below)
+        )
+        both = sorted(set(above) & set(below), key=str)
+        if not both:
+            return None
+        ratios = [above[repeat] / below[repeat] for repeat in both]
+        value = statistics.median(ratios)
+        return Claim(
+            id=self.id,
+            text=self.text,
+            target=self.target,
+            value=round(value, 3),
+            unit="ratio",
+            holds=value >= self.target if self.least else value <= self.target,
+            note=f"median of {len(both)}, {min(ratios):.3f} to {max(ratios):.3f}",
+        )
+
+
+def share(precision: str, who: str, tasks: int, target: float) -> Ratio:
+    return Ratio(
+        id=f"engine.{precision}-{tasks}-tasks",
+        text=f"{precision}: texts a second with {tasks} tasks over the bare trunk",
+        above=Run(who=who, tasks=0),
+        below=Run(who=who, tasks=tasks),
+        target=target,
+    )
+
+
+def faster(id: str, rival: str, target: float) -> Ratio:
+    return Ratio(
+        id=f"engine.{id}",
+        text=f"texts a second of {MANY} tasks in int8, over {rival}, {MANY} tasks",
+        above=Run(who=rival, tasks=MANY, how="sorted"),
+        below=Run(who=INT8, tasks=MANY),
+        target=target,
+        group=rival,
+    )
+
+
+RATIOS = (
+    share("bf16", BF16, MANY, 0.92),
+    share("int8", INT8, MANY, 0.82),
+    share("bf16", BF16, 100, 0.70),
+    Ratio(
+        id="engine.unsorted-batches",
+        text=f"texts a second in batches of 32 tweets as they come, {MANY} tasks, over the trunk without tasks on the "
+        "same batches, padded",
+        above=Run(who=BF16, tasks=0, how="batches"),
+        below=Run(who=BF16, tasks=MANY, how="batches"),
+        target=1.4,
+    ),
+    Ratio(
+        id="engine.one-text",
+        text=f"median time of one text with {MANY} tasks, over the bare trunk",
+        above=Run(who=BF16, tasks=MANY, how="single"),
+        below=Run(who=BF16, tasks=0, how="single"),
+        target=1.5,
+        least=False,
+    ),
+    faster("onnxruntime-models", "ONNX Runtime int8, a model a task", 15),
+    faster("adapters-parallel", "adapters, parallel", 50),
+    faster("adapters-heads", "adapters, heads only", 4),
+)
+
+
+def claims(rows: Sequence[Row]) -> tuple[list[Claim], list[str]]:
+    """The claims, and the ids of those whose runs are not there."""
+    made = {ratio.id: ratio.claim(rows) for ratio in RATIOS}
+    made |= {"engine.slope": slope(rows), "engine.memory": memory(rows), "engine.load": loading(rows)}
+    return [claim for claim in made.values() if claim], [id for id, claim in made.items() if not claim]
+
+
+def slope(rows: Sequence[Row]) -> Claim | None:
+    """Least squares of time over the number of tasks, in each repeat, in hundredths of that repeat's bare time."""
+    mine = chosen(rows, what="time", group=BF16, how="all")
+    found = []
+    for repeat in sorted({int(str(row["repeat"])) for row in mine}):
+        times = {int(str(row["tasks"])): per_text(row) for row in mine if row["repeat"] == repeat}
+        sizes = [size for size in times if size]
+        if 0 in times and len(sizes) > 1:
+            rise = np.polyfit(sizes, [times[size] for size in sizes], 1)[0]
+            found.append(100 * float(rise) / times[0])
+    if not found:
+        return None
+    value = statistics.median(found)
+    return Claim(
+        id="engine.slope",
+        text="bf16: what one more task adds to the time, in hundredths of the bare trunk's, over 1, 5, 21, 50 and 100",
+        target=0.5,
+        value=round(value, 3),
+        unit="%",
+        holds=value <= 0.5,
+        note=f"median of {len(found)}, {min(found):.3f} to {max(found):.3f}; those above {MANY} are copies",
+    )
+
+
+def memory(rows: Sequence[Row]) -> Claim | None:
+    """Of the processes after their last run."""
+    held = {
+        size: int(str(found[-1]["resident"]))
+        for size in (1, 50)
+        if (found := chosen(rows, group=BF16, who=BF16, tasks=size))
+    }
+    if len(held) < 2:
+        return None
+    value = held[50] / held[1]
+    return Claim(
+        id="engine.memory",
+        text="resident memory of a process with 50 pooled tasks, over one with 1, both after their runs",
+        target=1.5,
+        value=round(value, 3),
+        unit="ratio",
+        holds=value < 1.5,
+        note=f"{held[50] / 2**20:.0f} MiB and {held[1] / 2**20:.0f} MiB",
+    )
+
+
+def loading(rows: Sequence[Row]) -> Claim | None:
+    """Of a new process, from the first import of Polyhead to the first answer that could be given."""
+    seconds = [float(str(row["load_seconds"])) for row in chosen(rows, what="load", who=BF16, tasks=50)]
+    if not seconds:
+        return None
+    value = statistics.median(seconds)
+    return Claim(
+        id="engine.load",
+        text="opening a bundle of 50 tasks in a new process, imports included",
+        target=3.0,
+        value=round(value, 2),
+        unit="seconds",
+        holds=value < 3.0,
+        note=f"median of {len(seconds)}",
+    )
+
+
+def chosen(rows: Sequence[Row], **wanted: object) -> list[Row]:
+    """The rows with these values."""
+    return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]
+
+
+def named(run: Run) -> dict[str, object]:
+    return {"who": run.who, "tasks": run.tasks, "how": run.how}
+
+
+def per_text(row: Row) -> float:
+    """Seconds for one text: `single` runs say a median already."""
+    seconds = float(str(row["seconds"]))
+    return seconds if row["how"] == "single" else seconds / int(str(row["texts"]))
+
+
+def plot(rows: Sequence[Row], folder: Path) -> None:
+    """Milliseconds a text against the number of tasks, both in powers of ten; dashed: the bare trunk."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for who, curve, bare in curves(rows):
+        (line,) = axes.plot(*zip(*curve, strict=True), "o-", label=who, markersize=4)
+        if bare is not None:
+            axes.axhline(bare, color=line.get_color(), linestyle="--", linewidth=1)
+    axes.set(
+        xscale="log", yscale="log", xlabel="tasks", ylabel="milliseconds a text (dashed: the bare trunk)"
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(folder / "one_pass.png", dpi=130)
+
+
+def curves(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, float]], float | None]]:
+    """Of everybody in its own group: points (tasks, milliseconds a text), and the bare trunk's time if it was run."""
+    mine = [
+        row
+        for row in rows
+        if row["what"] == "time" and row["who"] == row["group"] and row["how"] in ("all", "sorted")
+    ]
+    for who in dict.fromkeys(str(row["who"]) for row in mine):
+        points = {}
+        for size in sorted({int(str(row["tasks"])) for row in chosen(mine, who=who)}):
+            points[size] = 1000 * statistics.median(map(per_text, chosen(mine, who=who, tasks=size)))
+        bare = points.pop(0, None)
+        if points:
+            yield who, list(points.items()), bare

@@ -1,0 +1,232 @@
+"""The 21 tasks that the engine's speed is measured with, trained from real data, and bundles of 1 to 100 of them.
+
+    python benchmarks/one_pass_tasks.py            train, print every task's score, make the bundles
+
+Twenty tasks read one text, of four kinds and 2 to 150 labels; the last reads pairs of texts separately. They learn from
+at most 1,500 rows each: the answers are to be real, not the best. All is kept in runs/one_pass, and a run that was
+stopped goes on. A bundle of more tasks than 21 holds copies of the twenty under other names: good for timing alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+from settings import DATA, RUNS, asked_of, say
+
+from polyhead.bundle.manifest import renamed
+from polyhead.bundle.owners import owner_named
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.cli.output import table
+from polyhead.config import Value
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.tasks.task import KindName
+from polyhead.train.events import Events
+from polyhead.train.run import train_project
+
+FOLDER = RUNS / "one_pass"
+ROWS = {"train": 1500, "validation": 300, "test": 500}
+SIZES = (1, 5, 21, 50, 100)
+TWEETS = (
+    "emotion",
+    "hate",
+    "irony",
+    "offensive",
+    "sentiment",
+)  # TweetEval sets whose test texts are answered
+Row = dict[str, object]
+
+
+def filled(row: Row) -> Row:
+    """Which slots are filled in a request, as any number of labels."""
+    return {"text": " ".join(row["tokens"]), "label": sorted({tag[2:] for tag in row["tags"]} - {""})}
+
+
+def placed(row: Row) -> Row:
+    """The label as the number of its place among five."""
+    places = ("very negative", "negative", "neutral", "positive", "very positive")
+    return {"text": row["text"], "label": float(places.index(row["label"]))}
+
+
+class Derived(Value, eq=False):
+    """How a task's rows and labels are made from a data set's; a row of None and a label of "" are left out."""
+
+    row: Callable[[Row], Row | None] = lambda row: row
+    label: Callable[[str], str] = lambda label: label
+
+
+AS_IT_IS = Derived()
+IN_SCOPE = Derived(  # CLINC150's 150 intents, without what is out of scope
+    row=lambda row: None if row["label"] == "oos" else row, label=lambda label: label.replace("oos", "")
+)
+SLOTS = Derived(row=filled, label=lambda label: label[2:])
+RATING = Derived(row=placed, label=lambda label: "")
+
+
+class Chosen(Value, eq=False):
+    """A task: the data set that it learns from, its metric, and the rest of its declaration."""
+
+    name: str
+    folder: str
+    metric: str = "accuracy"
+    derived: Derived = AS_IT_IS
+    kind: KindName = "single_label"
+    fields: dict[str, object] = {}
+
+    def entry(self) -> TaskEntry:
+        """The declared task, its files written where they are not there yet."""
+        facts = msgspec.json.decode((DATA / self.folder / "meta.json").read_bytes())
+        labels = dict.fromkeys(
+            made for label in facts.get("labels") or () if (made := self.derived.label(label))
+        )
+        files: dict[str, object] = {"validation": 0.2}
+        files |= {split: str(file) for split in ROWS if (file := self.file(split)) is not None}
+        return TaskEntry(
+            name=self.name, kind=self.kind, metric=self.metric, labels=tuple(labels), **self.fields, **files
+        )
+
+    def file(self, split: str) -> Path | None:
+        """Some rows of the split, drawn once; None where the set has no such split."""
+        source = DATA / self.folder / f"{split}.jsonl.gz"
+        file = FOLDER / "data" / self.name / f"{split}.jsonl"
+        if source.exists() and not file.exists():
+            rows = [made for row in lines_of(source) if (made := self.derived.row(row)) is not None]
+            random.Random(f"{self.name} {split}").shuffle(rows)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_suffix(".tmp")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in rows[: ROWS[split]]))
+            temporary.replace(file)
+        return file if file.exists() else None
+
+
+TAGS = {"tokens": "tokens", "tags": "tags"}
+# The first five are what the bundle of five holds: each of the four kinds, and the most labels.
+TASKS = (
+    Chosen(name="emotion", folder="tweeteval_emotion", metric="macro_f1"),
+    Chosen(name="intent", folder="clinc150", derived=IN_SCOPE),
+    Chosen(name="entities", folder="wnut17", metric="span_f1", kind="tagging", fields=TAGS),
+    Chosen(
+        name="rating",
+        folder="sst5",
+        metric="pearson",
+        derived=RATING,
+        kind="regression",
+        fields={"range": (0.0, 4.0)},
+    ),
+    Chosen(name="slots", folder="snips_slots", metric="micro_f1", derived=SLOTS, kind="multi_label"),
+    Chosen(name="hate", folder="tweeteval_hate", metric="macro_f1"),
+    Chosen(name="irony", folder="tweeteval_irony"),
+    Chosen(name="offensive", folder="tweeteval_offensive", metric="macro_f1"),
+    Chosen(name="sentiment", folder="tweeteval_sentiment", metric="macro_recall"),
+    Chosen(name="stance", folder="tweeteval_stance_abortion", metric="macro_f1"),
+    Chosen(name="banking", folder="banking77"),
+    Chosen(name="question", folder="trec50"),
+    Chosen(name="headline", folder="huffpost41"),
+    Chosen(name="news", folder="ag_news"),
+    Chosen(name="encyclopedia", folder="dbpedia14"),
+    Chosen(name="subjective", folder="subj"),
+    Chosen(name="review", folder="cr"),
+    Chosen(name="assistant", folder="snips_intent"),
+    Chosen(name="domain", folder="clinc150_domain"),
+    Chosen(name="words", folder="ud_ewt_upos", kind="tagging", fields=TAGS),
+    Chosen(
+        name="similarity",
+        folder="glue_stsb",
+        metric="pearson",
+        kind="regression",
+        fields={
+            "range": (0.0, 5.0),
+            "pair": "separate",
+            "text": "text_a",
+            "text_b": "text_b",
+        },
+    ),
+)
+PAIRED = "similarity"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
+    asked_of(parser)
+    trained = Bundle.open(train())
+    rows = [["task", "kind", "labels", "metric", "test"]]
+    for name, record in trained.tasks.items():
+        metric, value = trained.headline(name)
+        rows.append([name, record.task.kind, f"{len(record.task.labels)}", metric, f"{value:.3f}"])
+    for line in table(rows, left=2):
+        say(line)
+    for size in SIZES:
+        say(f"{size:4d} tasks: {bundle_of(size)}")
+
+
+def train() -> Path:
+    """The bundle of the 21 tasks; those that it holds already are kept."""
+    root = FOLDER / "trained"
+    project = Project(
+        tasks=tuple(task.entry() for task in TASKS), bundle=str(root), trunk=TrunkChoice(max_tokens=128)
+    )
+    train_project(project, folder=FOLDER, cache=FOLDER / "cache", events=Events(say=say))
+    return root
+
+
+def bundle_of(size: int) -> Path:
+    """A bundle of so many tasks, the first of the trained ones and then copies; made again where it is another."""
+    root, trained = FOLDER / f"tasks-{size}", Bundle.open(FOLDER / "trained")
+    wanted = dict(itertools.islice(names(), size))
+    if (root / "bundle.json").exists():
+        there = Bundle.open(root)
+        arrays = {name: record.arrays for name, record in there.tasks.items()}
+        if there.digest == trained.digest and arrays == {
+            n: trained.tasks[old].arrays for n, old in wanted.items()
+        }:
+            return root
+    shutil.rmtree(root, ignore_errors=True)
+    write_bundle(root, trained.trunk())
+    add_tasks(root, [copied(trained, old, new) for new, old in wanted.items()])
+    return root
+
+
+def names() -> Iterator[tuple[str, str]]:
+    """Names without end, each with that of the trained task that it is or copies."""
+    yield from ((task.name, task.name) for task in TASKS)
+    for turn in itertools.count(2):
+        yield from ((f"{task.name}-{turn}", task.name) for task in TASKS if task.name != PAIRED)
+
+
+def copied(trained: Bundle, old: str, new: str) -> Draft:
+    """A trained task under a name."""
+    return Draft(
+        record=renamed(trained.tasks[old], {owner_named(old): owner_named(new)}),
+        arrays=trained.part(old),
+        scores=trained.scores(old),
+        probes=trained.probes(old),
+        card=trained.card(old),
+    )
+
+
+def tweets(count: int) -> list[str]:
+    """Different tweets of mixed length in a fixed random order, from the test splits."""
+    found = [row["text"] for name in TWEETS for row in lines_of(DATA / f"tweeteval_{name}" / "test.jsonl.gz")]
+    unlike = sorted({text.strip() for text in found} - {""})
+    random.Random(0).shuffle(unlike)
+    return unlike[:count]
+
+
+def lines_of(file: Path) -> Iterator[Row]:
+    with gzip.open(file, "rt", encoding="utf-8") as lines:
+        yield from map(json.loads, lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What bfloat16 and int8 change of each task of the eight-task example, paired with float32 on whole test splits.
+
+    python benchmarks/precision_change.py                      three seeds; trains bundles that are not there
+    python benchmarks/precision_change.py --try BUNDLE         a few rows of one bundle, printed and kept nowhere
+
+Every precision answers the same rows with the same bundle on the same backend, so that a difference is the precision's
+alone. The scales of int8 are found on texts of the training splits, as many of each task, which are not scored. Goes on
+where it stopped: one row a seed, precision and task in runs/precision_change.jsonl.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from pathlib import Path
+
+import msgspec
+from first_light_eight_tasks import PROJECT, SEEDS, polyhead
+from settings import ROOT, RUNS, asked_of, report, say, study_arguments
+
+from polyhead.bundle.read import Bundle
+from polyhead.engine.backends import open_runtime
+from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.quantize.calibrate import Row, calibrated
+from polyhead.engine.session import Session
+from polyhead.project import DataFile, Project, read_project
+from polyhead.report.results import Claim, Study
+from polyhead.tasks.read import read
+
+NAME = "precision_change"
+BACKEND, EXACT = "openvino", "float32"
+PRECISIONS = (EXACT, "bfloat16", "int8")
+TEXTS = 320  # to calibrate on
+FEW = 24  # rows, and texts to calibrate on, of a trial
+FOLDER = (ROOT / PROJECT).parent
+
+
+def main() -> None:
+    parser = study_arguments(__doc__, f"{NAME}.jsonl")
+    parser.add_argument("--try", dest="trial", type=Path, metavar="BUNDLE", help="a few rows of this bundle")
+    asked = asked_of(parser)
+    project = read_project(ROOT / PROJECT)
+    if asked.trial:
+        trial(asked.trial, project)
+        return
+    study = Study(asked.rows[0])
+    for seed in () if asked.report else SEEDS:
+        for precision in PRECISIONS:
+            for entry in project.tasks:
+                one = partial(run, seed, precision, entry.name, project)
+                say(str(study.row(one, seed=seed, precision=precision, task=entry.name)))
+    found = [claim(study.rows, "bfloat16", 0.2), claim(study.rows, "int8", 0.5)]
+    claims = [one for one in found if one is not None]
+    command, lacking = f"python benchmarks/{NAME}.py", list(missing(study.rows, project))
+    report(NAME, command=command, rows=[*study.rows, *changes(study.rows)], claims=claims, lacking=lacking)
+
+
+def run(seed: int, precision: str, task: str, project: Project) -> dict[str, object]:
+    return scored(opened(bundle_of(seed), precision, TEXTS), project, task)
+
+
+def scored(session: Session, project: Project, task: str) -> dict[str, object]:
+    (found,) = evaluate_bundle(session, project, folder=FOLDER, only=[task])
+    return {"metric": found.metric, "score": found.scores[found.metric], "test_rows": found.rows}
+
+
+@lru_cache(maxsize=1)
+def opened(root: Path, precision: str, texts: int) -> Session:
+    bundle, runtimes = Bundle.open(root), partial(open_runtime, BACKEND)
+    if precision != "int8":
+        return Session(bundle, backend=runtimes(precision=precision))
+    scales = calibrated(bundle, calibration(texts), runtimes, show=lambda text: None)
+    return Session(bundle, backend=runtimes(precision="int8", scales=scales))
+
+
+def bundle_of(seed: int) -> Path:
+    """The bundle of the example at this seed, trained now if it is not there."""
+    bundle = RUNS / f"tweets-{seed}"
+    if not (bundle / "bundle.json").exists():
+        kept = str(RUNS / "tweets-cache")
+        polyhead("train", PROJECT, "--bundle", str(bundle), "--cache", kept, "--seed", str(seed))
+    return bundle
+
+
+def calibration(texts: int) -> list[Row]:
+    """Inputs of the training splits, as many of each task."""
+    project, rows = read_project(ROOT / PROJECT), []
+    for entry in project.tasks:
+        examples = read(entry.source(entry.train, FOLDER), entry.task())
+        chosen = random.Random(entry.name).sample(range(len(examples.inputs)), texts // len(project.tasks))
+        words = examples.words
+        rows += [Row(input=examples.inputs[i], words=None if words is None else words[i]) for i in chosen]
+    return rows
+
+
+def trial(root: Path, project: Project) -> None:
+    """Proves that it runs, on the tasks of the example that this bundle has."""
+    there = Bundle.open(root).tasks
+    few = [
+        msgspec.structs.replace(entry, test=DataFile(path=entry.test, limit=FEW))
+        for entry in project.tasks
+        if entry.name in there and there[entry.name].task.labels == entry.labels
+    ]
+    project = msgspec.structs.replace(project, tasks=tuple(few))
+    for precision in PRECISIONS:
+        for entry in few:
+            say(f"{precision}  {entry.name}  {scored(opened(root, precision, FEW), project, entry.name)}")
+
+
+def changes(rows: list[dict]) -> list[dict]:
+    """By precision and task the change against float32 in points: of each seed, and their mean."""
+    scores = {(row["seed"], row["precision"], row["task"]): row["score"] for row in rows}
+    found: dict[tuple[str, str], list[float]] = {}
+    for (seed, precision, task), score in scores.items():
+        if precision != EXACT and (seed, EXACT, task) in scores:
+            change = 100 * (score - scores[seed, EXACT, task])
+            found.setdefault((precision, task), []).append(change)
+    return [
+        {"precision": precision, "task": task, "changes": each, "mean_change": statistics.mean(each)}
+        for (precision, task), each in found.items()
+    ]
+
+
+def missing(rows: list[dict], project: Project) -> Iterable[str]:
+    there = {(row["seed"], row["precision"], row["task"]) for row in rows}
+    for seed in SEEDS:
+        for precision in PRECISIONS:
+            for entry in project.tasks:
+                if (seed, precision, entry.name) not in there:
+                    yield f"seed {seed}, {precision}, {entry.name}"
+
+
+def claim(rows: list[dict], precision: str, target: float) -> Claim | None:
+    found = [row for row in changes(rows) if row["precision"] == precision]
+    if not found:
+        return None
+    means = {row["task"]: row["mean_change"] for row in found}
+    average = statistics.mean(means.values())
+    size = statistics.mean(abs(change) for change in means.values())
+    worst = min(means, key=lambda task: means[task])
+    seeds = max(len(row["changes"]) for row in found)
+    short = {"bfloat16": "bf16"}.get(precision, precision)
+    return Claim(
+        id=f"engine.{short}-change",
+        text=f"{precision} minus float32 in each task's metric, average of {len(means)} tasks of the tweets example on "
+        f"whole test splits, {seeds} seeds, paired, {BACKEND}; mean size of a task's change {size:.2f}, largest loss "
+        f"{worst} {means[worst]:+.2f}; scales found on {TEXTS} training texts",
+        target=target,
+        value=abs(average),
+        unit="points",
+        holds=abs(average) <= target,
+        note=f"The average change is {average:+.3f}.",
+    )
+
+
+if __name__ == "__main__":
+    main()

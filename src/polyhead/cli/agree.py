@@ -1,0 +1,55 @@
+"""`polyhead agree`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.options import backend_option, opened, precision_option
+from polyhead.cli.output import Printer, json_option, table
+
+if TYPE_CHECKING:
+    from polyhead.engine.agreement import Agreement
+
+
+@click.command("agree")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@backend_option
+@precision_option
+@json_option
+def command(bundle: str, backend: str | None, precision: str | None, json_to: str | None) -> None:
+    """Measure how far answers of a backend agree with those of BUNDLE's tasks as they were trained.
+
+    Every task answers its pinned probes twice: in deterministic mode with torch (without it, with the slow reference)
+    in the precision that it was trained in, and as --backend and --precision say. What is found is kept in the bundle's
+    agreements.json, beside all that digests cover, and `polyhead inspect` shows it.
+    """
+    from polyhead.engine.isolation import Answering
+    from polyhead.engine.numerics import keep_agreements, numerics_of, on_probes
+
+    printer = Printer(json_to)
+    session = opened(bundle, (), backend=backend, precision=precision, deterministic=False)
+    trained = Answering(session.bundle)
+    found: dict[str, Agreement] = {}
+    for name in session.bundle.tasks:
+        printer.show(f"answering the probes of {name}")
+        agreement = on_probes(trained, session, name)
+        if agreement is not None:
+            found[name] = agreement
+    numerics = numerics_of(session)
+    keep_agreements(session.bundle, numerics, found)
+    printer.show("")
+    printer.line(f"{numerics.backend} in {numerics.precision}, against answers as trained")
+    printer.lines(agreement_lines(found))
+    printer.json({"numerics": numerics, "tasks": found})
+
+
+def agreement_lines(found: Mapping[str, Agreement]) -> list[str]:
+    """A table of tasks."""
+    rows: list[list[object]] = [["task", "probes", "equal answers", "difference"]]
+    for name, one in found.items():
+        equal = f"{100 * one.share:.1f} %" if one.difference is None else "-"
+        rows.append([name, one.rows, equal, "-" if one.difference is None else f"{one.difference:.4f}"])
+    return table(rows)

@@ -1,0 +1,69 @@
+"""`polyhead export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.options import backend_option, names_in, tasks_option
+from polyhead.cli.output import Printer, in_bytes, json_option, note, table
+from polyhead.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from polyhead.engine.export.record import Export, ModelFile
+
+
+@click.command("export")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.argument("out", type=click.Path())
+@tasks_option("Export these tasks only, with commas between them; by default all that can be.")
+@backend_option
+@json_option
+def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, json_to: str | None) -> None:
+    """Write tasks of BUNDLE to the new folder OUT as ONNX files that run without Polyhead.
+
+    There is one file for the trunk and one for each task, the tokenizer, export.json (what each file reads and gives,
+    labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
+
+    Before OUT gets its name, the files are run on the tasks' pinned probes and compared with the bundle's answers on
+    --backend (by default torch, or reference where that is not installed), in float32; where they differ, nothing is
+    written and the command ends with an error.
+    """
+    from polyhead.engine.isolation.answers import backend_here
+
+    try:
+        from polyhead.engine.export.write import export_bundle
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("onnx", "onnxruntime"):
+            raise
+        raise MissingExtra(str(error.name), "onnx", "`polyhead export`") from None
+
+    printer, names = Printer(json_to), names_in(tasks) or None
+    found = export_bundle(bundle, out, tasks=names, backend=backend or backend_here(), show=printer.show)
+    printer.show("")
+    printer.lines(_lines(found, Path(out)))
+    for name, why in found.left_out.items():
+        note(f"task '{name}' is not exported: {why}")
+    printer.json(found)
+
+
+def _lines(found: Export, out: Path) -> list[str]:
+    rows: list[list[object]] = [["file", "reads", "size", "probes", "largest difference"]]
+    if found.trunk is not None:
+        rows.append([*_row(found.trunk, out), "", ""])
+    for files in found.tasks.values():
+        rows.append([*_row(files.model, out), files.probes, f"{files.largest_difference:.2g}"])
+        if files.compare is not None:
+            rows.append([*_row(files.compare, out), "", ""])
+    compared = " ".join(found.checked_with.values())
+    return [
+        *table(rows, left=2),
+        f"written to {out}; differences of logits from {compared}, at most {found.tolerance:g}",
+    ]
+
+
+def _row(file: ModelFile, out: Path) -> list[object]:
+    size = sum((out / file.file).with_name(name).stat().st_size for name in file.digests)
+    return [file.file, ", ".join(file.inputs), in_bytes(size)]

@@ -1,0 +1,162 @@
+"""`polyhead quantize`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.lines import line_of, pieces
+from polyhead.cli.output import Printer, counted, json_option, table
+
+if TYPE_CHECKING:
+    from polyhead.engine.quantize.calibrate import Labelled, Row
+    from polyhead.engine.quantize.files import Change
+
+
+@click.command("quantize")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.option(
+    "--texts",
+    type=click.Path(dir_okay=False, exists=True),
+    required=True,
+    help="Texts like those that will be asked, a line each, as `polyhead predict` reads them.",
+)
+@click.option(
+    "--rows",
+    type=click.IntRange(1),
+    default=300,
+    show_default=True,
+    help="Texts to calibrate on, and as many others to measure on.",
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["openvino", "onnxruntime"]),
+    help="On which the change is measured; scales are for both. By default openvino where it is installed.",
+)
+@click.option(
+    "--data",
+    metavar="PROJECT",
+    type=click.Path(dir_okay=False, exists=True),
+    help="A project file: tasks are also scored on its test files, or validation files, in float32 and in int8.",
+)
+@click.option(
+    "--bound",
+    type=click.FloatRange(0),
+    default=1.0,
+    show_default=True,
+    help="Points of its metric that a task may lose on labelled data.",
+)
+@click.option(
+    "--agreement",
+    type=click.FloatRange(0, 100),
+    default=95.0,
+    show_default=True,
+    help="Percent of its answers that must stay, for a task without labelled data.",
+)
+@json_option
+def command(
+    bundle: str,
+    texts: str,
+    rows: int,
+    backend: str | None,
+    data: str | None,
+    bound: float,
+    agreement: float,
+    json_to: str | None,
+) -> None:
+    """Find static scales for BUNDLE's layers in 8 bits on texts of your own, and say what int8 changes of each task.
+
+    The plan runs over some of the texts in float32 to see what each product of the layers reads; on others, answers
+    in int8 are compared with those in float32. Poolers and heads are never quantized. Where a task changes too much
+    nothing is written, the tasks are named, and the command ends with an error; scales of before stay.
+
+    Scales are kept in BUNDLE/cache, which nothing else depends on and which may be deleted at any time. Answer with
+    `--precision int8`. Deleting them loses nothing but the calibration: run this again with texts.
+    """
+    from polyhead.bundle.read import Bundle
+    from polyhead.engine.backends import is_installed, open_runtime
+    from polyhead.engine.quantize import calibrate
+    from polyhead.engine.quantize.files import write_scales
+
+    printer, opened = Printer(json_to), Bundle.open(bundle)
+    name = backend or ("openvino" if is_installed("openvino") else "onnxruntime")
+    runtimes = partial(open_runtime, name)
+    limits = calibrate.Limits(points=bound, agreement=agreement)
+    mine, others = calibrate.halves(_rows(texts), rows)
+    scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
+    changes = calibrate.measured(
+        opened, others, runtimes, scales, labelled=_labelled(data), show=printer.show
+    )
+    printer.show("")
+    printer.lines(change_lines(changes))
+    unknown = [task for task, change in changes.items() if not change.is_measured]
+    if unknown:
+        printer.line(f"not measured, as no text fits: {', '.join(unknown)}")
+    calibrate.check(changes, limits)
+    record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
+    printer.line(
+        f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(len(mine), 'text')}: "
+        f"{bundle}/cache"
+    )
+    printer.json(
+        {"calibration": record, "measured_on": len(others), "limits": limits, "tasks": _facts(changes)}
+    )
+
+
+def _rows(texts: str) -> list[Row]:
+    from polyhead.engine.quantize.calibrate import Row
+
+    with open(texts, "rb") as source:
+        lines = [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]
+    return [Row(input=line.input, words=line.words) for line in lines]
+
+
+def _labelled(data: str | None) -> Labelled | None:
+    from polyhead.engine.quantize.calibrate import Labelled
+    from polyhead.project import read_project
+
+    return None if data is None else Labelled(project=read_project(data), folder=Path(data).resolve().parent)
+
+
+def change_lines(changes: Mapping[str, Change]) -> list[str]:
+    """A table of tasks."""
+    rows: list[list[object]] = [
+        ["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]
+    ]
+    for name, change in changes.items():
+        found = change.agreement
+        is_number = found is not None and found.difference is not None
+        rows.append(
+            [
+                name,
+                change.metric or "-",
+                "-" if found is None else f"{found.rows:,}",
+                "-" if found is None or is_number else f"{100 * found.share:.1f} %",
+                _number(None if found is None else found.difference, ".4f"),
+                _number(change.before, ".4f"),
+                _number(change.after, ".4f"),
+                _number(change.points, "+.2f"),
+            ]
+        )
+    return table(rows, left=2)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _facts(changes: Mapping[str, Change]) -> dict[str, object]:
+    return {
+        name: {
+            "agreement": change.agreement,
+            "metric": change.metric,
+            "float32": change.before,
+            "int8": change.after,
+            "points": change.points,
+        }
+        for name, change in changes.items()
+    }

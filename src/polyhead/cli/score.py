@@ -1,0 +1,113 @@
+"""`polyhead score`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.options import names_in, opened, session_options, tasks_option
+from polyhead.cli.output import Printer, counted, json_option, note
+from polyhead.progress import duration
+
+if TYPE_CHECKING:
+    from polyhead.scoring import Summary
+
+ROLES = {
+    "text": "Column of the text [default: text, or text_a].",
+    "text_b": "Column of the second text of a pair [default: text_b].",
+    "tokens": "Column of the list of tokens, in the place of a text [default: tokens].",
+    "question": "Column of the question, for multiple_choice and span [default: question].",
+    "context": "Column of what the question is about [default: context].",
+    "choices": "Column of the list of options [default: options, or choices].",
+}
+
+
+def _role_options(command: click.decorators.FC) -> click.decorators.FC:
+    for role, said in reversed(ROLES.items()):
+        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=said)(command)
+    return command
+
+
+@click.command("score")
+@click.argument("bundle", type=click.Path(file_okay=False))
+@click.argument("source", metavar="IN", type=click.Path())
+@click.argument("target", metavar="OUT", type=click.Path())
+@tasks_option("Answer these tasks only, with commas between them; by default all.")
+@_role_options
+@click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of IN to write; by default all.")
+@click.option("--only-answers", is_flag=True, help="Write no column of IN.")
+@click.option(
+    "--prefix", default="", metavar="TEXT", help="Begin the names of the answers' columns with TEXT."
+)
+@click.option("--scores", is_flag=True, help="Write the scores of all labels or options too, as TASK.scores.")
+@session_options
+@click.option("--fresh", is_flag=True, help="Drop what was begun for OUT, and start anew.")
+@json_option
+def command(
+    bundle: str,
+    source: str,
+    target: str,
+    tasks: tuple[str, ...],
+    keep: tuple[str, ...],
+    only_answers: bool,
+    prefix: str,
+    scores: bool,
+    backend: str | None,
+    precision: str | None,
+    deterministic: bool,
+    fresh: bool,
+    json_to: str | None,
+    **roles: str | None,
+) -> None:
+    """Answer tasks of BUNDLE for every row of IN, and write the rows to OUT with a column for each task.
+
+    IN ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, OUT in .jsonl, .csv (each also .gz) or .parquet. A row
+    may be a text, a pair, tokens, or a question with its context or options; a task that does not fit it has null. A
+    row that cannot be read, or that no task can answer, has the reason in column "error".
+
+    OUT appears when it is whole. Until then its pieces lie in the hidden folder .OUT.pieces beside it: the same
+    command goes on where it stopped, and writes the same bytes. IN may be of any length: a few thousand rows are held
+    at once.
+    """
+    from polyhead.scoring import Wish, score
+
+    if keep and only_answers:
+        raise click.UsageError("--keep and --only-answers say different things")
+    printer, names = Printer(json_to), names_in(tasks)
+    session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
+    wish = Wish(
+        tasks=names,
+        columns={role: column for role, column in roles.items() if column is not None},
+        kept=() if only_answers else _columns(keep) or None,
+        prefix=prefix,
+        scores=scores,
+    )
+    try:
+        done = score(session, source, target, wish, fresh=fresh, show=printer.show)
+    finally:
+        printer.show("")
+    printer.lines(_lines(done))
+    if done.counts.errors:
+        note(f"{counted(done.counts.errors, 'row')} not answered: column '{done.columns[-1]}' says why")
+    printer.json(done)
+
+
+def _columns(given: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.strip() for one in given for name in one.split(",") if name.strip())
+
+
+def _lines(done: Summary) -> list[str]:
+    counts = done.counts
+    before = f" ({done.done_before:,} were answered before)" if done.done_before else ""
+    cut = f", {counts.cut:,} cut" if counts.cut else ""
+    lines = [
+        f"{done.output}: {counted(counts.rows, 'row')}, {counted(len(done.tasks), 'task')}",
+        f"in {duration(done.seconds)}, {done.texts_a_second:,.0f} texts a second{before}",
+        f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
+    ]
+    some = {n: count - counts.errors for n, count in counts.unanswered.items() if count > counts.errors}
+    if some:
+        listed = ", ".join(f"{name} for {count:,}" for name, count in some.items())
+        lines.append(f"no answer, since the row does not fit the task: {listed}")
+    return lines

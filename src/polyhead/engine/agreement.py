@@ -1,0 +1,56 @@
+"""How far two answers to the same input agree: what they say, not how sure they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from polyhead.config import Value
+from polyhead.tasks.kinds.base import Answer
+from polyhead.tasks.task import Task
+
+SCORES = ("scores", "score", "ranked")  # of an answer: how sure it is
+
+
+class Agreement(Value):
+    """Of one task: `share` is 1 where all answers are the same.
+
+    It is the share of equal answers; of tagging the F1 of spans against the first answers, or the share of equal words;
+    of regression 1 less the mean absolute difference, `difference`, as a part of the task's range.
+    """
+
+    rows: int
+    share: float
+    difference: float | None = None
+
+
+def agreement_of(task: Task, first: Sequence[Answer], second: Sequence[Answer]) -> Agreement | None:
+    """Agreement of a task's answers to the same inputs, in order; None where there are none."""
+    if not first:
+        return None
+    pairs = list(zip(first, second, strict=True))
+    if task.range is not None:
+        low, high = task.range
+        difference = sum(abs(one["value"] - two["value"]) for one, two in pairs) / len(pairs)
+        return Agreement(rows=len(pairs), share=1 - difference / (high - low), difference=difference)
+    shared, of = (sum(column) for column in zip(*(_shared(one, two) for one, two in pairs), strict=True))
+    return Agreement(rows=len(pairs), share=shared / of if of else 1.0)
+
+
+def without_scores(answer: Any) -> Any:
+    """What the answer says, without how sure it is."""
+    if isinstance(answer, dict):
+        return {key: without_scores(value) for key, value in answer.items() if key not in SCORES}
+    return [without_scores(value) for value in answer] if isinstance(answer, list) else answer
+
+
+def _shared(one: Answer, two: Answer) -> tuple[int, int]:
+    """What two answers share, and of how much."""
+    for several in ("spans", "words"):
+        if several in one:
+            mine, other = (
+                Counter((s["start"], s["end"], s["label"]) for s in a[several]) for a in (one, two)
+            )
+            return 2 * (mine & other).total(), mine.total() + other.total()
+    return int(without_scores(one) == without_scores(two)), 1

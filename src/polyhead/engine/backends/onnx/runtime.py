@@ -1,0 +1,82 @@
+"""Compiles graphs with ONNX Runtime and runs them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from polyhead.engine.backends.onnx.int8 import Int8Ops
+from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
+from polyhead.engine.graph.ops import Build
+from polyhead.engine.quantize.scales import Scales
+from polyhead.errors import BackendError
+
+TOLERANCES = {"float32": 1e-4, "int8": 1.0}
+
+
+class OnnxRuntime:
+    """Compiles for the processor, in float32; with int8 the products of layers run in 8 bits by `scales`.
+
+    Weights are not copied into the model, so that no limit on its bytes is met. `threads` None is as many as the
+    processor has cores.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(
+        self, *, precision: str | None = None, threads: int | None = None, scales: Scales | None = None
+    ) -> None:
+        self.precision = precision or "float32"
+        if self.precision not in TOLERANCES or (self.precision == "int8") != (scales is not None):
+            raise BackendError(
+                "ONNX Runtime runs layers in float32, or in 8 bits by scales that were found on texts",
+                got=f"precision {self.precision} {'without' if scales is None else 'with'} scales",
+                do="find scales with `polyhead quantize`, or choose float32",
+            )
+        self.tolerance = TOLERANCES[self.precision]
+        self._threads, self._scales = threads or 0, scales
+
+    def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
+        """The graph that `build` makes, compiled for the processor."""
+        ops = Int8Ops(self._scales) if layers and self._scales is not None else OnnxOps()
+        model = ops.graph(build(ops), label=label)
+        large = {name: array for name, array in ops.arrays.items() if array.nbytes > INLINE}
+        values = [ort.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = self._threads
+        # A plan runs several graphs, one after another: threads of one that rests must not spin beside the next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        if not _is_exact_in_bytes():
+            # Both factors unsigned then, which is right and takes twice the time.
+            options.add_session_config_entry("session.x64quantprecision", "1")
+        options.add_external_initializers(list(large), values)
+        return _Compiled(model.SerializeToString(), options, values)
+
+
+class _Compiled:
+    """A compiled graph; a session may run in several threads at once, and gives arrays of its own."""
+
+    def __init__(self, model: bytes, options: ort.SessionOptions, values: list[ort.OrtValue]) -> None:
+        self._values = values  # the session reads them where they are
+        self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._inputs = [one.name for one in self._session.get_inputs()]
+        self._outputs = [one.name for one in self._session.get_outputs()]
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        found = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})
+        return dict(zip(self._outputs, found, strict=True))
+
+
+def _is_exact_in_bytes() -> bool:
+    """Whether products of unsigned by signed bytes are exact: on x86 processors without VNNI their sums saturate."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return True
+    try:
+        return "vnni" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,127 @@
+"""OpenVINO's operators under the names of `engine.graph.ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as op
+
+from polyhead.engine.graph.ops import InputKind, Size, Tensor
+
+_KINDS = {"int": np.int64, "float": np.float32}
+
+
+class OpenVINOOps:
+    """Builds one graph; `inputs` are those that it asked for, each once."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, ov.Node] = {}
+        # Equal arrays are one constant, so that a graph holds no weight twice.
+        self._constants: dict[int, tuple[np.ndarray, ov.Node]] = {}
+
+    def input(self, name: str, kind: InputKind, shape: Sequence[int]) -> Tensor:
+        if name not in self.inputs:
+            self.inputs[name] = op.parameter(list(shape), _KINDS[kind], name=name)
+            self.inputs[name].output(0).set_names({name})
+        return self.inputs[name]
+
+    def constant(self, array: np.ndarray) -> Tensor:
+        known = self._constants.get(id(array))
+        if known is None:
+            kind = np.int64 if array.dtype.kind == "i" else np.float32
+            known = self._constants[id(array)] = (array, op.constant(np.ascontiguousarray(array, dtype=kind)))
+        return known[1]
+
+    def size(self, x: Tensor, axis: int) -> Tensor:
+        return op.gather(op.shape_of(x), _whole(axis), _whole(0))
+
+    def reshape(self, x: Tensor, shape: Sequence[Size]) -> Tensor:
+        if all(isinstance(one, int) for one in shape):
+            return op.reshape(x, _whole(*shape), False)
+        sizes = [_whole(one) if isinstance(one, int) else one for one in shape]
+        return op.reshape(x, op.concat(sizes, 0), False)
+
+    def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        return op.transpose(x, _whole(*order))
+
+    def concat(self, parts: Sequence[Tensor], axis: int) -> Tensor:
+        return op.concat(list(parts), axis)
+
+    def slice(self, x: Tensor, axis: int, start: int, stop: int) -> Tensor:
+        return op.slice(x, _whole(start), _whole(stop), _whole(1), _whole(axis))
+
+    def gather(self, table: Tensor, places: Tensor) -> Tensor:
+        return op.gather(table, places, _whole(0))
+
+    def matmul(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
+        return op.matmul(a, b, False, transposed)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return op.add(a, b)
+
+    def subtract(self, a: Tensor, b: Tensor) -> Tensor:
+        return op.subtract(a, b)
+
+    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        return op.multiply(a, b)
+
+    def divide(self, a: Tensor, b: Tensor) -> Tensor:
+        return op.divide(a, b)
+
+    def total(self, x: Tensor, axis: int) -> Tensor:
+        return op.reduce_sum(x, _whole(axis), True)
+
+    def root(self, x: Tensor) -> Tensor:
+        return op.sqrt(x)
+
+    def absolute(self, x: Tensor) -> Tensor:
+        return op.abs(x)
+
+    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
+        return op.maximum(a, b)
+
+    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
+        return op.minimum(a, b)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return op.gelu(x, "erf")
+
+    def tanh(self, x: Tensor) -> Tensor:
+        return op.tanh(x)
+
+    def relu(self, x: Tensor) -> Tensor:
+        return op.relu(x)
+
+    def round(self, x: Tensor) -> Tensor:
+        return op.round(x, "half_to_even")
+
+    def halved(self, x: Tensor) -> Tensor:
+        # OpenVINO leaves conversions to float16 and back out of its graphs. So: with u the power of two below |x|
+        # (Rump, Ogita and Oishi 2008, Algorithm 3.5), adding and taking away 1.5 * 2^13 u leaves 11 bits, nearest
+        # even; and 24 binary places where that is less, as float16 has them. Exact for every |x| up to 65504.
+        q = op.multiply(x, self._number(2.0**23 + 1))
+        unit = op.abs(op.subtract(q, op.multiply(q, self._number(1 - 2.0**-24))))
+        large = op.multiply(op.maximum(unit, self._number(2.0**-14)), self._number(1.5 * 2**13))
+        return op.subtract(op.add(x, large), large)
+
+    def signed(self, x: Tensor) -> Tensor:
+        return op.select(op.greater_equal(x, self._number(0.0)), self._number(1.0), self._number(-1.0))
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return op.softmax(x, -1)
+
+    def norm(self, x: Tensor, gain: np.ndarray, bias: np.ndarray, epsilon: float) -> Tensor:
+        centred = op.mvn(x, _whole(-1), True, epsilon, "inside_sqrt")
+        return op.add(op.multiply(centred, self.constant(gain)), self.constant(bias))
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor, added: Tensor, scale: float) -> Tensor:
+        return op.scaled_dot_product_attention(query, key, value, added, self._number(scale))
+
+    def _number(self, value: float) -> ov.Node:
+        return op.constant(np.float32(value))
+
+
+def _whole(*numbers: int) -> ov.Node:
+    return op.constant(np.array(numbers, np.int64))

@@ -1,0 +1,106 @@
+"""Compiles graphs with OpenVINO and runs them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import openvino as ov
+
+from polyhead.engine.backends.openvino.int8 import Int8Ops
+from polyhead.engine.backends.openvino.ops import OpenVINOOps
+from polyhead.engine.graph.ops import Build
+from polyhead.engine.quantize.scales import Scales
+from polyhead.errors import BackendError
+
+PRECISIONS = ("float32", "bfloat16", "int8")
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}
+Hint = Literal["latency", "throughput"]
+
+
+class OpenVINORuntime:
+    """Compiles for the processor.
+
+    `precision` None is bfloat16 where the processor has it, else float32: of layers, poolers and heads, but for what
+    OpenVINO keeps in float32. With int8 the products of layers run in 8 bits by `scales`, and the rest as with None.
+    `threads` None is as many as the processor has cores. The hint "latency" gives one call all of them, "throughput"
+    shares them among calls from several threads.
+    """
+
+    name = "openvino"
+
+    def __init__(
+        self,
+        *,
+        precision: str | None = None,
+        threads: int | None = None,
+        hint: Hint = "latency",
+        scales: Scales | None = None,
+    ) -> None:
+        self._core = ov.Core()
+        rest = "bfloat16" if self.has_bfloat16 else "float32"
+        self.precision = rest if precision is None else precision
+        self._check(scales)
+        self.tolerance = TOLERANCES[self.precision]
+        self._scales = scales
+        float_precision = rest if self.precision == "int8" else self.precision
+        self._settings: dict[str, object] = {
+            "PERFORMANCE_HINT": hint.upper(),
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[float_precision],
+        }
+        if threads is not None:
+            self._settings["INFERENCE_NUM_THREADS"] = threads
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether the processor has bfloat16 arithmetic of its own."""
+        return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+    def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
+        """The graph that `build` makes, compiled for the processor."""
+        ops = Int8Ops(self._scales) if layers and self._scales is not None else OpenVINOOps()
+        outputs = build(ops)
+        results = [ov.opset13.result(tensor) for tensor in outputs.values()]
+        model = ov.Model(results, list(ops.inputs.values()), label)
+        compiled = self._core.compile_model(model, "CPU", self._settings)
+        return _Compiled(compiled, list(ops.inputs), list(outputs))
+
+    def _check(self, scales: Scales | None) -> None:
+        if self.precision not in PRECISIONS:
+            raise BackendError(
+                "the openvino backend cannot run layers in this precision",
+                got=self.precision,
+                allowed=PRECISIONS,
+                do="choose one of these",
+            )
+        if self.precision == "bfloat16" and not self.has_bfloat16:
+            raise BackendError(
+                "this processor has no bfloat16 arithmetic",
+                allowed=["float32", "int8"],
+                do="choose one of these: --precision float32",
+            )
+        if (self.precision == "int8") != (scales is not None):
+            raise BackendError(
+                "layers run in 8 bits by scales that were found on texts",
+                got=f"precision {self.precision} {'without' if scales is None else 'with'} scales",
+                allowed="both int8 and scales, or neither",
+                do="find them with `polyhead quantize`",
+            )
+
+
+class _Compiled:
+    """A compiled graph with a request for each thread that calls it."""
+
+    def __init__(self, model: ov.CompiledModel, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        self._model, self._own = model, threading.local()
+        self._inputs, self._outputs = inputs, outputs
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        request = getattr(self._own, "request", None)
+        if request is None:
+            request = self._own.request = self._model.create_infer_request()
+        request.infer([inputs[name] for name in self._inputs], share_inputs=True, share_outputs=True)
+        found = (request.get_output_tensor(i).data for i in range(len(self._outputs)))
+        return dict(zip(self._outputs, found, strict=True))

@@ -1,0 +1,284 @@
+"""One call of a session: inputs read piece by piece, batch by batch and stage by stage, until all is done or late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from time import monotonic
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.backends.base import Backend, Stage, TokenBatch
+from polyhead.engine.columns import Column, Columns
+from polyhead.engine.gather import Gathered, Outputs
+from polyhead.engine.inputs import AnyInput, Form, forms_of, why_not
+from polyhead.engine.live import Live
+from polyhead.engine.prepare import Piece, prepared
+from polyhead.engine.receipts import Ran, Receipt, Receipts
+from polyhead.engine.rows import Batch, Readings, batched, forms_in
+from polyhead.engine.summaries import missing
+from polyhead.errors import MissingExtra, PolyheadError
+from polyhead.plan import Plan
+from polyhead.text.tokenise import Tokeniser
+from polyhead.trunk_data import TextSettings
+
+Stages = Callable[[Plan, TokenBatch], Iterator[Stage]]
+"""How a batch is run: `Backend.stages`, or `Reader.stages`."""
+
+
+class Reader(msgspec.Struct, frozen=True):
+    """What computes for a session."""
+
+    backend: Backend
+    tokeniser: Tokeniser
+    settings: TextSettings
+    deterministic: bool
+
+    def batches(self, readings: Sequence[Readings]) -> Iterator[Batch]:
+        """Batches of all these readings together."""
+        return batched(
+            readings,
+            pad_id=self.tokeniser.pad_id,
+            max_tokens=self.settings.max_tokens,
+            deterministic=self.deterministic,
+            packed=self.backend.packs,
+        )
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """All at once, the fastest; where anything fails stage by stage, so that it fails alone."""
+        try:
+            outputs = self.backend.run(plan, batch)
+        except Exception:
+            yield from self.backend.stages(plan, batch)
+            return
+        yield Stage(outputs=outputs, failed={}, layers_left=0)
+
+    def gathered(self, readings: Sequence[Readings], live: Live) -> Gathered:
+        """What takes the outputs of these readings."""
+        return Gathered(readings, live.tasks, self.backend.compared, alone=self.deterministic)
+
+
+class Asked(Value, eq=False):
+    """What a call is asked."""
+
+    inputs: Sequence[AnyInput]
+    tasks: tuple[str, ...]
+    required: bool = False  # whether a task may not be left out for want of a package
+    words: Sequence[np.ndarray | None] | None = None  # an input's own words, for tasks that answer each
+    deadline: float | None = None  # seconds from now
+
+
+class Found(Value, eq=False):
+    """Outputs that a task just got."""
+
+    task: str
+    outputs: Outputs
+    layers_left: int  # that the batch would still run for other tasks; 0 where it is done
+
+
+class Call:
+    """What one call has answered so far. It sees the tasks of the moment at which it was made."""
+
+    def __init__(self, reader: Reader, live: Live, asked: Asked) -> None:
+        self.live, self.asked = live, asked
+        self._reader = reader
+        self._end = None if asked.deadline is None else monotonic() + asked.deadline
+        self._names, self._writing = live.summaries.apart(asked.tasks)
+        self._forms: list[Form | None] = []
+        self._repaired: dict[int, int] = {}
+        self._ran: list[Ran] = []
+        self._outputs: dict[str, list[Outputs]] = {name: [] for name in asked.tasks}
+        self._costs: dict[str, list[Receipt]] = {}
+        self._lacking: set[str] = set()  # tasks for which a package is missing
+        self._failed: dict[str, dict[int, Exception]] = {name: {} for name in asked.tasks}
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._end is not None and monotonic() >= self._end
+
+    def run(self) -> Columns:
+        """Goes on to the end; raises the first failure where it left no task with any answer."""
+        stages = self._reader.stages if self._end is None else self._reader.backend.stages
+        for _ in self._steps(stages):
+            pass
+        failures = [error for failed in self._failed.values() for error in failed.values()]
+        if failures and not any(map(self._answered, self._outputs)):
+            raise failures[0]
+        return self.columns()
+
+    def found(self) -> Iterator[Found]:
+        """Goes on to the end, and gives what each stage brings: a task's outputs, once for an input."""
+        for gathered, start, batch, stage in self._steps(self._reader.backend.stages):
+            if batch is None:
+                for task in gathered.tasks:
+                    if not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
+                        yield Found(task=task, outputs=self._outputs[task][-1], layers_left=0)
+                continue
+            for task in stage.outputs:
+                if gathered.is_at_once(task):
+                    outputs = _moved(gathered.of(task, batch=batch), start)
+                    yield Found(task=task, outputs=outputs, layers_left=stage.layers_left)
+        for task in self._writing:
+            if self._answered(task):
+                yield Found(task=task, outputs=self._outputs[task][0], layers_left=0)
+
+    def columns(self) -> Columns:
+        """All that is answered by now; what is neither answered nor failed nor unfit is late."""
+        asked, size = self.asked, len(self.asked.inputs)
+        self._forms += forms_in(asked.inputs[len(self._forms) :])
+        rows: dict[Form | None, list[int]] = {}
+        for row, form in enumerate(self._forms):
+            rows.setdefault(form, []).append(row)
+        ran, repaired, costs = list(self._ran), dict(self._repaired), dict(self._costs)
+        written = {task: self._outputs[task][0].rows.tolist() for task in costs}
+
+        def receipts() -> Receipts:
+            found = Receipts.of(ran, size, repaired)
+            for task, rows in written.items():
+                found = found.with_written(task, rows, costs[task])
+            return found
+
+        tasks = {task: self._column(task, rows) for task in (*self._names, *self._writing)}
+        return Columns(asked.inputs, tasks, receipts, flops=self.live.flops)
+
+    def error(self, task: str) -> Exception | None:
+        """Why the task failed, where it did."""
+        return next(iter(self._failed[task].values()), None)
+
+    def _column(self, name: str, rows: Mapping[Form | None, list[int]]) -> Column:
+        task, inputs = self.live.tasks[name], self.asked.inputs
+        skipped: dict[int, str] = {}
+        for form, some in rows.items():
+            if form not in forms_of(task):
+                skipped |= dict.fromkeys(some, why_not(task, inputs[some[0]]))
+            elif name in self._lacking:
+                skipped |= dict.fromkeys(some, f"it needs '{missing()}', which is not installed")
+        outputs = _joined(self._outputs[name])
+        failed = {row: said(error) for row, error in self._failed[name].items()}
+        late: list[int] = []
+        if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
+            known = {*outputs.rows.tolist(), *skipped, *failed}
+            late = [row for row in range(len(inputs)) if row not in known]
+        return Column(task, inputs, outputs, skipped=skipped, failed=failed, late=late)
+
+    def _answered(self, task: str) -> bool:
+        return any(len(outputs.rows) for outputs in self._outputs[task])
+
+    def _steps(self, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
+        """Stage by stage what is gathered, the number of its first input, and the batch; at its end without one."""
+        tasks = {name: self.live.tasks[name] for name in self._names}
+        given = (tasks, self._reader.tokeniser, self._reader.settings, self.asked.words)
+        for piece in prepared(self.asked.inputs, *given):
+            self._forms += piece.forms
+            self._repaired |= piece.repaired
+            yield from self._piece(piece, stages)
+            if self.is_late:
+                return
+        for task in self._writing:
+            if not self.is_late:
+                self._write(task)
+
+    def _piece(self, piece: Piece, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
+        gathered = self._reader.gathered(piece.readings, self.live)
+        for number, readings in enumerate(piece.readings):
+            for batch in self._reader.batches([readings]):
+                if self.is_late:
+                    break
+                given = stages(self.live.plan(readings.tasks), batch.tokens)
+                for stage in self._batch(readings, batch, piece.start, given):
+                    gathered.add(batch, stage.outputs, first=number)
+                    yield gathered, piece.start, batch, stage
+        for task in gathered.tasks:
+            try:
+                self._outputs[task].append(_moved(gathered.of(task), piece.start))
+            except Exception as error:  # halves of pairs that could not be compared: no other task is touched
+                self._fail(task, gathered.rows_of(task) + piece.start, error)
+        yield gathered, piece.start, None, Stage(outputs={}, failed={}, layers_left=0)
+
+    def _batch(
+        self, readings: Readings, batch: Batch, start: int, stages: Iterator[Stage]
+    ) -> Iterator[Stage]:
+        """The stages of one batch, and its entry in the receipts, until it is done or late."""
+        members = batch.parts[0].members
+        given: list[str] = []
+        left = layers = self.live.layers(readings.tasks)
+        for stage in _guarded(stages, readings.tasks, layers):
+            left = stage.layers_left
+            given += stage.outputs
+            for task, error in stage.failed.items():
+                self._fail(task, readings.row[members] + start, error)
+            yield stage
+            if self.is_late:
+                break
+        tasks = readings.tasks
+        self._ran.append(
+            Ran(
+                texts=readings.texts,
+                entries=readings.entries[members],
+                first=start,
+                tasks=tasks if len(given) == len(tasks) else tuple(t for t in tasks if t in given),
+                layers=layers - left,
+            )
+        )
+
+    def _write(self, task: str) -> None:
+        inputs, live = self.asked.inputs, self.live
+        fitting = forms_of(live.tasks[task])
+        rows = [row for row, form in enumerate(self._forms) if form in fitting]
+        try:
+            summed = live.summaries.answered(task, inputs, rows, required=self.asked.required)
+        except MissingExtra:
+            raise
+        except Exception as error:  # of this task alone
+            self._fail(task, np.array(rows, np.int64), error)
+            return
+        if summed is None:
+            self._lacking.add(task)
+            return
+        self._outputs[task], self._costs[task] = [summed.outputs], summed.costs
+
+    def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
+        self._failed[task] |= dict.fromkeys(rows.tolist(), error)
+
+
+def said(error: Exception) -> str:
+    """The error in words."""
+    return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
+
+
+def _guarded(stages: Iterator[Stage], tasks: Sequence[str], layers: int) -> Iterator[Stage]:
+    """The stages; where all that is left fails, one in which it is named."""
+    left, rest = layers, dict.fromkeys(tasks)
+    while rest:
+        try:
+            stage = next(stages)
+        except StopIteration:
+            return
+        except Exception as error:  # named for each task, and raised where no task has an answer
+            yield Stage(outputs={}, failed=dict.fromkeys(rest, error), layers_left=left)
+            return
+        left = stage.layers_left
+        for task in (*stage.outputs, *stage.failed):
+            rest.pop(task, None)
+        yield stage
+
+
+def _moved(outputs: Outputs, start: int) -> Outputs:
+    return msgspec.structs.replace(outputs, rows=outputs.rows + start) if start else outputs
+
+
+def _joined(several: Sequence[Outputs]) -> Outputs:
+    some = [outputs for outputs in several if len(outputs.rows)]
+    if len(some) == 1:
+        return some[0]
+    flat = all(isinstance(outputs.values, np.ndarray) for outputs in some)
+    values = [outputs.values for outputs in some]
+    words = [outputs.words for outputs in some if outputs.words is not None]
+    return Outputs(
+        rows=np.concatenate([np.zeros(0, np.int64), *(outputs.rows for outputs in some)]),
+        values=np.concatenate(values) if some and flat else list(chain.from_iterable(values)),
+        words=list(chain.from_iterable(words)) if words else None,
+    )

@@ -1,0 +1,83 @@
+"""Tasks that come and go while a session answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from polyhead.architecture import Architecture
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.cost import part_arrays
+from polyhead.engine.backends.base import LoadedTask
+from polyhead.engine.live import Loaded
+from polyhead.errors import BackendError, WrongTrunk
+from polyhead.tasks.task import owner_of
+from polyhead.trunk_data import check_arrays
+
+
+class Changes(Value):
+    """What became of tasks."""
+
+    attached: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    detached: tuple[str, ...] = ()
+
+
+def loaded(bundle: Bundle, name: str) -> Loaded:
+    """A task of a bundle with its arrays."""
+    record = bundle.tasks[name]
+    return Loaded(record, LoadedTask(path=record.path, arrays=bundle.part(name), others=bundle.others(name)))
+
+
+def checked(
+    record: TaskRecord,
+    arrays: Mapping[str, np.ndarray],
+    others: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    trunk: str,
+    shape: Architecture,
+) -> Loaded:
+    """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch."""
+    name = record.task.name
+    if record.trunk != trunk:
+        raise WrongTrunk(f"task '{name}' was trained on another trunk", got=record.trunk, allowed=trunk)
+    owner = record.owner or owner_of(record.task)
+    check_arrays(arrays, part_arrays(record.path, shape, owner), owner=f"task '{name}'")
+    return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=others))
+
+
+def difference(before: Bundle, after: Bundle) -> Changes:
+    """What changed in a bundle between two moments; raises WrongTrunk where that is its trunk."""
+    if before.digest != after.digest:
+        raise WrongTrunk(
+            "the bundle has another trunk than the session that is open on it",
+            got=after.digest,
+            allowed=before.digest,
+            do="open a new session",
+        )
+    then, now = before.lines, after.lines
+    return Changes(
+        attached=tuple(name for name in now if name not in then),
+        replaced=tuple(name for name in now if name in then and now[name] != then[name]),
+        detached=tuple(name for name in then if name not in now),
+    )
+
+
+def trained_precision(records: Mapping[str, TaskRecord]) -> str | None:
+    """The precision that the tasks were trained with, where they say; raises BackendError where they differ."""
+    found = {_precision(record.trained_with) for record in records.values()} - {None}
+    if len(found) > 1:
+        raise BackendError(
+            "the bundle's tasks were trained on a trunk of different precisions",
+            got=sorted(str(one) for one in found),
+            do="say which one is to answer: precision=..., --precision",
+        )
+    return next(iter(found), None)
+
+
+def _precision(trained_with: Mapping[str, object]) -> str | None:
+    numerics = trained_with.get("numerics")
+    return str(numerics["precision"]) if isinstance(numerics, dict) and "precision" in numerics else None

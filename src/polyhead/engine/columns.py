@@ -1,0 +1,152 @@
+"""Answers to many inputs: a column a task, made into one result an input where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.gather import Outputs
+from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.receipts import Flops, Receipt, Receipts
+from polyhead.tasks.example import Example
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.base import Answer, Decoded, RowKind
+from polyhead.tasks.task import Task
+
+
+class Result(Value):
+    """Answers keyed by task, the receipt, and for each asked task without an answer why there is none."""
+
+    answers: dict[str, dict[str, object]]
+    receipt: Receipt
+    skipped: dict[str, str] = {}  # tasks that do not fit this input
+    failed: dict[str, str] = {}  # tasks that could not be computed
+    late: tuple[str, ...] = ()  # tasks that were not done by the deadline
+
+
+class Column:
+    """One task's answers to all inputs of a call.
+
+    Arrays have a row for each input; where there is no answer, numbers are NaN and indices -1. They are made when they
+    are first asked for.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        inputs: Sequence[AnyInput],
+        outputs: Outputs,
+        *,
+        skipped: Mapping[int, str],
+        failed: Mapping[int, str],
+        late: Sequence[int],
+    ) -> None:
+        """`outputs` of the inputs that are answered; the others by number, with the reason where there is one."""
+        self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
+        self.skipped, self.failed, self.late = skipped, failed, tuple(late)
+        self._inputs, self._words = inputs, outputs.words
+
+    @property
+    def label(self) -> np.ndarray | None:
+        """Index of the answered label, int64 (inputs,); None but for `single_label`."""
+        return self._filled(self._decoded.label, -1)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """Which labels are answered, bool (inputs, labels); None but for `multi_label`."""
+        return self._filled(self._decoded.labels, False)
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """Probabilities, float32 (inputs, labels); None but for `single_label` and `multi_label`."""
+        found = self._decoded.scores
+        return self._filled(None if found is None else found.astype(np.float32), np.nan)
+
+    @property
+    def value(self) -> np.ndarray | None:
+        """The number, float64 (inputs,); None but for `regression`."""
+        return self._filled(self._decoded.value, np.nan)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """Plain values for each of `rows`: the answers of kinds whose answers are no arrays too."""
+        kind = kind_of(self.task)
+        if isinstance(kind, RowKind):
+            return kind.answers(self.task, self._decoded)
+        found = []
+        for i, row in enumerate(self.rows.tolist()):
+            words = None if self._words is None else self._words[i]
+            example = Example(given=plain(self._inputs[row]), words=words)
+            found.append(kind.decode(self.task, self.outputs[i], example))
+        return found
+
+    @cached_property
+    def _decoded(self) -> Decoded:
+        kind = kind_of(self.task)
+        if not isinstance(kind, RowKind):
+            return Decoded()
+        return kind.decode_rows(self.task, np.reshape(self.outputs, (len(self.rows), kind.width(self.task))))
+
+    def _filled(self, found: np.ndarray | None, nothing: float) -> np.ndarray | None:
+        if found is None or len(self.rows) == len(self._inputs):
+            return found
+        whole = np.full((len(self._inputs), *found.shape[1:]), nothing, found.dtype)
+        whole[self.rows] = found
+        return whole
+
+
+class Columns:
+    """What a call answers: a column a task, in the order in which tasks were asked, and what each input cost."""
+
+    def __init__(
+        self,
+        inputs: Sequence[AnyInput],
+        tasks: Mapping[str, Column],
+        receipts: Callable[[], Receipts],
+        *,
+        flops: Flops,
+    ) -> None:
+        """`receipts` are made when they are asked for; `flops` says what tasks add to a pass."""
+        self.inputs, self.tasks, self._receipts, self._flops = inputs, dict(tasks), receipts, flops
+
+    def __getitem__(self, task: str) -> Column:
+        return self.tasks[task]
+
+    @cached_property
+    def receipts(self) -> Receipts:
+        """What every input cost, as arrays."""
+        return self._receipts()
+
+    def receipt(self, row: int) -> Receipt:
+        """What one input cost."""
+        return self.receipts.at(row, self._flops)
+
+    def results(self) -> list[Result]:
+        """One result an input, in order."""
+        size = len(self.inputs)
+        answers: list[dict[str, dict[str, object]]] = [{} for _ in range(size)]
+        skipped: list[dict[str, str]] = [{} for _ in range(size)]
+        failed: list[dict[str, str]] = [{} for _ in range(size)]
+        late: list[tuple[str, ...]] = [()] * size
+        for name, column in self.tasks.items():
+            for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
+                answers[row][name] = answer
+            for row, reason in column.skipped.items():
+                skipped[row][name] = reason
+            for row, reason in column.failed.items():
+                failed[row][name] = reason
+            for row in column.late:
+                late[row] = (*late[row], name)
+        return [
+            Result(
+                answers=answers[row],
+                receipt=self.receipt(row),
+                skipped=skipped[row],
+                failed=failed[row],
+                late=late[row],
+            )
+            for row in range(size)
+        ]

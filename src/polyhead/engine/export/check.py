@@ -1,0 +1,126 @@
+"""The files of an export, run as its README says, beside the session that they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path as FilePath
+
+import numpy as np
+import onnxruntime as ort
+import tokenizers
+
+from polyhead.bundle.probe import Probe
+from polyhead.engine.export.record import Export, ModelFile, TaskFiles
+from polyhead.engine.export.text import IDS, MASK, SEGMENTS, WORDS
+from polyhead.engine.isolation.answers import Answering
+from polyhead.engine.session import Session
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question, read_alone
+from polyhead.text.tokenise import Input, repair
+from polyhead.text.words import first_subtokens, words_in
+
+ASKED = 8  # probes of a task that are compared
+TEXTS = (
+    "Thank you!",
+    "Is it broken?",
+    "Send one back to Anna Reed, please: I was charged twice.",
+    "no",
+    "It is.",
+)
+Values = dict[str, np.ndarray]
+
+
+class Exported:
+    """Runs an export with ONNX Runtime and `tokenizers`, and nothing else."""
+
+    def __init__(self, root: FilePath, export: Export) -> None:
+        self._root, self._export, told = root, export, export.tokenizer
+        self._sessions: dict[str, ort.InferenceSession] = {}
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(root / told.file))
+        self._tokenizer.enable_truncation(told.max_tokens)
+        self._tokenizer.enable_padding(pad_id=told.pad_id)
+
+    def logits(self, files: TaskFiles, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> np.ndarray:
+        """The task's, of texts and pairs, one a row; `words` holds the place of each word's first token, or -1."""
+        if files.compare is not None:
+            first, second = (
+                self._of_text(files.model, [(one[place],) for one in inputs])["features"] for place in (0, -1)
+            )
+            return self.run(files.compare, {"first": first, "second": second})["logits"]
+        return self._of_text(files.model, inputs, words)["logits"]
+
+    def _of_text(self, file: ModelFile, inputs: Sequence[Input], words: Sequence[np.ndarray] = ()) -> Values:
+        values = self._read(inputs)
+        if WORDS in file.inputs:
+            values[WORDS] = np.full((len(words), max(map(len, words))), -1, np.int64)
+            for row, places in enumerate(words):
+                values[WORDS][row, : len(places)] = places
+        if IDS not in file.inputs:
+            assert self._export.trunk is not None
+            values |= self.run(self._export.trunk, values)
+        return self.run(file, values)
+
+    def _read(self, inputs: Sequence[Input]) -> Values:
+        found = self._tokenizer.encode_batch([one[0] if len(one) == 1 else one for one in inputs])
+        return {
+            IDS: np.array([one.ids for one in found], np.int64),
+            MASK: np.array([one.attention_mask for one in found], np.int64),
+            SEGMENTS: np.array([one.type_ids for one in found], np.int64),
+        }
+
+    def run(self, file: ModelFile, values: Values) -> Values:
+        """All outputs of one model; its inputs are among the values."""
+        if file.file not in self._sessions:
+            path = self._root / file.file
+            self._sessions[file.file] = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+        given = {name: values[name] for name in file.inputs}
+        return dict(zip(file.outputs, self._sessions[file.file].run(list(file.outputs), given), strict=True))
+
+
+def differences(exported: Exported, files: TaskFiles, session: Session) -> list[float]:
+    """For each input the largest difference of a logit from the session's.
+
+    Asked are some of the task's pinned probes and a few texts of our own, as far as the trunk reads them whole; the
+    files read them all at once, padded.
+    """
+    task, asked = files.task, list(_asked(files, session))
+    places = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in asked]
+    wanted = session.outputs(task.name, [probe.given for probe in asked], words=places)
+    rows, tokens = list[Input](), list[np.ndarray]()
+    for probe, words in zip(asked, places, strict=True):
+        for texts in read_alone([probe.given]):
+            (encoded,) = session.tokeniser.encode([texts])
+            rows.append(_repaired(texts))
+            tokens.append(first_subtokens(encoded, words_in(texts) if words is None else words))
+    found, apart, row = exported.logits(files, rows, tokens), list[float](), 0
+    for probe, one in zip(asked, wanted, strict=True):
+        several = len(probe.options or "1")
+        mine = found[row : row + several]
+        if kind_of(task).per_word:
+            read = tokens[row] >= 0
+            mine, one = mine[0, : len(read)][read], one[read]
+        apart.append(float(np.abs(mine.reshape(-1) - one.reshape(-1)).max(initial=0.0)))
+        row += several
+    return apart
+
+
+def _asked(files: TaskFiles, session: Session) -> Iterator[Probe]:
+    """Those that are read whole."""
+    pinned = Answering(session.bundle).probes(files.task.name)[:ASKED]
+    for probe in (*pinned, *_of_our_own(files.task)):
+        read = session.tokeniser.encode(read_alone([probe.given]))
+        if not any(one.cut or len(one.ids) > files.max_tokens for one in read):
+            yield probe
+
+
+def _of_our_own(task: Task) -> Iterator[Probe]:
+    for first, second in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True):
+        if kind_of(task).per_option:
+            yield Probe.of(Question(text=first, options=(second, "no")))
+        else:
+            yield Probe.of((first,) if task.pair == "none" else (first, second))
+
+
+def _repaired(given: Input) -> Input:
+    return (repair(given[0]),) if len(given) == 1 else (repair(given[0]), repair(given[1]))

@@ -1,0 +1,207 @@
+"""The files of an export as ONNX graphs, from the same builders that the backends compile.
+
+One file runs the trunk's layers that tasks share; a task's file runs what is its own, from the trunk's states or, under
+prompts, from the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+import numpy as np
+import onnx
+
+from polyhead.engine.backends.base import LoadedTask
+from polyhead.engine.backends.onnx.ops import OnnxOps
+from polyhead.engine.export.text import TextOps
+from polyhead.engine.graph.deltas import Function
+from polyhead.engine.graph.encoder import Arrays, Inside, Run, embed
+from polyhead.engine.graph.fold import folded
+from polyhead.engine.graph.heads import answers
+from polyhead.engine.graph.ops import Tensor
+from polyhead.engine.graph.pairs import compared_outputs
+from polyhead.engine.graph.reads import Read, form_of, states_read
+from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, joined, merge
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.trunk_data import TrunkData
+
+Shape = tuple[int | str, ...]
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A model whose larger arrays stand beside it, by name."""
+
+    model: onnx.ModelProto
+    arrays: dict[str, np.ndarray]
+
+
+def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> Built:
+    """The text to the states at these depths, `state_6` (rows, tokens, width); 0 is what the first layer reads."""
+    shape = trunk.architecture
+    ops = TextOps(shape, first=shape.first_position)
+    states = [embed(ops, trunk.arrays, shape)]
+    if deepest := max(depths):
+        run = Run(Layers(start=0, stop=deepest), shape, [trunk.arrays])
+        states += run.states(ops, states[0], ops.input("added", "float", (-1, 1, -1, -1)))
+    named = {_state(depth): states[depth] for depth in sorted(depths)}
+    return _built(ops, named, dict.fromkeys(named, ("rows", "tokens", shape.width)), "trunk")
+
+
+def depths_read(path: Path) -> list[int]:
+    """Depths of the trunk's states that the task's own file reads, in order; none under prompts."""
+    path = joined(path)
+    if path.embed.prompts:
+        return []
+    own = own_layers(path)
+    shared = own[0].start if own else path.layers[-1].stop if path.layers else 0
+    return sorted({*(depth for depth in _pooled_depths(path) if depth <= shared), *([shared] if own else [])})
+
+
+def own_layers(path: Path) -> tuple[Layers, ...]:
+    """The layers that the task's own file runs: all but the trunk's plain ones that it begins with."""
+    layers = joined(path).layers
+    is_shared = bool(layers) and layers[0].weights == TRUNK and layers[0].delta is None
+    return layers[1:] if is_shared and not path.embed.prompts else layers
+
+
+def longest_read(path: Path, trunk: TrunkData) -> int:
+    """How many tokens of a text the task's files read: positions of the trunk may be left to its prompts."""
+    shifted = sum(prompt.rows for prompt in path.embed.prompts) if path.embed.shift else 0
+    return min(trunk.settings.max_tokens, trunk.architecture.max_tokens - shifted)
+
+
+def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> Built:
+    """The task's own layers, pooler and head: `logits`, and `scores` or `value` where the kind has them row by row.
+
+    Of a task over pairs read separately: `features` (rows, width) of one text.
+    """
+    shape, path = trunk.architecture, _alone(joined(loaded.path))
+    prompts = sum(prompt.rows for prompt in path.embed.prompts)
+    ops = TextOps(
+        shape,
+        first=shape.first_position + (prompts if path.embed.shift else 0),
+        prompts=prompts,
+        isolated=path.embed.isolated,
+    )
+    states = _states(ops, path, trunk, loaded)
+    for number, depth in enumerate(_pooled_depths(path)):
+        ops.bound[f"state.{number}"] = states[depth]
+    plan = merge({task.name: path})
+    form = form_of(plan, _read(plan), path, shape, mixed=False)
+    form = msgspec.structs.replace(form, labels=form.width if path.head.separate else path.head.width)
+    ops.read(form.pool.positions, _own_rows(path))
+    pooler = {} if path.pool.part is None else _owned(path.pool.part, trunk, loaded)
+    slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
+    out = answers(ops, form, [slot])
+    if path.head.separate:
+        features = ops.reshape(out, (-1, form.width))
+        return _built(ops, {"features": features}, {"features": ("rows", form.width)}, task.name)
+    if kind_of(task).per_word:
+        logits = ops.reshape(out, (-1, ops.size(ops.words(), 1), path.head.width))
+        return _answering(ops, task, logits, ("rows", "words", path.head.width))
+    return _answering(ops, task, ops.reshape(out, (-1, path.head.width)), ("rows", path.head.width))
+
+
+def pair_graph(loaded: LoadedTask, task: Task) -> Built:
+    """Features `first` and `second` (rows, width) of both texts to the task's answer."""
+    ops, head = OnnxOps(), loaded.path.head
+    logits = compared_outputs(ops, head, loaded.arrays, _hidden(loaded))
+    return _answering(ops, task, logits, ("rows", head.width))
+
+
+def _states(ops: TextOps, path: Path, trunk: TrunkData, loaded: LoadedTask) -> dict[int, Tensor]:
+    """The states that the file has, by depth: those that it is given and those that it computes."""
+    shape = trunk.architecture
+    states: dict[int, Tensor] = {}
+    for depth in depths_read(path):
+        states[depth] = ops.input(_state(depth), "float", ("rows", "tokens", shape.width))
+    if path.embed.prompts:
+        rows = [_owned(prompt.part, trunk, loaded)["prompt.weight"] for prompt in path.embed.prompts]
+        none = np.zeros((1, shape.embedding_width or shape.width), np.float32)
+        ops.bound["prompts"] = ops.constant(np.concatenate([none, *rows]))
+        states[0] = embed(ops, trunk.arrays, shape, prompted=True)
+    for node in own_layers(path):
+        run = Run(node, shape, [_owned(node.weights, trunk, loaded)], _inside(node, trunk, loaded))
+        found = run.states(ops, states[node.start], ops.input("added", "float", (-1, 1, -1, -1)))
+        states |= dict(enumerate(found, node.start + 1))
+    return states
+
+
+def _inside(node: Layers, trunk: TrunkData, loaded: LoadedTask) -> dict[int, Inside]:
+    delta, epsilon = node.delta, trunk.architecture.norm_epsilon
+    if delta is None:
+        return {}
+    own, ends = (_owned(owner, trunk, loaded) for owner in (delta.part, delta.ends or delta.part))
+    return {i: Function(delta, i, [own], [ends], epsilon=epsilon) for i in range(node.start, node.stop)}
+
+
+def _answering(ops: OnnxOps, task: Task, logits: Tensor, shape: Shape) -> Built:
+    outputs = {"logits": logits}
+    how, half = kind_of(task).scores, ops.constant(np.array(0.5, np.float32))
+    if how == "softmax":
+        outputs["scores"] = ops.softmax(logits)
+    elif how == "sigmoid":
+        outputs["scores"] = ops.add(ops.multiply(ops.tanh(ops.multiply(logits, half)), half), half)
+    elif how == "range":
+        assert task.range is not None  # its kind checks it
+        low, high = (ops.constant(np.array(end, np.float32)) for end in task.range)
+        value = ops.add(low, ops.multiply(logits, ops.subtract(high, low)))
+        outputs["value"] = ops.minimum(ops.maximum(value, low), high)
+    return _built(ops, outputs, dict.fromkeys(outputs, shape), task.name)
+
+
+def _built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], label: str) -> Built:
+    model = ops.graph(outputs, label=label, shapes=shapes)
+    return Built(model, ops.arrays)
+
+
+def _state(depth: int) -> str:
+    return f"state_{depth}"
+
+
+def _pooled_depths(path: Path) -> Sequence[int]:
+    """Depths of the states that the pool reads, in order."""
+    plan = merge({"one": path})
+    return [_start(plan.steps[step].node) + n for step, n in states_read(plan, _read(plan), mixed=False)]
+
+
+def _read(plan: Plan) -> Read:
+    """The pool of a plan of one task."""
+    pool = plan.steps[-2]
+    assert isinstance(pool.node, Pool)
+    return Read(pool.parent, pool.node, pool.tasks)
+
+
+def _start(node: object) -> int:
+    return node.start if isinstance(node, Layers) else 0
+
+
+def _own_rows(path: Path) -> tuple[int, int]:
+    """Where the rows of the task's own prompt stand."""
+    before = [prompt.rows for prompt in path.embed.prompts]
+    own = [prompt.part == path.pool.part for prompt in path.embed.prompts]
+    place = own.index(True) if True in own else 0
+    return sum(before[:place]), sum(before[: place + 1])
+
+
+def _alone(path: Path) -> Path:
+    """An isolated prompt sees the text and itself: others before the same text are nothing to it."""
+    if not path.embed.isolated:
+        return path
+    mine = tuple(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
+    embed = msgspec.structs.replace(path.embed, prompts=mine)
+    return Path(nodes=(embed, *path.nodes[1:]))
+
+
+def _owned(owner: str, trunk: TrunkData, loaded: LoadedTask) -> Arrays:
+    if owner == TRUNK:
+        return trunk.arrays
+    return loaded.arrays if owner == loaded.path.head.part else loaded.others[owner]
+
+
+def _hidden(loaded: LoadedTask) -> Arrays:
+    """The arrays that hold the head's hidden layer."""
+    shared = loaded.path.head.hidden_part
+    return loaded.arrays if shared is None else loaded.others[shared]

@@ -1,0 +1,189 @@
+"""A bundle's tasks as ONNX files that run without Polyhead, written, run, and compared before they get their name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+from onnx import TensorProto
+
+from polyhead import __version__
+from polyhead.config import to_json
+from polyhead.engine.backends.onnx.files import LARGEST, write_model
+from polyhead.engine.backends.onnx.ops import OPSET
+from polyhead.engine.changes import loaded
+from polyhead.engine.export.check import Exported, differences
+from polyhead.engine.export.graphs import (
+    Built,
+    depths_read,
+    longest_read,
+    pair_graph,
+    task_graph,
+    trunk_graph,
+)
+from polyhead.engine.export.readme import readme
+from polyhead.engine.export.record import (
+    FORMAT,
+    README,
+    RECORD,
+    TOKENIZER,
+    TRUNK,
+    Array,
+    Export,
+    ModelFile,
+    TaskFiles,
+    TokenizerFile,
+)
+from polyhead.engine.inputs import forms_of
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError, ConfigError
+from polyhead.files import TEMPORARY, sync_folder, write_file
+
+TOLERANCE = 1e-3  # of a logit: float32 in another order
+BORDERLINE = 4  # one probe in so many may have a feature on a border of its codec, which falls to either side
+OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
+
+
+def export_bundle(
+    bundle: FilePath | str,
+    out: FilePath | str,
+    *,
+    tasks: Iterable[str] | None = None,
+    backend: str | None = None,
+    largest: int = LARGEST,
+    show: Callable[[str], None] = lambda line: None,
+) -> Export:
+    """Writes the folder `out`, which must not hold anything yet; None exports all tasks that can be.
+
+    Every task's files are run on its probes and compared with a session on `backend`, in float32. Raises BackendError
+    where they differ by more than the tolerance; nothing is left then.
+    """
+    out = FilePath(out).absolute()
+    _check_free(out)
+    session = Session(bundle, backend=backend, precision="float32")
+    names, writing = session.summaries.apart(session.asked(tasks))
+    if tasks is not None and writing or not names:
+        raise BackendError(
+            "these tasks cannot be exported" if writing else "the bundle has no task to export",
+            got=list(writing) or None,
+            allowed=[name for name in session.tasks if name not in session.summaries.tasks] or None,
+            do="name tasks that read the trunk",
+        )
+    folder = out.with_name(TEMPORARY + out.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        written = _Writing(session, folder, largest, show).export(names)
+        left_out = dict.fromkeys(writing, OWN_MODEL)
+        export = _checked(folder, msgspec.structs.replace(written, left_out=left_out), session, show)
+        write_file(folder / README, [readme(export).encode()])
+        write_file(folder / RECORD, [to_json(export)])
+        sync_folder(folder)
+        os.replace(folder, out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return export
+
+
+class _Writing(msgspec.Struct, frozen=True):
+    """Writes the files of an export into a folder."""
+
+    session: Session
+    folder: FilePath
+    largest: int
+    show: Callable[[str], None]
+
+    def export(self, names: Iterable[str]) -> Export:
+        """All files but those that tell about them; nothing is compared yet."""
+        bundle, tokeniser = self.session.bundle, self.session.tokeniser
+        self.folder.mkdir(parents=True)
+        tokenizer = write_file(self.folder / TOKENIZER, [bundle.tokenizer])
+        tasks = {name: self._task(name) for name in names}
+        depths = {depth for name in tasks for depth in depths_read(bundle.tasks[name].path)}
+        trunk = self._file(TRUNK, trunk_graph(bundle.trunk(), depths)) if depths else None
+        return Export(
+            format=FORMAT,
+            polyhead=__version__,
+            trunk_digest=bundle.digest,
+            opset=OPSET,
+            tokenizer=TokenizerFile(
+                file=TOKENIZER, sha256=tokenizer, max_tokens=tokeniser.max_tokens, pad_id=tokeniser.pad_id
+            ),
+            trunk=trunk,
+            tasks=tasks,
+            left_out={},
+            checked_with={"backend": self.session.backend.name, "precision": self.session.backend.precision},
+            tolerance=TOLERANCE,
+        )
+
+    def _task(self, name: str) -> TaskFiles:
+        self.show(f"writing {name}")
+        bundle = self.session.bundle
+        record, trunk = bundle.tasks[name], bundle.trunk()
+        task = loaded(bundle, name).task
+        compare = None
+        if record.path.head.separate:
+            compare = self._file(f"pairs/{name}.onnx", pair_graph(task, record.task))
+        return TaskFiles(
+            task=record.task,
+            reads=forms_of(record.task)[0],
+            version=bundle.version(name),
+            arrays=record.arrays,
+            max_tokens=longest_read(record.path, trunk),
+            model=self._file(f"tasks/{name}.onnx", task_graph(trunk, task, record.task)),
+            compare=compare,
+        )
+
+    def _file(self, name: str, built: Built) -> ModelFile:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        digests = write_model(path, built.model, built.arrays, largest=self.largest)
+        inputs, outputs = (
+            {
+                one.name: Array(
+                    type="int64" if one.type.tensor_type.elem_type == TensorProto.INT64 else "float32",
+                    shape=tuple(d.dim_param or d.dim_value for d in one.type.tensor_type.shape.dim),
+                )
+                for one in side
+            }
+            for side in (built.model.graph.input, built.model.graph.output)
+        )
+        return ModelFile(file=name, inputs=inputs, outputs=outputs, digests=digests)
+
+
+def _checked(folder: FilePath, export: Export, session: Session, show: Callable[[str], None]) -> Export:
+    """With what was measured; raises BackendError for a task whose answers differ."""
+    exported, tasks = Exported(folder, export), {}
+    for name, files in export.tasks.items():
+        show(f"comparing {name}")
+        found = np.sort(differences(exported, files, session)).tolist()  # NaN last
+        codec = session.bundle.tasks[name].path.pool.codec.name
+        borderline = 0 if codec == "float32" or np.isnan(found).any() else len(found) // BORDERLINE
+        if found and not found[-1 - borderline] <= TOLERANCE:
+            raise BackendError(
+                f"the exported files of task '{name}' answer otherwise than the session",
+                got=f"a logit that differs by {found[-1]:.3g}",
+                allowed=TOLERANCE,
+                do="report this, with the bundle's plan (`polyhead inspect`); nothing was written",
+            )
+        tasks[name] = msgspec.structs.replace(
+            files, largest_difference=max(found, default=0.0), probes=len(found)
+        )
+    return msgspec.structs.replace(export, tasks=tasks)
+
+
+def _check_free(out: FilePath) -> None:
+    """Raises ConfigError unless the folder can be made."""
+    if out.is_dir() and not any(out.iterdir()):
+        return
+    if out.exists() or out.is_symlink():
+        raise ConfigError(f"there is something at {out} already", do="name a new folder, or empty this one")
+    if not out.parent.is_dir():
+        raise ConfigError(f"cannot write {out}", got=f"there is no folder {out.parent}", do="make it first")
+
+
+__all__ = ["export_bundle"]

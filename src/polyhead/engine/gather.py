@@ -1,0 +1,204 @@
+"""From what batches give, in any order, to each task's outputs for inputs: windows, halves and options put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.rows import Batch, Part, Readings, Texts
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.encodings import ranges
+from polyhead.text.tokenise import encoded_at
+from polyhead.text.words import best_windows
+
+Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
+"""Outputs of a task over pairs read separately, from the features of first and second texts."""
+
+
+class Outputs(Value, eq=False):
+    """A task's outputs for some inputs."""
+
+    rows: np.ndarray  # int64 (answered,): the inputs, ascending
+    values: (
+        np.ndarray | Sequence[np.ndarray]
+    )  # float32 (answered, width); of words and options an array for each
+    words: Sequence[np.ndarray] | None = None  # of a kind that answers words: those of each input, (words, 2)
+
+
+class _Piece(msgspec.Struct, frozen=True):
+    """What one batch gave a task."""
+
+    part: Part
+    readings: int
+    values: np.ndarray  # (rows of the part, width), or (rows, words, width)
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """How entries of batches stand in the order of inputs, options and windows."""
+
+    order: np.ndarray | None  # (entries,): of what batches gave; None where they gave it in order
+    rows: np.ndarray  # (inputs,): those that have entries here, ascending
+    first: np.ndarray  # (inputs,): the first entry of each, in order
+    counts: np.ndarray  # (inputs,): how many it has
+    entries: int
+
+
+class Gathered:
+    """What batches of these readings have given so far."""
+
+    def __init__(
+        self, readings: Sequence[Readings], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
+    ) -> None:
+        """`alone`: pairs are compared one by one, so that none depends on how many there are."""
+        self.readings, self._known, self._compare, self._alone = list(readings), tasks, compare, alone
+        self._pieces: dict[str, list[_Piece]] = {}
+        self._orders: dict[tuple[int, ...], _Order] = {}
+        self._expected: dict[str, int] = {}  # entries that a task reads
+        for one in self.readings:
+            for task in one.tasks:
+                self._expected[task] = self._expected.get(task, 0) + len(one.entries)
+
+    def add(self, batch: Batch, outputs: Mapping[str, np.ndarray], *, first: int = 0) -> None:
+        """Takes the outputs of a batch, which was made of the readings from `first` on."""
+        for part in batch.parts:
+            readings = first + part.readings
+            for task in self.readings[readings].tasks:
+                if task in outputs:
+                    self._pieces.setdefault(task, []).append(_Piece(part, readings, outputs[task][part.rows]))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Every task that reads something here."""
+        return tuple(self._expected)
+
+    def rows_of(self, task: str) -> np.ndarray:
+        """The inputs that the task reads, ascending."""
+        rows = [one.row for one in self.readings if task in one.tasks]
+        return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
+
+    def is_at_once(self, task: str) -> bool:
+        """Whether each input's answer comes from one reading, and so from one batch."""
+        mine = [one for one in self.readings if task in one.tasks]
+        return len(mine) == 1 and mine[0].texts.role == "only"
+
+    def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
+        """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
+        pieces = self._pieces.get(task, [])
+        if batch is not None:
+            pieces = [piece for piece in pieces if any(piece.part is part for part in batch.parts)]
+        if not pieces:
+            return Outputs(rows=np.zeros(0, np.int64), values=[])
+        kind = kind_of(self._known[task])
+        if kind.per_word:
+            return self._of_words(task, pieces)
+        if self.readings[pieces[0].readings].texts.role in ("first", "second"):
+            return self._of_halves(task, pieces)
+        order, values = self._ordered(pieces)
+        if not kind.per_option and order.entries == len(order.rows) == self._expected[task]:
+            return Outputs(rows=order.rows, values=values)
+        there = self._is_whole(task, order)
+        rows, first, counts = order.rows[there], order.first[there], order.counts[there]
+        if kind.per_option:
+            spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
+            return Outputs(rows=rows, values=[values[start:stop, 0] for start, stop in spans])
+        merged = values[first]
+        for i in np.flatnonzero(counts > 1):
+            windows = list(values[first[i] : first[i] + counts[i]])
+            merged[i] = kind.merge_windows(self._known[task], windows)
+        return Outputs(rows=rows, values=merged)
+
+    def _ordered(self, pieces: Sequence[_Piece]) -> tuple[_Order, np.ndarray]:
+        """The order of these, and what they give in this order."""
+        key = tuple([id(piece.part) for piece in pieces])
+        if key not in self._orders:  # tasks that are read alike share it
+            self._orders[key] = self._order(pieces)
+        order = self._orders[key]
+        values = pieces[0].values if len(pieces) == 1 else np.concatenate([p.values for p in pieces])
+        return order, values if order.order is None else values[order.order]
+
+    def _order(self, pieces: Sequence[_Piece]) -> _Order:
+        entries = [self._entries(piece) for piece in pieces]
+        facts = [(t.row[some], t.option[some], t.encodings.window[some]) for t, some in entries]
+        row, option, window = (np.concatenate(fact) for fact in zip(*facts, strict=True))
+        order = np.lexsort((window, option, row))
+        rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
+        is_in_order = bool((order[1:] > order[:-1]).all())
+        return _Order(None if is_in_order else order, rows, first, counts, len(row))
+
+    def _is_whole(self, task: str, order: _Order) -> np.ndarray:
+        """Which of the inputs lack nothing that the task reads of them."""
+        wanted = np.bincount(np.concatenate([one.row for one in self.readings if task in one.tasks]))
+        return np.asarray(order.counts == wanted[order.rows])
+
+    def _entries(self, piece: _Piece) -> tuple[Texts, np.ndarray]:
+        readings = self.readings[piece.readings]
+        return readings.texts, readings.entries[piece.part.members]
+
+    def _of_halves(self, task: str, pieces: Sequence[_Piece]) -> Outputs:
+        """Of pairs read separately, those of which both texts are there."""
+        halves = [
+            [piece for piece in pieces if self.readings[piece.readings].texts.role == role]
+            for role in ("first", "second")
+        ]
+        if not all(halves):
+            return Outputs(rows=np.zeros(0, np.int64), values=[])
+        (first, u), (second, v) = map(self._ordered, halves)
+        rows, here, there = np.intersect1d(first.rows, second.rows, return_indices=True)
+        u, v = u[here], v[there]
+        if not self._alone or not len(rows):
+            return Outputs(rows=rows, values=self._compare(task, u, v))
+        each = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
+        return Outputs(rows=rows, values=np.concatenate(each))
+
+    def _of_words(self, task: str, pieces: Sequence[_Piece]) -> Outputs:
+        """For each input a row for each of its words, NaN where none of its windows reads it."""
+        sources = {id(texts): texts for texts in (self._entries(piece)[0] for piece in pieces)}
+        found: list[tuple[int, np.ndarray, np.ndarray]] = []
+        for texts in sources.values():
+            mine = [piece for piece in pieces if self._entries(piece)[0] is texts]
+            found += _of_texts(self._known[task], texts, [(self._entries(p)[1], p.values) for p in mine])
+        found.sort(key=lambda one: one[0])
+        return Outputs(
+            rows=np.array([row for row, _, _ in found], np.int64),
+            values=[output for _, output, _ in found],
+            words=[words for _, _, words in found],
+        )
+
+
+def _of_texts(
+    task: Task, texts: Texts, given: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """(input, output, words) of each text, from entries and their values (entries, words, width)."""
+    reads, encodings = texts.reads, texts.encodings
+    assert reads is not None
+    counts = np.diff(reads.starts)
+    entries = np.concatenate([some for some, _ in given])
+    flat = np.concatenate(
+        [values[np.arange(values.shape[1]) < counts[some][:, None]] for some, values in given]
+    )  # (read, width)
+    sizes, text = counts[entries], encodings.row[entries]
+    windows = np.bincount(encodings.row)
+    alone = windows[text] == 1
+    words = np.where(alone, np.diff(reads.text_starts)[text], 0)
+    base = np.cumsum(words) - words
+    wide = np.full((int(words.sum()), flat.shape[-1]), np.nan, np.float32)
+    own, places = np.repeat(alone, sizes), reads.places[ranges(reads.starts[entries], sizes)]
+    wide[(np.repeat(base, sizes) + places)[own]] = flat[own]
+    row = texts.row[entries]
+    for i in np.flatnonzero(alone).tolist():
+        yield int(row[i]), wide[base[i] : base[i] + words[i]], reads.of(text[i])
+    stops = np.cumsum(sizes)
+    for one in np.unique(text[~alone]):
+        some = np.flatnonzero(text == one)
+        if len(some) == windows[one]:
+            some = some[np.argsort(entries[some])]
+            spans = [slice(stops[i] - sizes[i], stops[i]) for i in some]
+            best = best_windows([encoded_at(encodings, i) for i in entries[some]], reads.of(one))[:, 0]
+            merged = kind_of(task).merge_words(
+                task, [flat[s] for s in spans], [places[s] for s in spans], best
+            )
+            yield int(row[some[0]]), merged, reads.of(one)

@@ -1,0 +1,300 @@
+"""From what is loaded to a program: which graph every step of a plan is, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polyhead.engine.graph.encoder import Arrays
+from polyhead.engine.graph.fold import folded
+from polyhead.engine.graph.heads import answers, padded
+from polyhead.engine.graph.kept import Graphs
+from polyhead.engine.graph.layout import Shape
+from polyhead.engine.graph.live import HeadForm, Live, is_plain
+from polyhead.engine.graph.ops import Build, Ops, Tensor
+from polyhead.engine.graph.program import EMBEDDED, Answer, Beside, Call, Key, Own, Program, Root, program_of
+from polyhead.engine.graph.reads import Read, chain, depth, reads_of, root_of, states_read
+from polyhead.engine.graph.seats import Group, Seat
+from polyhead.engine.graph.spans import Span, beside_graph, embed_graph, span_graph
+from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Prompt
+
+# What poolers read beside the states: inputs, and what of a layout these are.
+_READ = {
+    "attention": {"places": "places", "keep": "keep"},
+    "mean": {"places": "places", "share": "share"},
+    "prompt": {"places": "places", "share": "share"},
+    "tokens": {"places": "words"},
+    "first": {"places": "first"},
+}
+
+
+def composed(live: Live, graphs: Graphs, plan: Plan) -> Program:
+    """The program of a plan of some of the loaded tasks; nothing is compiled yet."""
+    return _Composer(live, graphs, plan).program()
+
+
+class _Composer:
+    def __init__(self, live: Live, graphs: Graphs, plan: Plan) -> None:
+        passes = live.passes_for(plan)
+        self._live, self._graphs, self._tasks, self._plan = live, graphs, plan.tasks, passes.plan
+        self._shape = live.trunk.architecture
+        self._reads = {name: read for read in reads_of(passes) for name in read.tasks}
+        self._layers = {
+            chain(self._plan, i): i for i, s in enumerate(self._plan.steps) if isinstance(s.node, Layers)
+        }
+        self._own: dict[int, list[Own]] = {}
+        self._beside: dict[int, list[Beside]] = {}
+
+    def program(self) -> Program:
+        roots = [i for i, step in enumerate(self._plan.steps) if step.parent < 0]
+        calls = [] if self._live.begins else [self._embedding(root) for root in roots]
+        calls += [*self._spans(), *self._besides(), *self._heads()]
+        return program_of(self._tasks, [self._root(root) for root in roots], calls)
+
+    # -- embeddings --------------------------------------------------------------------------------------------------
+
+    def _root(self, index: int) -> Root:
+        step, shape = self._plan.steps[index], self._shape
+        assert isinstance(step.node, Embed)
+        prompts = self._prompts(index)
+        shifted = sum(prompt.rows for prompt in prompts) if step.node.shift else 0
+        return Root(
+            step=index,
+            tasks=step.tasks,
+            shape=Shape(
+                first_position=shape.first_position + shifted,
+                segments=shape.segments,
+                prompts=tuple(prompt.rows for prompt in prompts),
+                isolated=not step.node.prompts,
+                pack=not self._live.deterministic,
+            ),
+            most=shape.positions,
+            prompts=self._table(prompts),
+            own=tuple(self._own.get(index, ())),
+            beside=tuple(self._beside.get(index, ())),
+        )
+
+    def _prompts(self, root: int) -> tuple[Prompt, ...]:
+        """Those before the text: of a joint group, or isolated ones, but for deterministic mode."""
+        node = self._plan.steps[root].node
+        assert isinstance(node, Embed)
+        if node.prompts or self._live.deterministic:
+            return node.prompts
+        asides = (
+            name for name, read in self._reads.items() if read.aside and root_of(self._plan, read.at) == root
+        )
+        return tuple(dict.fromkeys(self._own_prompt(name) for name in asides))
+
+    def _own_prompt(self, name: str) -> Prompt:
+        path = self._live.tasks[name].path
+        return next(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
+
+    def _table(self, prompts: Sequence[Prompt]) -> np.ndarray:
+        rows = [np.zeros((1, self._shape.embedding_width or self._shape.width), np.float32)]
+        return np.concatenate([*rows, *(self._live.arrays(one.part)["prompt.weight"] for one in prompts)])
+
+    def _embedding(self, root: int, whose: str = "", tasks: tuple[str, ...] = ()) -> Call:
+        step = self._plan.steps[root]
+        build = embed_graph(self._shape, self._live.arrays(TRUNK))
+        return Call(
+            graph=self._graphs.graph("embedding", build, label="the embedding", tokens=(), layers=True),
+            tasks=tasks or step.tasks,
+            inputs=self._embedded(root, whose),
+            states=(("state.0", ((0, root, whose),)),),
+            is_shared=is_plain(step.node) and not whose,
+        )
+
+    def _embedded(self, root: int, whose: str = "", *, prompted: bool = True) -> tuple[tuple[str, Key], ...]:
+        names = EMBEDDED if prompted else EMBEDDED[:3]
+        return tuple((n, (n, root, whose)) for n in names if n != "segments" or self._shape.segments)
+
+    # -- layers ------------------------------------------------------------------------------------------------------
+
+    def _spans(self) -> Iterator[Call]:
+        for own, index in self._layers.items():
+            members = self._live.stack_of.get(own, (own,))
+            if not all(member in self._layers for member in members):
+                yield self._span([index])
+            elif own == members[0]:
+                yield self._span([self._layers[member] for member in members])
+
+    def _span(self, lanes: Sequence[int]) -> Call:
+        """The layers of one step, or of several at once."""
+        plan, live = self._plan, self._live
+        steps = [plan.steps[lane] for lane in lanes]
+        nodes = tuple(step.node for step in steps if isinstance(step.node, Layers))
+        root, parents = root_of(plan, lanes[0]), list(dict.fromkeys(step.parent for step in steps))
+        kept = sorted({number for lane in lanes for number in live.kept[chain(plan, lane)]})
+        begins = live.begins and parents == [root]
+        span = Span(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
+        tokens = live.tokens(*nodes)
+        owners = {TRUNK, *(token[0] for token in tokens)}
+        inputs = self._embedded(root, prompted=False) if begins else ()
+        if not begins:
+            inputs = tuple((f"hidden.{i}", (depth(plan, one), one, "")) for i, one in enumerate(parents))
+        return Call(
+            graph=self._graphs.graph(
+                ("span", span, tokens),
+                span_graph(span, self._shape, {owner: live.arrays(owner) for owner in owners}),
+                label=span.label,
+                tokens=tokens,
+                layers=True,
+            ),
+            tasks=tuple(dict.fromkeys(name for step in steps for name in step.tasks)),
+            inputs=(*inputs, ("added", ("added", root, ""))),
+            states=tuple((f"state.{number}", tuple((number, lane, "") for lane in lanes)) for number in kept),
+            layers=sum(node.stop - node.start for node in nodes),
+            is_shared=all(is_plain(node) for node in chain(plan, lanes[0])),
+            alone=lambda: [self._span([lane]) for lane in lanes] if len(lanes) > 1 else [],
+        )
+
+    def _besides(self) -> Iterator[Call]:
+        """In deterministic mode each isolated prompt in rows of its own, which see the states of the text."""
+        if not self._live.deterministic:
+            return
+        made: set[Key] = set()
+        for name, read in self._reads.items():
+            if not read.aside:
+                continue
+            prompt = self._own_prompt(name)
+            tasks = tuple(
+                one for one, r in self._reads.items() if r.aside and self._own_prompt(one) == prompt
+            )
+            steps = _down_to(self._plan, read.at)
+            for above, index in zip([-1, *steps], steps, strict=False):
+                key = (depth(self._plan, index), index, prompt.part)
+                if key in made:
+                    continue
+                made.add(key)
+                if above < 0:
+                    slots = len(self._live.group_of[name].seats)
+                    table = self._table([prompt])
+                    self._beside.setdefault(index, []).append(
+                        Beside(whose=prompt.part, slots=slots, prompts=table)
+                    )
+                    yield self._embedding(index, prompt.part, tasks)
+                else:
+                    # A layer that prompts alone need runs for them alone, and counts once.
+                    first = all(at != index for _, at, _ in made - {key})
+                    counted = first and not any(self._plan.children(index))
+                    yield self._layer_beside((above, index), prompt.part, tasks, counted=counted)
+
+    def _layer_beside(
+        self, steps: tuple[int, int], whose: str, tasks: tuple[str, ...], *, counted: bool
+    ) -> Call:
+        above, index = steps
+        node, before = self._plan.steps[index].node, depth(self._plan, above)
+        assert isinstance(node, Layers)
+        return Call(
+            graph=self._graphs.graph(
+                ("beside", node),
+                beside_graph(node, self._shape, self._live.arrays(TRUNK)),
+                label=f"layer {node.start} beside its text",
+                tokens=(),
+                layers=True,
+            ),
+            tasks=tasks,
+            inputs=(
+                ("hidden.0", (before, above, whose)),
+                ("hidden.1", (before, above, "")),
+                ("added", ("added", root_of(self._plan, index), whose)),
+            ),
+            states=(("state.1", ((1, index, whose),)),),
+            layers=int(counted),
+        )
+
+    # -- poolers and heads -------------------------------------------------------------------------------------------
+
+    def _heads(self) -> Iterator[Call]:
+        for group in self._live.groups:
+            names = [name for name in group.members if name in self._reads]
+            if names:
+                yield self._head(group, names, self._reads[names[0]])
+
+    def _head(self, group: Group[HeadForm, str], names: Sequence[str], read: Read) -> Call:
+        head = group.form
+        states = states_read(self._plan, read, mixed=not self._live.deterministic)
+        root, whose = root_of(self._plan, read.at), head.prompt
+        inputs: list[tuple[str, Key]] = [
+            (f"state.{i}", (number, step, whose)) for i, (step, number) in enumerate(states)
+        ]
+        if head.form.pool.positions == "prompt" and not whose:
+            own = self._own_rows(group, names, root)
+            self._own.setdefault(root, []).append(own)
+            whose = own.whose
+        inputs += [(name, (of, root, whose)) for name, of in _READ[head.form.pool.positions].items()]
+        return self._group_call(group, names, tuple(inputs))
+
+    def _own_rows(self, group: Group[HeadForm, str], names: Sequence[str], root: int) -> Own:
+        """The prompt rows of each slot; a slot that is not asked reads the first."""
+        prompts = self._prompts(root)
+        starts = dict(zip(prompts, np.cumsum([0, *(prompt.rows for prompt in prompts)]), strict=False))
+        shape = (len(group.seats), max(prompt.rows for prompt in prompts))
+        offsets, share = np.zeros(shape, np.int64), np.zeros((shape[0], 1, shape[1]), np.float32)
+        for slot, seat in enumerate(group.seats):
+            if seat.member is not None and seat.member in names:
+                prompt = self._own_prompt(seat.member)
+                offsets[slot, : prompt.rows] = starts[prompt] + np.arange(prompt.rows)
+                share[slot, 0, : prompt.rows] = 1 / prompt.rows
+        return Own(whose=f"slots {len(self._own.get(root, ()))}", offsets=offsets, share=share)
+
+    def _group_call(
+        self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
+    ) -> Call:
+        live, form = self._live, group.form.form
+        tokens = {token for seat in group.seats for token in seat.tokens}
+        found = []
+        for slot, seat in enumerate(group.seats):
+            if seat.member is not None and seat.member in names:
+                head = live.tasks[seat.member].path.head
+                found.append(Answer(seat.member, slot, None if head.separate else head.width))
+        return Call(
+            graph=self._graphs.graph(
+                ("heads", form, tuple(seat.tokens for seat in group.seats)),
+                _slots_graph(live, group),
+                label=f"poolers and heads of {', '.join(group.members)}",
+                tokens=tokens,
+                layers=False,
+            ),
+            tasks=tuple(names),
+            inputs=inputs,
+            answers=tuple(found),
+            alone=lambda: (
+                [self._group_call(_only(group, name), [name], inputs) for name in names]
+                if len(group.members) > 1
+                else []
+            ),
+        )
+
+
+def _slots_graph(live: Live, group: Group[HeadForm, str]) -> Build:
+    """Output `out`: all slots' answers."""
+    form = group.form.form
+    filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
+    for seat in group.seats:
+        if seat.member is None:
+            filled.append(None)
+            continue
+        path = live.tasks[seat.member].path
+        part, hidden, pooler = path.head.part, path.head.hidden_part, path.pool.part
+        filled.append((path, live.arrays(part), live.arrays(hidden or part), live.arrays(pooler or part)))
+
+    def build(ops: Ops) -> dict[str, Tensor]:
+        slots = [None if one is None else padded(folded(*one, width=form.width), form) for one in filled]
+        return {"out": answers(ops, form, slots)}
+
+    return build
+
+
+def _only(group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
+    """The group with one member, in its seat."""
+    return Group(group.form, tuple(seat if seat.member == name else Seat() for seat in group.seats))
+
+
+def _down_to(plan: Plan, index: int) -> list[int]:
+    """The steps from the root to this one."""
+    found = [index]
+    while plan.steps[found[0]].parent >= 0:
+        found.insert(0, plan.steps[found[0]].parent)
+    return found

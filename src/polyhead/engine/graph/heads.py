@@ -1,0 +1,165 @@
+"""Poolers and heads of several tasks as one graph: a slot a task, all slots of a product at once.
+
+What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.graph.encoder import HIDDEN
+from polyhead.engine.graph.fold import Slot
+from polyhead.engine.graph.ops import Ops, Tensor
+from polyhead.plan import Activation, Codec, Pool
+from polyhead.store.codec import LARGEST_HALF
+
+
+class Form(Value):
+    """What tasks must have alike to stand in the slots of one graph."""
+
+    pool: Pool  # whoever owns its arrays
+    width: int  # of the states
+    layers: int  # how many states are read side by side: 1, or all that a learned mix reads
+    mixed: bool  # the states come averaged already
+    hidden: int
+    activation: Activation
+    separate: bool  # the slots give features
+    labels: int  # room for outputs
+
+
+def room_for(labels: int) -> int:
+    """Outputs of a slot: 8, 16, 32, ...; heads of like width share a graph."""
+    return max(8, 1 << (labels - 1).bit_length())
+
+
+def answers(ops: Ops, form: Form, slots: Sequence[Slot | None]) -> Tensor:
+    """Outputs (slots, texts, labels), or (slots, texts, words, labels); None is a spare slot.
+
+    Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
+    end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions).
+    Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
+    """
+    read = [_coded(ops, one, form.pool.codec) for one in _read(ops, form)]
+    if form.pool.layers == "mean" and len(read) > 1:
+        read = [_mean(ops, read)]
+    x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
+    filled = [slot or _spare(slots) for slot in slots]
+    if form.pool.positions == "attention":
+        first = _own_products(ops, _attended(ops, x, filled, form), filled)
+    elif form.pool.positions == "prompt":
+        own = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
+        own = ops.reshape(own, (len(slots), -1, form.layers * form.width))
+        first = _own_products(ops, own, filled)
+    else:
+        flat = ops.reshape(x, (-1, form.layers * form.width))
+        both = ops.matmul(flat, ops.constant(np.concatenate(_each(filled, "first"), axis=1)))
+        both = ops.reshape(both, (-1, len(slots), filled[0].first.shape[1]))
+        first = ops.transpose(both, (1, 0, 2))
+    first = ops.add(first, ops.constant(np.stack(_each(filled, "first_bias"))[:, None]))
+    out = _outputs(ops, first, filled, form)
+    if form.pool.positions != "tokens":
+        return out
+    return ops.reshape(out, (len(slots), -1, ops.size(x, 1), form.labels))
+
+
+def _own_products(ops: Ops, x: Tensor, slots: Sequence[Slot]) -> Tensor:
+    """Each slot's first map of its own (texts, inputs): (slots, texts, hidden)."""
+    return ops.matmul(x, ops.constant(np.stack(_each(slots, "first"))))
+
+
+def _outputs(ops: Ops, first: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
+    if form.separate or not form.hidden:
+        return first
+    hidden = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](first)
+    out = ops.matmul(hidden, ops.constant(np.stack(_each(slots, "second"))))
+    return ops.add(out, ops.constant(np.stack(_each(slots, "second_bias"))[:, None]))
+
+
+def _each(slots: Sequence[Slot], name: str) -> list[np.ndarray]:
+    """One array of every slot."""
+    return [getattr(slot, name) for slot in slots]
+
+
+def padded(slot: Slot, form: Form) -> Slot:
+    """The slot with room for `labels` outputs."""
+    if form.separate:
+        return slot
+    last = ("first", "first_bias") if slot.second is None else ("second", "second_bias")
+    more = [(0, 0), (0, form.labels - slot.width)]
+    return msgspec.structs.replace(
+        slot, **{name: np.pad(getattr(slot, name), more[-getattr(slot, name).ndim :]) for name in last}
+    )
+
+
+def _spare(slots: Sequence[Slot | None]) -> Slot:
+    """A slot of zeros."""
+    like = next(slot for slot in slots if slot is not None)
+    zeros = {
+        name: np.zeros_like(array)
+        for name, array in msgspec.structs.asdict(like).items()
+        if array is not None
+    }
+    return msgspec.structs.replace(like, **zeros)
+
+
+def _read(ops: Ops, form: Form) -> list[Tensor]:
+    """What is read of each state, (texts, positions, width): before codecs."""
+    count = form.layers if form.pool.layers == "learned" else 1 if form.mixed else form.pool.of
+    states = [ops.input(f"state.{i}", "float", (-1, -1, form.width)) for i in range(count)]
+    if form.pool.layers == "mean" and len(states) > 1 and not form.pool.codec.before_mean:
+        states = [_mean(ops, states)]
+    places = ops.input("places", "int", (-1, -1))
+    read = [ops.gather(ops.reshape(state, (-1, form.width)), places) for state in states]
+    if form.pool.positions == "mean":
+        share = ops.input("share", "float", (-1, 1, -1))
+        read = [ops.matmul(share, one) for one in read]
+    return read
+
+
+def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = ops.add(total, part)
+    return ops.multiply(total, ops.constant(np.array(1.0 / len(parts), np.float32)))
+
+
+def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
+    """What a reader of the store sees of these values (see `store.codec`)."""
+    if codec.name == "float16":
+        return ops.halved(_clipped(ops, x, -float(LARGEST_HALF), float(LARGEST_HALF)))
+    if codec.name == "sign":
+        return ops.signed(x)
+    if codec.name == "uint8":
+        scale, zero = (ops.constant(np.array(one, np.float32)) for one in (codec.scale, codec.zero))
+        levels = _clipped(ops, ops.add(ops.round(ops.divide(x, scale)), zero), 0.0, 255.0)
+        return ops.multiply(ops.subtract(levels, zero), scale)
+    return x
+
+
+def _clipped(ops: Ops, x: Tensor, low: float, high: float) -> Tensor:
+    bounds = [ops.constant(np.array(one, np.float32)) for one in (low, high)]
+    return ops.minimum(ops.maximum(x, bounds[0]), bounds[1])
+
+
+def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
+    """Attention pooling of all slots, (slots, texts, width): the scores of all tasks are one product."""
+    count, heads = len(slots), form.pool.heads
+    inputs, inner = form.layers * form.width, form.width // heads
+    scores = ops.matmul(x, ops.constant(np.concatenate(_each(slots, "scores"), axis=1)))
+    keep = ops.input("keep", "float", (-1, -1))
+    keep = ops.reshape(keep, (-1, 1, ops.size(keep, 1)))
+    weights = ops.softmax(
+        ops.add(ops.transpose(scores, (0, 2, 1)), keep)
+    )  # (texts, slots * heads, positions)
+    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (slots * heads, texts, inputs)
+    values = np.concatenate(_each(slots, "values"))
+    out = ops.matmul(ops.reshape(pooled, (count * heads, -1, inputs)), ops.constant(values))
+    out = ops.transpose(ops.reshape(out, (count, heads, -1, inner)), (0, 2, 1, 3))
+    return ops.reshape(out, (count, -1, form.width))
+
+
+__all__ = ["HIDDEN", "Form", "answers", "padded", "room_for"]

@@ -1,0 +1,91 @@
+"""Inputs made ready for the trunk piece by piece: while one piece is computed, the next is tokenised in a thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.inputs import AnyInput, Form, plain
+from polyhead.engine.rows import Readings, forms_in, readings_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import texts_of
+from polyhead.text.tokenise import Tokeniser, lone_surrogates
+from polyhead.trunk_data import TextSettings
+
+FIRST, INPUTS, CHARACTERS = 256, 1024, 1_000_000  # of a piece; the first is waited for, so it is small
+AHEAD = 2  # pieces that wait to be computed, at most
+
+Made = TypeVar("Made")
+Given = TypeVar("Given")
+
+
+class Piece(Value, eq=False):
+    """Some of a call's inputs, ready: all that is read of them."""
+
+    start: int  # number of its first input
+    forms: list[Form | None]
+    readings: list[Readings]
+    repaired: dict[int, int]  # lone surrogates of inputs that have any, by number in the call
+
+
+def prepared(
+    inputs: Sequence[AnyInput],
+    tasks: Mapping[str, Task],
+    tokeniser: Tokeniser,
+    settings: TextSettings,
+    words: Sequence[np.ndarray | None] | None,
+) -> Iterator[Piece]:
+    """All inputs in order."""
+
+    def make(span: tuple[int, int]) -> Piece:
+        start, stop = span
+        some, own = inputs[start:stop], None if words is None else words[start:stop]
+        forms = forms_in(some)
+        readings = readings_of(some, tasks, tokeniser, settings, own, forms=forms)
+        return Piece(start=start, forms=forms, readings=readings, repaired=_repaired(some, start, readings))
+
+    yield from ahead(make, list(spans_of(inputs)))
+
+
+def spans_of(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
+    """Ranges of inputs that are made ready at once."""
+    start = characters = 0
+    for row, given in enumerate(inputs):
+        size = sum(map(len, texts_of(plain(given))))
+        most = INPUTS if start else FIRST
+        if row > start and (row - start == most or characters + size > CHARACTERS):
+            yield start, row
+            start, characters = row, 0
+        characters += size
+    if start < len(inputs):
+        yield start, len(inputs)
+
+
+def ahead(make: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Made]:
+    """`make` of each in order; of several, up to AHEAD are made in a thread while the caller uses those before."""
+    if len(given) < 2:
+        yield from map(make, given)
+        return
+    pool = ThreadPoolExecutor(
+        1, "polyhead-tokenise"
+    )  # of this call alone: a fork finds no thread that it would lose
+    try:
+        waiting: deque[Future[Made]] = deque()
+        for one in given:
+            waiting.append(pool.submit(make, one))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _repaired(inputs: Sequence[AnyInput], start: int, readings: Sequence[Readings]) -> dict[int, int]:
+    found = {int(row) for one in readings for row in one.row[one.texts.encodings.repaired[one.entries] > 0]}
+    return {start + row: sum(map(lone_surrogates, texts_of(plain(inputs[row])))) for row in found}

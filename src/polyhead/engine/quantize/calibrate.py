@@ -1,0 +1,164 @@
+"""From texts to scales, and what answers in 8 bits change: nothing is kept where a task changes too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.agreement import Agreement, agreement_of
+from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.graph.ops import Runtime
+from polyhead.engine.quantize.files import Change
+from polyhead.engine.quantize.scales import Scales
+from polyhead.engine.quantize.watch import Watching
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError, EmptyData
+from polyhead.project import Project
+
+SAMPLE = 256  # tokens of each value that choose between scales
+PIECE = 64  # texts answered at a time where they are compared
+
+
+class Row(Value, eq=False):
+    """A text of the user's, as a session is asked it."""
+
+    input: Any  # polyhead.engine.inputs.AnyInput
+    words: np.ndarray | None = None
+
+
+class Limits(Value):
+    """Past which a task's change is refused."""
+
+    points: float = 1.0  # of its metric, lost on labelled data
+    agreement: float = 95.0  # percent of its answers that stay, where it has no labelled data
+
+
+class Labelled(Value):
+    """A project whose tasks have files to be scored on, and the folder of its paths."""
+
+    project: Project
+    folder: FilePath
+
+
+class Runtimes(Protocol):
+    """A library that computes in float32, or in 8 bits."""
+
+    def __call__(self, *, precision: str, scales: Scales | None = None) -> Runtime:
+        """A runtime of this precision; `scales` with int8 alone."""
+
+
+def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
+    """Up to `most` rows to calibrate on and as many to measure on, from all over the file, in turns."""
+    if len(rows) < 2:
+        raise EmptyData(
+            "scales need texts to be found on, and others to be measured on", got=len(rows), allowed="two"
+        )
+    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), 2 * most)).astype(int))
+    return [rows[i] for i in places[::2]], [rows[i] for i in places[1::2]]
+
+
+def calibrated(
+    bundle: Bundle, rows: Sequence[Row], runtimes: Runtimes, *, show: Callable[[str], None]
+) -> Scales:
+    """The scales of all products of a bundle's tasks, from what they read of these texts in float32."""
+    watching = Watching(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
+    session, names = Session(bundle, backend=watching), tuple(bundle.tasks)
+    for number, row in enumerate(rows):  # one at a time: without padding
+        session.predict([row.input], tasks=names, words=[row.words])
+        show(f"calibrating: {number + 1:,} of {len(rows):,} texts")
+    scales = watching.scales()
+    if not scales.known:
+        raise EmptyData(
+            "none of the texts is one that a task of the bundle reads",
+            got=f"{len(rows)} texts",
+            do="give texts, pairs or questions as the tasks read them",
+        )
+    return scales
+
+
+def measured(
+    bundle: Bundle,
+    rows: Sequence[Row],
+    runtimes: Runtimes,
+    scales: Scales,
+    *,
+    labelled: Labelled | None,
+    show: Callable[[str], None],
+) -> dict[str, Change]:
+    """What int8 changes of each task against float32."""
+    before = Session(bundle, backend=runtimes(precision="float32"))
+    after = Session(bundle, backend=runtimes(precision="int8", scales=scales))
+    agreements = dict(_agreements(bundle, before, after, rows, show))
+    first, second = (_scores(session, labelled, show) for session in (before, after))
+    return {
+        name: Change(
+            agreement=agreements[name],
+            **({} if name not in first else {"metric": first[name][0], "before": first[name][1]}),
+            **({} if name not in second else {"after": second[name][1]}),
+        )
+        for name in bundle.tasks
+    }
+
+
+def is_past(change: Change, limits: Limits) -> bool:
+    """Whether a change is refused: by the metric where it is known, else by the agreement."""
+    if change.points is not None:
+        return not -change.points <= limits.points  # NaN is past any limit
+    return change.agreement is not None and not 100 * change.agreement.share >= limits.agreement
+
+
+def check(changes: Mapping[str, Change], limits: Limits) -> None:
+    """Raises BackendError that names the tasks whose change is past the limits."""
+    past = {name: change for name, change in changes.items() if is_past(change, limits)}
+    if past:
+        raise BackendError(
+            "int8 changes these tasks too much; nothing was written",
+            got=[f"{name} {_said(change)}" for name, change in past.items()],
+            allowed=f"a loss of {limits.points:g} points; without labelled data {limits.agreement:g} % equal answers",
+            do="give more texts, or more like those that will be asked (--texts, --rows); allow more (--bound, "
+            "--agreement); or stay with bfloat16 or float32",
+        )
+
+
+def _said(change: Change) -> str:
+    if change.points is not None:
+        return f"{change.points:+.2f} points"
+    return f"{100 * change.agreement.share:.1f} %" if change.agreement else ""
+
+
+def _agreements(
+    bundle: Bundle, before: Session, after: Session, rows: Sequence[Row], show: Callable[[str], None]
+) -> Iterator[tuple[str, Agreement | None]]:
+    names, pairs = tuple(bundle.tasks), []
+    for start in range(0, len(rows), PIECE):
+        some = rows[start : start + PIECE]
+        inputs, words = [row.input for row in some], [row.words for row in some]
+        found = (session.predict(inputs, tasks=names, words=words) for session in (before, after))
+        pairs += list(zip(*found, strict=True))
+        show(f"measuring: {len(pairs):,} of {len(rows):,} texts")
+    for name, record in bundle.tasks.items():
+        mine = [(one.answers[name], two.answers[name]) for one, two in pairs if name in one.answers]
+        yield name, agreement_of(record.task, [one for one, _ in mine], [two for _, two in mine])
+
+
+def _scores(
+    session: Session, labelled: Labelled | None, show: Callable[[str], None]
+) -> dict[str, tuple[str, float]]:
+    """By task its metric and score, of those that have a file to be scored on."""
+    if labelled is None:
+        return {}
+    there = [
+        entry.name
+        for entry in labelled.project.tasks
+        if entry.name in session.bundle.tasks
+        if entry.test is not None or not isinstance(entry.validation, float)
+    ]
+    if not there:
+        return {}
+    found = evaluate_bundle(session, labelled.project, folder=labelled.folder, only=there, show=show)
+    return {one.task: (one.metric, one.scores[one.metric]) for one in found}

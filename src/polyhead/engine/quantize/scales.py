@@ -1,0 +1,128 @@
+"""How one product `x W^T` is computed in 8 bits: static scales, found from what it read of a user's texts.
+
+With s a number for each input, `x W^T = (x / s) (W s)^T` (Xiao et al. 2023, SmoothQuant, equations 3 and 4). Then x / s
+is kept in 8 bits unsigned with one step and one zero for all of it, W s in 8 bits signed with a step for each output.
+Where they take one migration strength for all products, each gets the one here that leaves it the smallest error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from polyhead.config import Value
+
+STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
+LEAST = 1e-5  # of a channel that is always 0
+
+
+class Scale(Value, eq=False):
+    """What a product divides its input by, and the step and zero of the quotient's 8 bits."""
+
+    smooth: np.ndarray  # float32 (inputs,)
+    step: float
+    zero: int  # 0 to 255: stands for 0
+
+    @property
+    def low(self) -> float:
+        """The smallest value that 8 bits hold."""
+        return -self.zero * self.step
+
+    @property
+    def high(self) -> float:
+        """The largest."""
+        return (255 - self.zero) * self.step
+
+    def kept(self, x: np.ndarray) -> np.ndarray:
+        """`x / smooth` (..., inputs) through 8 bits and back."""
+        places = np.round(x / self.smooth / self.step) + self.zero
+        return np.asarray((np.clip(places, 0, 255) - self.zero) * self.step, np.float32)
+
+    def weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`W smooth` as int8 (outputs, inputs), and each output's step, float32 (outputs, 1)."""
+        smoothed = np.asarray(weight, np.float32) * self.smooth
+        steps = np.maximum(np.abs(smoothed).max(axis=1, keepdims=True), LEAST**2) / 127
+        return np.round(smoothed / steps).astype(np.int8), np.asarray(steps, np.float32)
+
+
+class Scales:
+    """The scale of each product, by the digest of its weights: the same wherever a graph is cut."""
+
+    def __init__(self, known: Mapping[str, Scale]) -> None:
+        self.known = dict(known)
+
+    def of(self, weight: np.ndarray) -> Scale | None:
+        """The scale of the product with these weights (outputs, inputs); None where none was found."""
+        return self.known.get(weight_digest(weight))
+
+    def of_each(self, weights: np.ndarray) -> list[Scale] | None:
+        """Those of weights (groups, outputs, inputs); None unless each has one."""
+        found = [self.of(weight) for weight in weights]
+        return None if any(one is None for one in found) else [one for one in found if one is not None]
+
+
+class Seen:
+    """What a value was over some texts, which one product or several read."""
+
+    def __init__(self, weights: Iterable[np.ndarray]) -> None:
+        self.weights = {weight_digest(weight): weight for weight in weights}  # (outputs, inputs) each
+        self.low = self.high = np.zeros(0, np.float32)  # of each input
+        self.rows: list[np.ndarray] = []  # (rows, inputs) each: a sample
+
+    def add(self, x: np.ndarray, *, rows: int) -> None:
+        """Notes what the value (..., inputs) was this time, and keeps so many of its rows."""
+        flat = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
+        if len(flat):
+            sample = flat[np.unique(np.linspace(0, len(flat) - 1, rows).astype(int))]
+            self._widen(flat.min(axis=0), flat.max(axis=0), [sample])
+
+    def join(self, other: Seen) -> None:
+        """Takes in what another value was that products with the same weights read."""
+        self.weights |= other.weights
+        if other.rows:
+            self._widen(other.low, other.high, other.rows)
+
+    def _widen(self, low: np.ndarray, high: np.ndarray, rows: Sequence[np.ndarray]) -> None:
+        self.low = np.minimum(self.low, low) if self.rows else low
+        self.high = np.maximum(self.high, high) if self.rows else high
+        self.rows += rows
+
+    def scale(self) -> Scale:
+        """The one of `STRENGTHS` that leaves the products of the sampled rows the smallest squared error."""
+        rows, weight = np.concatenate(self.rows), np.concatenate(list(self.weights.values()))
+        wanted = rows @ weight.T
+        found = [self._scale(weight, strength) for strength in STRENGTHS]
+        return min(found, key=lambda scale: _error(scale, rows, weight, wanted))
+
+    def _scale(self, weight: np.ndarray, strength: float) -> Scale:
+        reach = np.maximum(np.maximum(-self.low, self.high), LEAST)
+        smooth = reach**strength / np.maximum(np.abs(weight).max(axis=0), LEAST) ** (1 - strength)
+        low, high = min(0.0, float((self.low / smooth).min())), max(0.0, float((self.high / smooth).max()))
+        step = max(high - low, LEAST) / 255
+        return Scale(smooth=np.asarray(smooth, np.float32), step=step, zero=round(-low / step))
+
+
+def scales_of(seen: Iterable[Seen]) -> Scales:
+    """The scales of all products that were seen, one for all that read the same value."""
+    apart: list[Seen] = []
+    for one in seen:
+        same = [other for other in apart if other.weights.keys() & one.weights.keys()]
+        for other in same:
+            one.join(other)
+        apart = [other for other in apart if other not in same] + [one]
+    read = [one for one in apart if one.rows]
+    return Scales({digest: scale for one in read for scale in [one.scale()] for digest in one.weights})
+
+
+def weight_digest(weight: np.ndarray) -> str:
+    """SHA-256 of weights: their shape and float32 numbers."""
+    total = hashlib.sha256(repr(weight.shape).encode())
+    total.update(np.ascontiguousarray(weight, dtype="<f4").data)
+    return total.hexdigest()
+
+
+def _error(scale: Scale, rows: np.ndarray, weight: np.ndarray, wanted: np.ndarray) -> float:
+    whole, steps = scale.weights(weight)
+    return float(np.square(scale.kept(rows) @ (whole * steps).T - wanted).mean())

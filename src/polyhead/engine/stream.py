@@ -1,0 +1,64 @@
+"""Answers as soon as each is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from polyhead.config import Value
+from polyhead.engine.call import Call
+from polyhead.engine.columns import Column, Columns
+from polyhead.engine.live import Gate, Live
+from polyhead.errors import BackendError
+from polyhead.tasks.kinds.base import Answer
+
+
+class Early(Value):
+    """One task's answers to some inputs."""
+
+    task: str
+    answers: dict[int, Answer]  # by the number of the input
+    layers_left: int  # that the batch would still run for other tasks
+
+
+class Stream(Iterator[Early]):
+    """Gives a task's answers once the layers that it needs have run: tasks that need the fewest come first.
+
+    A task over pairs read separately, in windows or over options is given when all that it reads of an input is there.
+    After the deadline nothing more is given; `columns` then names what is late. What fails for one task is named there
+    too, and stops no other.
+    """
+
+    def __init__(self, call: Call, gate: Gate, live: Callable[[], Live]) -> None:
+        """`live` gives the tasks as they are now."""
+        self._call, self._gate, self._live, self._found = call, gate, live, call.found()
+
+    def __next__(self) -> Early:
+        """Raises BackendError where a task was replaced or removed since the stream began."""
+        with self._gate.call():
+            self._check()
+            found = next(self._found)
+        nothing: dict[int, str] = {}
+        column = Column(
+            self._call.live.tasks[found.task],
+            self._call.asked.inputs,
+            found.outputs,
+            skipped=nothing,
+            failed=nothing,
+            late=(),
+        )
+        answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
+        return Early(task=found.task, answers=answers, layers_left=found.layers_left)
+
+    def columns(self) -> Columns:
+        """All that is answered by now, the receipts so far, and why the rest is not answered."""
+        return self._call.columns()
+
+    def _check(self) -> None:
+        then, now = self._call.live.loaded, self._live().loaded
+        changed = [name for name in self._call.asked.tasks if then.get(name) is not now.get(name)]
+        if changed:
+            raise BackendError(
+                "tasks were replaced or removed while their answers were read from a stream",
+                got=changed,
+                do="ask again",
+            )

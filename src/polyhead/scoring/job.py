@@ -1,0 +1,231 @@
+"""Scoring a file: every row once, in order, whatever happens in between."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from polyhead import __version__
+from polyhead.config import Value
+from polyhead.engine.numerics import numerics_of
+from polyhead.engine.session import Result, Session
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData
+from polyhead.progress import progress_line
+from polyhead.scoring.answers import Answers, why_none
+from polyhead.scoring.columns import Ask, Roles, check_fit, roles_of
+from polyhead.scoring.pieces import Facts, Job, Pieces
+from polyhead.scoring.read import Chunk, Show, Source, open_source
+from polyhead.scoring.survey import Survey
+from polyhead.scoring.write import CsvWriter, JsonWriter, Writer
+
+PIECE_ROWS = 2048  # of a piece, answered by one call, so that texts can be sorted by length; a kill loses one
+OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
+
+
+class Wish(Value):
+    """What is asked of every row, and what is written."""
+
+    tasks: tuple[str, ...] = ()  # none: all
+    columns: dict[str, str] = {}  # by the role (`columns.NAMES`) that the column has
+    kept: tuple[str, ...] | None = None  # columns of the input to write too; None: all
+    prefix: str = ""  # of the names of added columns
+    scores: bool = False  # one column more for a task that has a score for each label or option
+
+
+class Summary(Value):
+    """What a job did; `counts` are of the whole file, also of pieces that earlier runs answered."""
+
+    output: str
+    tasks: tuple[str, ...]
+    columns: tuple[str, ...]  # that were added
+    counts: Facts
+    done_before: int  # rows that earlier runs answered
+    seconds: float  # of this run
+    texts_a_second: float  # of this run, reading and writing included
+
+
+def score(
+    session: Session,
+    source: str,
+    target: str,
+    wish: Wish,
+    *,
+    fresh: bool = False,
+    piece_rows: int = PIECE_ROWS,
+    show: Show = lambda text: None,
+) -> Summary:
+    """Writes the rows of `source` with their answers to `target`, a piece of `piece_rows` rows at a time.
+
+    Where the same call was stopped before, at any moment, it goes on, and the bytes written are those of a call that
+    was not. A row that cannot be read or answered has nulls and the reason. `fresh` drops what was begun.
+
+    Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash or pieces
+    of another job, EmptyData for a file without rows.
+    """
+    began, stamp = time.monotonic(), _stamp(source)
+    work = _Work(session, open_source(source), Path(target), wish)
+    with Pieces.held(work.target) as pieces:
+        if fresh:
+            pieces.forget()
+        job = work.job(pieces.begun(), piece_rows, show)
+        writer = work.writer(job)
+        pieces.go_on(job)
+        before = pieces.facts.rows
+        work.answer(pieces, job, writer, show)
+        if _stamp(source) != stamp:
+            do = "leave it as it is, and start anew with --fresh"
+            raise DataError(f"{source} was changed while it was read", do=do)
+        show(f"joining {len(pieces.done):,} pieces")
+        pieces.finish(writer.whole(pieces.done))
+    seconds = time.monotonic() - began
+    return Summary(
+        output=target,
+        tasks=tuple(work.answers.tasks),
+        columns=tuple(column.name for column in work.answers.columns),
+        counts=pieces.facts,
+        done_before=before,
+        seconds=seconds,
+        texts_a_second=(pieces.facts.rows - before) / seconds,
+    )
+
+
+class _Work:
+    """What is asked of which file, and where the answers go."""
+
+    def __init__(self, session: Session, file: Source, target: Path, wish: Wish) -> None:
+        _check_target(file, target)
+        self.session, self.file, self.target, self.wish = session, file, target, wish
+        tasks = {name: session.tasks[name] for name in session.asked(wish.tasks or None)}
+        self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores)
+
+    def job(self, begun: Job | None, piece_rows: int, show: Show) -> Job:
+        """All on which the bytes written depend; the survey is that of `begun` where it read the same bytes."""
+        digest = self._digest(show)
+        survey = begun.survey if begun is not None and begun.source == digest else self.file.survey(show)
+        if not survey.rows:
+            raise EmptyData(f"{self.file.path} holds no row", do="give a file with rows")
+        roles = roles_of(self.file.path, survey, self.wish.columns)
+        check_fit(self.file.path, roles, self.answers.tasks)
+        session = self.session
+        lines = {**session.bundle.lines, **session.summaries.models.lines}
+        return Job(
+            version=__version__,
+            source=digest,
+            form=f"{''.join(Path(self.file.path).suffixes)} to {_ending(self.target)}",
+            tasks=tuple(f"{name} {lines[name].version} {lines[name].record}" for name in self.answers.tasks),
+            trunk=session.bundle.digest,
+            numerics=numerics_of(session),
+            deterministic=session.deterministic,
+            columns=roles.columns,
+            kept=self._kept(survey),
+            prefix=self.wish.prefix,
+            scores=self.wish.scores,
+            piece_rows=piece_rows,
+            survey=survey,
+        )
+
+    def writer(self, job: Job) -> Writer:
+        """For the format that the target's name says."""
+        ending, columns = _ending(self.target), self.answers.columns
+        if ending == ".parquet":
+            from polyhead.scoring.table import ParquetWriter
+
+            return ParquetWriter(job.kept, columns, self.file.schema(job.survey, job.kept))
+        writers: Mapping[str, type[JsonWriter] | type[CsvWriter]] = {".jsonl": JsonWriter, ".csv": CsvWriter}
+        return writers[ending.removesuffix(".gz")](job.kept, columns, packed=ending.endswith(".gz"))
+
+    def answer(self, pieces: Pieces, job: Job, writer: Writer, show: Show) -> None:
+        """All pieces that are not done."""
+        began, before, roles = time.monotonic(), pieces.facts.rows, Roles(columns=job.columns)
+        name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
+        show(f"{name}: {before:,} of {job.survey.rows:,} texts")
+        for chunk in self.file.chunks(wanted, start=before, size=job.piece_rows):
+            piece_began = time.monotonic()
+            results = self._results(chunk, roles)
+            content = writer.piece(chunk, [self.answers.cells(result) for result in results])
+            pieces.add(content, self._facts(results, time.monotonic() - piece_began))
+            done, seconds = pieces.facts.rows, time.monotonic() - began
+            total = job.survey.rows
+            show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
+
+    def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
+        """One a row: a result, or why the row could not be read."""
+        asks = chunk.asks(roles)
+        read = [one for one in asks if isinstance(one, Ask)]
+        inputs, words = [one.input for one in read], [one.words for one in read]
+        found = iter(self.session.predict(inputs, tasks=self.answers.tasks, words=words) if read else [])
+        return [next(found) if isinstance(one, Ask) else one for one in asks]
+
+    def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
+        answered = [one for one in results if isinstance(one, Result)]
+        there = Counter(name for one in answered for name in one.answers)
+        receipts = [one.receipt for one in answered]
+        return Facts(
+            rows=len(results),
+            errors=sum(why_none(one) is not None for one in results),
+            unanswered={name: len(results) - there[name] for name in self.answers.tasks},
+            passes=sum(one.passes for one in receipts),
+            layers=sum(one.layers for one in receipts),
+            tokens=sum(one.tokens for one in receipts),
+            cut=sum(one.cut for one in receipts),
+            repaired=sum(one.repaired for one in receipts),
+            seconds=seconds,
+        )
+
+    def _digest(self, show: Show) -> str:
+        show(f"looking at {Path(self.file.path).name}")
+        with open(self.file.path, "rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+
+    def _kept(self, survey: Survey) -> tuple[str, ...]:
+        """The columns of the input to write; raises ConfigError where two columns would have one name."""
+        wanted, added = self.wish.kept, [column.name for column in self.answers.columns]
+        unknown = [name for name in wanted or () if name not in survey.columns]
+        if unknown:
+            what = f"{Path(self.file.path).name} has no column {', '.join(map(repr, unknown))} to keep"
+            raise ConfigError(what, allowed=list(survey.columns))
+        kept = tuple(survey.columns if wanted is None else dict.fromkeys(wanted))
+        twice = [name for name, count in Counter((*kept, *added)).items() if count > 1]
+        if twice:
+            raise ConfigError(
+                "columns of the file and columns that are added have the same names",
+                got=twice,
+                do="give the added ones other names with --prefix, or choose the columns to --keep",
+            )
+        return kept
+
+
+def _check_target(file: Source, target: Path) -> None:
+    """Raises ConfigError where the target cannot be written, before any work."""
+    if not _ending(target):
+        raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS)
+    if not target.parent.is_dir():
+        reason = f"there is no folder {target.parent}"
+    elif target.exists() and not target.is_file():
+        reason = "it is no plain file"
+    elif target.exists() and target.samefile(file.path):
+        reason = "it is the file that is read"
+    elif not os.access(target.parent, os.W_OK):
+        reason = "permission denied"
+    else:
+        return
+    raise ConfigError(
+        f"cannot write {target}", got=reason, do="name a file in a folder that you can write to"
+    )
+
+
+def _ending(target: Path) -> str:
+    """One of OUTPUTS; "" where the name ends otherwise."""
+    return next((ending for ending in OUTPUTS if target.name.lower().endswith(ending)), "")
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    """What changes with a file's content; None where there is none."""
+    if not os.path.exists(path):
+        return None
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns

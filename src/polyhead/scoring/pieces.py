@@ -1,0 +1,168 @@
+"""A job on disk: what it is, and the pieces of it that are done. A piece is there whole or not at all.
+
+    .OUT.pieces/job.json         what the job reads, asks and writes; pieces belong to it alone
+    .OUT.pieces/lock             held by the one process that works on it
+    .OUT.pieces/00000000.json    what the piece counts; written before the piece
+    .OUT.pieces/00000000.piece    the piece, in the format of OUT
+
+The folder stands beside OUT and goes when OUT is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from polyhead.config import Value, from_json, to_json
+from polyhead.engine.numerics import Numerics
+from polyhead.errors import ConfigError
+from polyhead.files import TEMPORARY, held, replace_file, sync_folder, write_file
+from polyhead.scoring.survey import Survey
+
+JOB, LOCK = "job.json", "lock"
+
+
+class Job(Value):
+    """All on which the bytes of a piece depend, but for the machine."""
+
+    version: str  # of polyhead
+    source: str  # SHA-256 of the file that is read
+    form: str  # the endings of the names of both files
+    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
+    trunk: str  # digest
+    numerics: Numerics
+    deterministic: bool
+    columns: dict[str, tuple[str, ...]]  # that are read, by role
+    kept: tuple[str, ...]
+    prefix: str
+    scores: bool
+    piece_rows: int
+    survey: Survey
+
+
+class Facts(Value):
+    """Counts of a piece, or of several."""
+
+    rows: int = 0
+    errors: int = 0  # rows with a reason why they, or some task, have no answer
+    unanswered: dict[str, int] = {}  # rows without an answer of a task
+    passes: int = 0
+    layers: int = 0
+    tokens: int = 0
+    cut: int = 0  # tokens that were not read
+    repaired: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Facts) -> Facts:
+        added: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__struct_fields__
+            if name != "unanswered"
+        }
+        both = {**self.unanswered, **other.unanswered}
+        without = {n: self.unanswered.get(n, 0) + other.unanswered.get(n, 0) for n in both}
+        return Facts(unanswered=without, **added)
+
+
+class Pieces:
+    """The pieces of one job, under its lock."""
+
+    def __init__(self, target: Path) -> None:
+        self.target, self.folder = target, folder_of(target)
+        self.done: list[Path] = []  # in order
+        self.facts = Facts()  # of the pieces that are done
+
+    @classmethod
+    @contextmanager
+    def held(cls, target: Path) -> Iterator[Self]:
+        """The pieces of the job that writes `target`; raises ConfigError where another process works on it."""
+        pieces = cls(target)
+        pieces.folder.mkdir(exist_ok=True)
+        busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
+        with held(pieces.folder / LOCK, patience=0.0, busy=busy):
+            try:
+                yield pieces
+            finally:
+                if not (pieces.folder / JOB).exists():
+                    shutil.rmtree(pieces.folder, ignore_errors=True)
+
+    def begun(self) -> Job | None:
+        """The job to which the pieces belong; raises ConfigError where that cannot be read."""
+        path = self.folder / JOB
+        if not path.exists():
+            return None
+        try:
+            return from_json(path.read_bytes(), Job, source=str(path))
+        except ConfigError as error:
+            what = f"{path} was written by another version, or is damaged"
+            raise ConfigError(what, got=error.what, do="start anew with --fresh") from None
+
+    def go_on(self, job: Job) -> None:
+        """Finds the pieces that are done; raises ConfigError where they are another job's."""
+        begun = self.begun()
+        if begun is None:
+            self._begin(job)
+            return
+        for name in Job.__struct_fields__:
+            now, before = getattr(job, name), getattr(begun, name)
+            if now != before:
+                raise ConfigError(
+                    f"{self.folder} holds pieces of another job for {self.target.name}: its '{name}' differs",
+                    got=_shown(now),
+                    allowed=_shown(before),
+                    do="run the command that was begun, start anew with --fresh, or write another file",
+                )
+        while (piece := self._piece(len(self.done))).exists():
+            self.facts += from_json(
+                self._counts(len(self.done)).read_bytes(), Facts, source=str(self._counts(len(self.done)))
+            )
+            self.done.append(piece)
+
+    def forget(self) -> None:
+        """Drops the job that was begun."""
+        (self.folder / JOB).unlink(missing_ok=True)
+
+    def add(self, content: bytes, facts: Facts) -> None:
+        """The next piece, on disk when this returns."""
+        piece = self._piece(len(self.done))
+        replace_file(self._counts(len(self.done)), to_json(facts))
+        replace_file(piece, content)
+        self.done.append(piece)
+        self.facts += facts
+
+    def finish(self, content: Iterable[bytes]) -> None:
+        """Gives `target` its whole content at once; then there are no pieces any more."""
+        whole = self.folder / f"{TEMPORARY}whole"
+        try:
+            write_file(whole, content)
+        except OSError:
+            whole.unlink(missing_ok=True)
+            raise
+        os.replace(whole, self.target)
+        sync_folder(self.target.parent)
+        self.forget()
+
+    def _begin(self, job: Job) -> None:
+        for path in self.folder.iterdir():  # pieces of which nobody knows whose they are
+            if path.name != LOCK:
+                path.unlink()
+        replace_file(self.folder / JOB, to_json(job))
+
+    def _piece(self, number: int) -> Path:
+        return self.folder / f"{number:08d}.piece"
+
+    def _counts(self, number: int) -> Path:
+        return self.folder / f"{number:08d}.json"
+
+
+def folder_of(target: Path) -> Path:
+    """Where the pieces of a job lie."""
+    return target.with_name(f".{target.name}.pieces")
+
+
+def _shown(value: object) -> object:
+    return value if not isinstance(value, (dict, Value)) else to_json(value, indent=0).decode().strip()

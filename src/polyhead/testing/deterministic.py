@@ -1,0 +1,103 @@
+"""What every backend must do in deterministic mode: no task that comes, goes or changes moves a bit of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from polyhead import plan
+from polyhead.engine.backends.base import Backend, LiveBackend, LoadedTask, TokenBatch
+from polyhead.plan import Embed, Head, Layers, Path, Pool
+from polyhead.testing.backends import MakeBackend
+from polyhead.testing.check import Check
+from polyhead.testing.conditioned import tiny_siblings
+from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_trunk
+from polyhead.trunk_data import TrunkData
+
+LENGTHS = (7, 2, 12, 5, 1)
+
+
+def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
+    """What `make` must give in deterministic mode, for trunks of several widths and many tasks."""
+    sizes = ((16, 2), (48, 2), (384, 1))
+    for width, layers in sizes:
+        trunk = tiny_trunk(width=width, layers=layers)
+        tasks = _pooled(trunk, 20 if width < 100 else 18)
+        yield Check(
+            subject=subject,
+            name=f"gives the same bits with more tasks, {width} wide",
+            run=lambda trunk=trunk, tasks=tasks: _assert_same_beside_others(make, trunk, tasks),  # type: ignore[misc]
+        )
+    trunk = tiny_trunk(max_tokens=56)
+    alike = tiny_siblings(trunk)
+    yield Check(
+        subject=subject,
+        name="gives the same bits beside tasks alike but for their arrays",
+        run=lambda: _assert_same_beside_others(make, trunk, alike),
+    )
+    yield Check(
+        subject=subject,
+        name="gives the same bits while tasks come, change and go",
+        run=lambda: _assert_same_while_others_change(make, trunk, {**_pooled(trunk, 6), **alike}),
+    )
+
+
+def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
+    """Tasks that read the last layer in several ways, some with branches of their own above a tap."""
+    depth, paths = trunk.architecture.layers, dict[str, Path]()
+    for number in range(count):
+        part = f"task:p{number}"
+        pool = Pool(positions="attention", heads=trunk.architecture.heads, part=part)
+        if number % 5 == 3:
+            pool = Pool(layers="mean", of=depth, positions="mean")
+        own = (Layers(start=0, stop=depth),)
+        if number % 5 == 4:
+            below = (Layers(start=0, stop=depth - 1),) if depth > 1 else ()
+            own = (*below, Layers(start=depth - 1, stop=depth, weights=part))
+        head = Head(kind="single_label", width=2 + number % 3, part=part, hidden=24)
+        paths[f"p{number}"] = Path(nodes=(Embed(trunk=trunk.digest), *own, pool, head))
+    return tiny_owned(paths, trunk.architecture)
+
+
+def _assert_same_beside_others(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
+    """Loaded with all, asked with all; loaded with all, asked alone; loaded with some; loaded alone."""
+    batch, names = tiny_batch(trunk, LENGTHS), list(tasks)
+    backend = make(trunk, tasks)
+    whole = _answers(backend, tasks, batch)
+    for some in (names[::2], names[:1], names[3:4], names[-2:]):
+        asked = {name: tasks[name] for name in some}
+        _assert_bits(_answers(backend, asked, batch), whole)
+        _assert_bits(_answers(make(trunk, asked), asked, batch), whole)
+
+
+def _assert_same_while_others_change(
+    make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]
+) -> None:
+    batch, names = tiny_batch(trunk, LENGTHS), list(tasks)
+    stays = {name: tasks[name] for name in names[::4]}
+    backend = make(trunk, stays)
+    wanted = _answers(backend, stays, batch)
+    assert isinstance(backend, LiveBackend), "tasks of this backend cannot change"
+    for name in names:
+        if name in stays:
+            continue
+        backend.attach(name, tasks[name])
+        arrays = {leaf: array * np.float32(1.5) for leaf, array in tasks[name].arrays.items()}
+        backend.attach(name, msgspec.structs.replace(tasks[name], arrays=arrays))
+        _assert_bits(_answers(backend, stays, batch), wanted)
+    for name in names[1::4]:
+        backend.detach(name)
+        _assert_bits(_answers(backend, stays, batch), wanted)
+
+
+def _answers(backend: Backend, tasks: Mapping[str, LoadedTask], batch: TokenBatch) -> dict[str, np.ndarray]:
+    return backend.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
+
+
+def _assert_bits(found: Mapping[str, np.ndarray], wanted: Mapping[str, np.ndarray]) -> None:
+    for name, values in found.items():
+        assert values.tobytes() == wanted[name].tobytes(), (
+            f"{name}: other bits, by {np.abs(values - wanted[name]).max()}"
+        )

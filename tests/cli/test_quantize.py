@@ -1,0 +1,81 @@
+"""`polyhead quantize` and `polyhead agree`: what they say, keep and refuse."""
+
+import json
+import shutil
+
+import pytest
+
+from cli.commands import run
+from engine.test_quantize import TEXTS
+
+pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
+
+LOOSE = ("--agreement", "0")  # tiny tasks answer by a hair's breadth
+
+
+@pytest.fixture
+def bundle(home, tmp_path):
+    shutil.copytree(home / "bundle", tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    path = tmp_path_factory.mktemp("texts") / "texts.txt"
+    path.write_text(
+        "\n".join([*TEXTS[:20], json.dumps({"text": "my lamp", "text_b": "the lamp"}), "", TEXTS[21]])
+    )
+    return path
+
+
+def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, tmp_path):
+    words = ("--texts", texts, "--data", home / "polyhead.toml", "--bound", "100", *LOOSE)
+    done = run("quantize", bundle, *words, "--rows", "8", "--json", tmp_path / "said.json")
+    assert done.code == 0, done.err
+    said = json.loads((tmp_path / "said.json").read_text())
+    assert set(said["tasks"]) == {"mood", "topics", "urgency", "names", "same", "alike"}
+    mood = said["tasks"]["mood"]
+    assert mood["points"] == pytest.approx(100 * (mood["int8"] - mood["float32"]))
+    assert "mood" in done.out and "12 products in 8 bits, calibrated on 8 texts" in done.out
+    answers = run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).rows[0][
+        "answers"
+    ]
+    assert set(answers) == {"mood", "topics", "urgency", "names"}
+    scored = run("evaluate", home / "polyhead.toml", "--bundle", bundle, "--tasks", "mood", "--backend", "openvino",
+                 "--precision", "int8", "--json", "-")  # fmt: skip
+    found = json.loads(scored.out)
+    assert found["precision"] == "int8"
+    assert found["scores"][0]["scores"][mood["metric"]] == pytest.approx(mood["int8"])
+
+
+def test_quantize_refuses_whole_where_a_task_changes_too_much(bundle, texts):
+    run("quantize", bundle, "--texts", texts, "--rows", "4", "--agreement", "100").refuses(
+        "int8 changes these tasks too much", "nothing was written", "%", "--agreement"
+    )
+    assert not (bundle / "cache").exists()
+    run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).refuses(
+        "polyhead quantize"
+    )
+
+
+def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):
+    (tmp_path / "one.txt").write_text("my lamp\n")
+    run("quantize", bundle, "--texts", tmp_path / "one.txt").refuses("texts", "two")
+    run("quantize", bundle, "--texts", tmp_path / "none.txt").refuses("none.txt", code=2)
+
+
+def test_other_backends_refuse_int8(bundle):
+    for backend in ("torch", "reference"):
+        done = run("predict", bundle, "--backend", backend, "--precision", "int8", stdin=TEXTS[0])
+        done.refuses(f"the {backend} backend cannot run the trunk in int8")
+
+
+def test_agreement_is_kept_and_shown_by_inspect(bundle):
+    done = run("agree", bundle, "--backend", "openvino", "--precision", "float32")
+    assert done.code == 0, done.err
+    assert "openvino in float32" in done.out and "mood" in done.out and "100.0 %" in done.out
+    shown = run("inspect", bundle, "--verify")
+    assert "Agreement of openvino" in shown.out and "in float32 with answers as trained" in shown.out
+    told = json.loads(run("inspect", bundle, "--json", "-").out)
+    (one,) = told["agreements"]
+    assert one["numerics"]["precision"] == "float32" and one["tasks"]["mood"]["agreement"]["rows"] > 0

@@ -1,0 +1,205 @@
+"""Answers as columns: the values of single answers, in order, whatever the pieces; and what fails fails alone."""
+
+import math
+
+import numpy as np
+import pytest
+
+from polyhead.engine import prepare
+from polyhead.engine.inputs import Passage
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError, UnknownTask
+from polyhead.strategy import Pooled
+from polyhead.testing import tiny_trunk
+from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
+
+LONG = "the kettle is broken and my phone was late . " * 8
+INPUTS = [*TEXTS, ("good",), (LONG,), ("",), ("ben \ud800 is late",), (LONG, "late"), ("sad", "the bill " * 40)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    trunk = tiny_trunk()
+    folder = tmp_path_factory.mktemp("columns") / "bundle"
+    tiny_bundle(folder, trunk, tiny_paths(Pooled(positions="attention", heads=2, hidden=8), trunk))
+    return folder
+
+
+@pytest.fixture
+def session(root):
+    return Session(root, backend="reference")
+
+
+def by_formula(session, name, given):
+    """The numbers of an answer from its outputs, by the formula of its kind; None for an input that does not fit."""
+    try:
+        (outputs,) = session.outputs(name, [given])
+    except Exception:
+        return None
+    raw = [float(one) for one in outputs]
+    if name in ("mood", "same"):
+        parts = [math.exp(one - max(raw)) for one in raw]
+        return [part / sum(parts) for part in parts]
+    if name == "topics":
+        return [1 / (1 + math.exp(-one)) for one in raw]
+    low, high = session.tasks[name].range
+    return [min(max(low + raw[0] * (high - low), low), high)]
+
+
+@pytest.mark.parametrize("name", ["mood", "topics", "urgency", "same", "alike"])
+def test_a_column_holds_the_numbers_of_each_input_and_says_where_there_are_none(session, name):
+    column = session.columns(INPUTS)[name]
+    numbers = column.value[:, None] if column.scores is None else column.scores
+    assert len(numbers) == len(INPUTS)
+    answered = 0
+    for given, row in zip(INPUTS, numbers, strict=True):
+        wanted = by_formula(session, name, given)
+        if wanted is None:
+            assert np.isnan(row).all()
+        else:
+            answered += 1
+            np.testing.assert_allclose(row, wanted, atol=1e-6)
+    assert answered == len(column.rows) > 1
+    assert set(column.rows.tolist()) | set(column.skipped) == set(range(len(INPUTS)))
+
+
+def test_labels_are_those_of_the_largest_score_and_of_scores_over_the_threshold(session):
+    columns = session.columns(INPUTS)
+    mood, topics = columns["mood"], columns["topics"]
+    there = ~np.isnan(mood.scores).any(axis=1)
+    assert (mood.label[there] == mood.scores[there].argmax(axis=1)).all() and (mood.label[~there] == -1).all()
+    assert (topics.labels == (np.nan_to_num(topics.scores) >= 0.5)).all() and topics.labels.any()
+    assert (mood.labels, mood.value, topics.label, columns["urgency"].scores) == (None,) * 4
+
+
+def test_results_hold_what_columns_hold_and_single_calls_give(session):
+    columns, results = session.columns(INPUTS), session.predict(INPUTS)
+    assert results == columns.results()
+    for row, (given, result) in enumerate(zip(INPUTS, results, strict=True)):
+        (alone,) = session.predict([given])
+        assert alone.receipt == result.receipt == columns.receipt(row)
+        assert (alone.skipped, result.failed, result.late) == (result.skipped, {}, ())
+        assert list(alone.answers) == list(result.answers)
+        for field in ("passes", "layers", "tokens", "cut", "windows", "repaired"):
+            assert getattr(columns.receipts, field)[row] == getattr(alone.receipt, field)
+        if "mood" in result.answers:
+            scores = result.answers["mood"]["scores"]
+            np.testing.assert_allclose(list(scores.values()), columns["mood"].scores[row], atol=1e-7)
+            label = session.tasks["mood"].labels[columns["mood"].label[row]]
+            assert (list(scores), result.answers["mood"]["label"]) == (["bad", "good"], label)
+
+
+def test_many_inputs_are_answered_in_their_order_piece_by_piece(session, monkeypatch):
+    inputs = INPUTS * 3
+    words = [np.array([[0, 3]], np.int32) if given == ("good",) else None for given in inputs]
+    whole = session.predict(inputs, words=words)
+    monkeypatch.setattr(prepare, "FIRST", 2)
+    monkeypatch.setattr(prepare, "INPUTS", 5)
+    made = []
+    inner = prepare.readings_of
+    monkeypatch.setattr(prepare, "readings_of", lambda *a, **k: made.append(len(a[0])) or inner(*a, **k))
+    apart = session.predict(inputs, words=words)
+    assert made == [2, *[5] * 8] and sum(made) == len(inputs)
+    for one, other in zip(apart, whole, strict=True):
+        assert one.receipt == other.receipt and one.skipped == other.skipped
+        assert_close(one.answers, other.answers)
+
+
+def assert_close(one, other):
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_close(one[key], other[key])
+    elif isinstance(one, list):
+        assert len(one) == len(other)
+        for a, b in zip(one, other, strict=True):
+            assert_close(a, b)
+    else:
+        assert one == (pytest.approx(other, abs=1e-5) if isinstance(one, float) else other)
+
+
+def broken(session, monkeypatch, *names):
+    """The heads of these tasks fail; ValueError says that nobody meant it."""
+    inner = session.backend._headed
+
+    def headed(task, features):
+        if task in names:
+            raise ValueError("no such head")
+        return inner(task, features)
+
+    monkeypatch.setattr(session.backend, "_headed", headed)
+
+
+@pytest.mark.parametrize("name", ["mood", "alike", "reply", "names"])
+def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, name):
+    whole = session.predict(INPUTS)
+    broken(session, monkeypatch, name)
+    columns = session.columns(INPUTS)
+    for one, other in zip(columns.results(), whole, strict=True):
+        assert one.answers == {task: answer for task, answer in other.answers.items() if task != name}
+        assert one.failed == ({name: "ValueError: no such head"} if name in other.answers else {})
+        assert one.skipped == other.skipped
+        # of a pair read separately both texts were read to the end, and then could not be compared
+        assert name == "alike" or name not in one.receipt.added_flops
+    column = columns[name]
+    assert len(column.rows) == 0 and set(column.failed) == {
+        row for row, result in enumerate(whole) if name in result.answers
+    }
+
+
+def test_where_no_task_has_any_answer_the_failure_is_raised(session, monkeypatch):
+    broken(session, monkeypatch, "mood")
+    for ask in (session.predict, session.columns):
+        with pytest.raises(ValueError, match="no such head"):
+            ask(["good"], tasks=["mood"])
+    with pytest.raises(ValueError, match="no such head"):
+        session.outputs("mood", [("good",)])
+    assert session.predict([("good",)], tasks=["mood", "urgency"])[0].failed.keys() == {"mood"}
+
+
+def test_a_failure_of_the_trunk_itself_is_raised_and_not_hidden(session, monkeypatch):
+    def states(*given):
+        raise BackendError("out of memory")
+
+    monkeypatch.setattr(session.backend, "_states", states)
+    with pytest.raises(BackendError, match="out of memory"):
+        session.predict(["good", "bad"])
+
+
+def test_nothing_runs_for_a_column_that_nobody_knows(session):
+    with pytest.raises(UnknownTask):
+        session.columns(["good"], tasks=["nothing"])
+    assert session.backend.layers_run == 0
+    empty = session.columns([])
+    assert empty.results() == [] and empty["mood"].scores.shape == (0, 2)
+
+
+def test_a_passage_is_a_pair_for_tasks_that_read_words_alone(session):
+    given = Passage(question="who is late?", context="ben is late")
+    columns = session.columns([given, ("who is late?", "ben is late")])
+    assert columns["who"].answers[0] == columns["who"].answers[1]
+    assert columns["same"].rows.tolist() == [1]
+
+
+def test_kept_pieces_are_ready_one_by_one_while_the_next_are_made():
+    """Up to AHEAD are made before they are asked for, in another thread; what fails is raised in its place."""
+    import threading
+
+    threads, made = set(), []
+
+    def make(one):
+        threads.add(threading.current_thread().name)
+        if one == 5:
+            raise KeyError(one)
+        made.append(one)
+        return one * 10
+
+    given = prepare.ahead(make, range(8))
+    assert next(given) == 0 and max(made, default=0) <= prepare.AHEAD
+    assert [next(given) for _ in range(4)] == [10, 20, 30, 40]
+    with pytest.raises(KeyError, match="5"):
+        next(given)
+    assert threads.isdisjoint({threading.current_thread().name}) and max(made) <= 4 + 1 + prepare.AHEAD
+    threads.clear()
+    assert list(prepare.ahead(make, [3])) == [30] and threads == {threading.current_thread().name}

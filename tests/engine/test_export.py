@@ -1,0 +1,254 @@
+"""ONNX files of a bundle's tasks: they answer as the session does, padded at either end, whatever the strategy."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import msgspec
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from polyhead.engine.export import graphs, write
+from polyhead.engine.export.check import Exported
+from polyhead.engine.export.record import Export
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError, ConfigError, UnknownTask
+from polyhead.plan import Codec
+from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
+from polyhead.tasks.kinds import kind_of
+from polyhead.testing import tiny_trunk
+from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
+
+STRATEGIES = {
+    "pooled": Pooled(layers="learned", positions="attention", heads=2, hidden=8),
+    "mean": Pooled(layers="mean", of=2, positions="mean", hidden=0),
+    "branch": Branch(positions="first", layers=1),
+    "branch-from-below": Branch(positions="attention", tap=0, layers=2),
+    "prompted": Prompted(rows=1, shared=2, shift=True, hidden=8),
+    "prompted-isolated": Prompted(isolated=True, rows=2),
+    "in-layer": InLayer(
+        adapters=(Adapter(delta="prefix", size=3, stop=1), Adapter(size=6, heads=2, start=1, share="ends")),
+        positions="mean",
+    ),
+    "in-layer-upper": InLayer(adapters=(Adapter(delta="lora", size=2, start=1),)),
+    "on-top": OnTop(width=8, heads=2, layers=2),
+}
+
+
+@pytest.fixture(scope="module")
+def trunk():
+    return tiny_trunk()
+
+
+@pytest.fixture(scope="module")
+def pooled(trunk, tmp_path_factory):
+    """A bundle, and its export."""
+    folder = tmp_path_factory.mktemp("export")
+    tiny_bundle(folder / "bundle", trunk, tiny_paths(STRATEGIES["pooled"], trunk))
+    return folder / "bundle", write.export_bundle(folder / "bundle", folder / "out", backend="reference")
+
+
+def read(folder):
+    return msgspec.json.decode((folder / "export.json").read_bytes(), type=Export)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_files_answer_as_the_session(name, trunk, tmp_path):
+    """The command's own comparison, with plain numpy that walks each path by itself, over every tiny task that fits."""
+    paths = tiny_paths(STRATEGIES[name], trunk)
+    tiny_bundle(tmp_path / "b", trunk, paths)
+    export = write.export_bundle(tmp_path / "b", tmp_path / "out", backend="reference")
+    assert set(export.tasks) == set(paths) and len(paths) >= 5
+    for files in export.tasks.values():
+        assert files.largest_difference < 1e-5 and files.probes >= 3, files.task.name
+        assert ("input_ids" in files.model.inputs) == name.startswith("prompted")
+    assert read(tmp_path / "out") == export
+    check_whole(tmp_path / "out", export)
+
+
+def check_whole(folder, export):
+    """The ONNX library finds no fault, and digests are those of the files."""
+    import onnx
+
+    models = [files.model for files in export.tasks.values()] + ([export.trunk] if export.trunk else [])
+    for model in models:
+        onnx.checker.check_model(folder / model.file, full_check=True)
+        for name, digest in model.digests.items():
+            content = (folder / model.file).with_name(name).read_bytes()
+            assert hashlib.sha256(content).hexdigest() == digest
+    assert not list(folder.parent.glob(".new-*"))
+
+
+def test_a_task_file_holds_what_is_the_tasks_own(trunk, tmp_path, pooled):
+    """A pooled task none of the layers, a branch its private one."""
+    sizes = {}
+    for name in ("mean", "branch"):
+        tiny_bundle(tmp_path / name, trunk, tiny_paths(STRATEGIES[name], trunk))
+        write.export_bundle(tmp_path / name, tmp_path / f"{name}-out", tasks=["mood"], backend="reference")
+        sizes[name] = (tmp_path / f"{name}-out" / "tasks" / "mood.onnx").stat().st_size
+    layer = sum(a.nbytes for n, a in trunk.arrays.items() if n.startswith("layers.1."))
+    assert layer < sizes["branch"] - sizes["mean"] < 2 * layer
+
+
+def test_the_example_of_the_readme_runs_without_polyhead(pooled):
+    """In a process of its own in which importing polyhead fails; its scores are those that the session decodes."""
+    bundle, export = pooled
+    out = bundle.parent / "out"
+    (example,) = (out / "README.md").read_text().split("```python\n")[1:]
+    code = example.partition("```")[0]
+    assert len(code.splitlines()) <= 25
+    code = "import sys; sys.modules['polyhead'] = sys.modules['torch'] = None\n" + code.replace(
+        'run(task["model"]))', 'found := run(task["model"])); kept[name] = found'
+    )
+    print_it, keep_it = 'run(task["model"]))', 'kept.setdefault(name, run(task["model"])))'
+    assert print_it in code
+    code = f"""
+import sys
+sys.modules["polyhead"] = sys.modules["torch"] = None
+kept = {{}}
+{code.replace(print_it, keep_it)}
+plain = {{name: {{key: value.tolist() for key, value in one.items()}} for name, one in kept.items()}}
+json.dump(plain, open("found.json", "w"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "found.json").read_text())
+    (out / "found.json").unlink()
+    texts = ["The lamp is broken and late.", "Thank you!"]
+    wanted = Session(bundle, backend="reference", precision="float32").predict(texts)
+    assert set(found) == {"mood", "topics", "urgency"}
+    for row, result in enumerate(wanted):
+        for name in ("mood", "topics"):
+            scores = list(result.answers[name]["scores"].values())
+            np.testing.assert_allclose(found[name]["scores"][row], scores, atol=1e-5)
+        np.testing.assert_allclose(
+            found["urgency"]["value"][row], result.answers["urgency"]["value"], atol=1e-5
+        )
+
+
+def test_outputs_are_those_that_the_kind_can_decode(pooled):
+    """Scores where a row has them by itself; words where the kind answers these."""
+    outputs = {}
+    for files in pooled[1].tasks.values():
+        outputs[files.task.kind] = set((files.compare or files.model).outputs)
+        assert kind_of(files.task).per_word == ("words" in files.model.inputs)
+    scored, valued = {"logits", "scores"}, {"logits", "value"}
+    assert outputs == {
+        "single_label": scored,
+        "multi_label": scored,
+        "tagging": scored,
+        "regression": valued,
+        "multiple_choice": {"logits"},
+        "span": {"logits"},
+    }
+
+
+def test_padding_before_a_text_is_as_good_as_behind(pooled):
+    """Rows turned so that their padding comes first give the same logits."""
+    bundle, export = pooled
+    exported = Exported(bundle.parent / "out", export)
+    texts = [one for one in TEXTS if isinstance(one, tuple) and len(one) == 1]
+    found = {}
+    for side in ("right", "left"):
+        exported._tokenizer.enable_padding(direction=side, pad_id=export.tokenizer.pad_id)
+        found[side] = {n: exported.logits(export.tasks[n], texts, []) for n in ("mood", "topics", "urgency")}
+    for name, logits in found["left"].items():
+        np.testing.assert_allclose(logits, found["right"][name], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["pooled", "prompted-isolated"])
+def test_another_runtime_reads_the_files_and_answers_alike(name, trunk, tmp_path):
+    openvino = pytest.importorskip("openvino")
+    tiny_bundle(tmp_path / "b", trunk, tiny_paths(STRATEGIES[name], trunk))
+    export = write.export_bundle(tmp_path / "b", tmp_path / "out", backend="reference")
+    ids = np.random.default_rng(0).integers(5, 60, (3, 7))
+    values = {"input_ids": ids, "token_type_ids": 0 * ids, "words": np.array([[1, 2], [1, -1], [2, 3]])}
+    values["attention_mask"] = (np.arange(7) < np.array([[7], [4], [5]])).astype(np.int64)
+    exported, core = Exported(tmp_path / "out", export), openvino.Core()
+    for model in ([export.trunk] if export.trunk else []) + [files.model for files in export.tasks.values()]:
+        settings = {"INFERENCE_PRECISION_HINT": "f32"}
+        compiled = core.compile_model(core.read_model(tmp_path / "out" / model.file), "CPU", settings)
+        found = compiled({one: values[one] for one in model.inputs})
+        wanted = exported.run(model, values)
+        for one in model.outputs:
+            np.testing.assert_allclose(found[one], wanted[one], atol=1e-5)
+        values |= wanted
+
+
+def test_arrays_stand_beside_a_model_that_would_be_too_large(pooled, tmp_path):
+    bundle, export = pooled
+    small = write.export_bundle(
+        bundle, tmp_path / "small", tasks=["mood"], backend="reference", largest=10_000
+    )
+    assert set(small.trunk.digests) == {"trunk.onnx", "trunk.onnx.data"}
+    assert (tmp_path / "small" / "trunk.onnx").stat().st_size < 100_000
+    assert set(export.trunk.digests) == {"trunk.onnx"}
+    assert small.tasks["mood"].largest_difference < 1e-5
+    check_whole(tmp_path / "small", small)
+
+
+def test_files_that_answer_otherwise_are_not_left(pooled, tmp_path, monkeypatch):
+    def wrong(*given, **named):
+        slot = right(*given, **named)
+        return msgspec.structs.replace(slot, first_bias=slot.first_bias + np.float32(0.01))
+
+    right = graphs.folded
+    monkeypatch.setattr(graphs, "folded", wrong)
+    with pytest.raises(BackendError, match="answer otherwise"):
+        write.export_bundle(pooled[0], tmp_path / "out", backend="reference")
+    assert not list(tmp_path.iterdir())
+
+
+def test_features_pass_their_codec(trunk, tmp_path):
+    """One bit a dimension: a file without the codec would differ in every text."""
+    tiny_bundle(tmp_path / "b", trunk, coded_paths(trunk, "sign"))
+    export = write.export_bundle(tmp_path / "b", tmp_path / "out", tasks=["mood"], backend="reference")
+    assert export.tasks["mood"].largest_difference < 1e-5
+
+
+def coded_paths(trunk, codec):
+    """Paths of a pooled strategy whose features pass this codec."""
+    paths = {}
+    for name, path in tiny_paths(STRATEGIES["mean"], trunk).items():
+        *before, pool, head = path.nodes
+        pool = msgspec.structs.replace(pool, codec=Codec(name=codec))
+        paths[name] = msgspec.structs.replace(path, nodes=(*before, pool, head))
+    return paths
+
+
+def test_what_cannot_be_exported_is_named(pooled, tmp_path):
+    bundle, _ = pooled
+    with pytest.raises(UnknownTask, match="nobody"):
+        write.export_bundle(bundle, tmp_path / "out", tasks=["nobody"], backend="reference")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("kept")
+    with pytest.raises(ConfigError, match="something at"):
+        write.export_bundle(bundle, tmp_path / "full", backend="reference")
+    assert (tmp_path / "full" / "file").read_text() == "kept"
+    with pytest.raises(ConfigError, match="no folder"):
+        write.export_bundle(bundle, tmp_path / "not" / "there", backend="reference")
+
+
+def test_one_feature_on_the_border_of_its_code_is_no_fault_but_several_texts_are(
+    trunk, tmp_path, monkeypatch
+):
+    """Of five probes one may differ under a codec; without one, none may."""
+    for codec in ("sign", "float32"):
+        tiny_bundle(tmp_path / codec, trunk, coded_paths(trunk, codec))
+    for codec, apart, is_kept in (
+        ("sign", [0.0, 2.0, 0.0, 0.0, 0.0], True),
+        ("sign", [0.0, 2.0, 2.0, 0.0, 0.0], False),
+        ("float32", [0.0, 2.0, 0.0, 0.0, 0.0], False),
+        ("sign", [0.0, 0.0, float("nan"), 0.0, 0.0], False),
+    ):
+        monkeypatch.setattr(write, "differences", lambda *given, apart=apart: apart)
+        out, words = tmp_path / f"{codec}-{sum(apart)}", {"tasks": ["mood"], "backend": "reference"}
+        if is_kept:
+            assert write.export_bundle(tmp_path / codec, out, **words).tasks["mood"].largest_difference == 2.0
+            continue
+        with pytest.raises(BackendError, match="answer otherwise"):
+            write.export_bundle(tmp_path / codec, out, **words)
+        assert not out.exists()

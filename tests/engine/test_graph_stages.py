@@ -1,0 +1,153 @@
+"""Answers come as soon as they are known, and what fails for one task fails for no other."""
+
+import numpy as np
+import pytest
+
+from graphs import NumpyRuntime
+from polyhead import cost, plan
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.backends.graph import GraphBackend
+from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
+from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
+from polyhead.testing.conditioned import prompted_path
+
+TRUNK = tiny_trunk(layers=4, max_tokens=24)
+BATCH = tiny_batch(TRUNK, (7, 3, 5))
+
+
+def path(name, *layers, **pool):
+    head = Head(kind="single_label", width=3, part=f"task:{name}")
+    return Path(nodes=(Embed(trunk=TRUNK.digest), *layers, Pool(**pool), head))
+
+
+def own(name, tap, stop=4):
+    return Layers(start=tap, stop=stop, weights=f"task:{name}")
+
+
+# In an order in which none of them comes.
+PATHS = {
+    "top": path("top", Layers(start=0, stop=4)),
+    "middle": path("middle", Layers(start=0, stop=2), layers="mean", of=2),
+    "long": path("long", Layers(start=0, stop=1), own("long", 1)),
+    "short": path("short", Layers(start=0, stop=1), own("short", 1, 2)),
+    "low": path("low", Layers(start=0, stop=1)),
+    "twin": path("twin", Layers(start=0, stop=1), own("twin", 1)),
+}
+MERGED = plan.merge(PATHS)
+
+
+def backend_of(paths=PATHS, **settings):
+    runtime = NumpyRuntime()
+    return GraphBackend(runtime, TRUNK, tiny_owned(paths, TRUNK.architecture), **settings), runtime
+
+
+WANTED = ReferenceBackend(TRUNK, tiny_owned(PATHS, TRUNK.architecture)).run(MERGED, BATCH)
+
+
+def assert_answers(found, names=PATHS):
+    assert set(found) == set(names)
+    for name, values in found.items():
+        np.testing.assert_allclose(values, WANTED[name], atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["stacked", "deterministic"])
+def test_what_needs_the_fewest_layers_comes_first(deterministic):
+    backend, _ = backend_of(deterministic=deterministic)
+    order, left, found = [], [], {}
+    for stage in backend.stages(MERGED, BATCH):
+        assert backend.layers_run + stage.layers_left == cost.layer_evaluations(MERGED)
+        order += list(stage.outputs)
+        left.append(stage.layers_left)
+        found |= stage.outputs
+        assert not stage.failed
+    assert_answers(found)
+    assert order[:2] == ["low", "middle"] or order[:2] == ["low", "short"]
+    assert set(order[:4]) == {"low", "middle", "short", "top"}
+    assert (
+        left == sorted(left, reverse=True) and left[0] == cost.layer_evaluations(MERGED) - 1 and left[-1] == 0
+    )
+
+
+def test_layers_above_are_not_run_before_they_are_asked_for():
+    backend, _ = backend_of()
+    stages = backend.stages(MERGED, BATCH)
+    assert list(next(stages).outputs) == ["low"]
+    assert backend.layers_run == 1
+    stages.close()
+    assert backend.layers_run == 1
+
+
+def test_others_may_run_between_two_stages():
+    backend, _ = backend_of()
+    other, found = tiny_batch(TRUNK, (9, 9, 2, 1), seed=3), {}
+    for stage in backend.stages(MERGED, BATCH):
+        found |= stage.outputs
+        backend.run(MERGED, other)
+    assert_answers(found)
+
+
+def outcome(backend, merged=MERGED):
+    found, failed = {}, {}
+    for stage in backend.stages(merged, BATCH):
+        assert not stage.outputs.keys() & found.keys()
+        found |= stage.outputs
+        failed |= stage.failed
+    assert found.keys() | failed.keys() == set(merged.tasks) and not found.keys() & failed.keys()
+    return found, failed
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["stacked", "deterministic"])
+@pytest.mark.parametrize(
+    ("broken", "fails"),
+    [
+        ("heads of low", {"low"}),
+        ("of task:long", {"long"}),
+        ("task:long, task:twin", set()),
+        ("of task:", {"long", "twin", "short"}),
+        ("poolers", set(PATHS)),
+    ],
+)
+def test_a_task_that_fails_takes_no_other_down(broken, fails, deterministic):
+    backend, runtime = backend_of(deterministic=deterministic)
+    runtime.broken = broken
+    found, failed = outcome(backend)
+    assert set(failed) == fails and all("cannot compile" in str(error) for error in failed.values())
+    assert_answers(found, set(PATHS) - fails)
+    if fails:
+        with pytest.raises(RuntimeError, match="cannot compile"):
+            backend.run(MERGED, BATCH)
+
+
+def test_a_head_that_does_not_fit_fails_alone_among_those_of_its_graph():
+    paths = {name: path(name, Layers(start=0, stop=2)) for name in ("a", "b", "c")}
+    tasks = tiny_owned(paths, TRUNK.architecture)
+    good = dict(tasks["b"].arrays)
+    tasks["b"].arrays["head.output.weight"] = good["head.output.weight"][:, :5]
+    backend = GraphBackend(NumpyRuntime(), TRUNK, tasks)
+    found, failed = outcome(backend, plan.merge(paths))
+    assert set(found) == {"a", "c"} and isinstance(failed["b"], ValueError)
+
+
+def test_a_trunk_that_fails_fails_for_all():
+    backend, runtime = backend_of()
+    runtime.broken = "of trunk"
+    with pytest.raises(RuntimeError, match="cannot compile"):
+        list(backend.stages(MERGED, BATCH))
+
+
+def test_a_text_too_long_for_prompts_is_answered_by_tasks_without():
+    """Twenty-two tokens and shifted positions behind three rows of a trunk with twenty-four."""
+    prompted = prompted_path(TRUNK, "p", [Prompt(part="task:p", rows=3)], shift=True)
+    paths = {"p": prompted, "low": PATHS["low"]}
+    backend, _ = backend_of(paths)
+    [*stages] = backend.stages(plan.merge(paths), tiny_batch(TRUNK, (22, 3)))
+    assert {name for stage in stages for name in stage.outputs} == {"low"}
+    assert "no positions" in str([stage.failed["p"] for stage in stages if stage.failed][0])
+
+
+def test_no_text_is_one_stage():
+    nothing = np.zeros((0, 1), np.int64)
+    empty = TokenBatch(ids=nothing, mask=nothing.astype(bool), segments=nothing, words=nothing)
+    [stage] = backend_of()[0].stages(MERGED, empty)
+    assert {values.shape for values in stage.outputs.values()} == {(0, 3)} and stage.layers_left == 0

@@ -1,0 +1,154 @@
+"""The openvino runtime: its precisions, its options, and which backend computes where nobody chose."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
+
+from polyhead.engine import backends
+from polyhead.engine.backends import default_backend, open_backend, open_runtime
+from polyhead.engine.backends.openvino import OpenVINORuntime
+from polyhead.engine.quantize.scales import Scales
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError
+from polyhead.plan import merge
+from polyhead.strategy import Pooled
+from polyhead.testing import tiny_batch, tiny_trunk
+from polyhead.testing.strategies import tiny_bundle, tiny_paths
+
+
+def product(ops):
+    """`x x^T` for x (rows, 64): a sum of 64 products, in which bfloat16 shows."""
+    x = ops.input("x", "float", (-1, 64))
+    return {"out": ops.matmul(x, x, transposed=True)}
+
+
+def computed(runtime):
+    x = np.random.default_rng(0).standard_normal((32, 64)).astype(np.float32)
+    return np.array(runtime.compile(product, label="p", layers=True)({"x": x})["out"]), x @ x.T
+
+
+def test_float32_is_exact_and_bfloat16_rounds():
+    found, exact = computed(OpenVINORuntime(precision="float32"))
+    np.testing.assert_allclose(found, exact, atol=1e-4)
+    if not OpenVINORuntime().has_bfloat16:
+        pytest.skip("the processor has no bfloat16")
+    found, exact = computed(OpenVINORuntime(precision="bfloat16"))
+    assert 1e-3 < np.abs(found - exact).max() < 0.5
+
+
+def test_default_precision_is_that_of_the_processor(monkeypatch):
+    has = OpenVINORuntime().has_bfloat16
+    assert OpenVINORuntime().precision == ("bfloat16" if has else "float32")
+    monkeypatch.setattr(OpenVINORuntime, "has_bfloat16", False)
+    assert OpenVINORuntime().precision == "float32"
+    with pytest.raises(BackendError, match="no bfloat16"):
+        OpenVINORuntime(precision="bfloat16")
+
+
+def test_options_reach_openvino():
+    runtime = OpenVINORuntime(precision="float32", threads=1, hint="throughput")
+    said = runtime.compile(product, label="p", layers=True)._model.get_property
+    assert said("INFERENCE_NUM_THREADS") == 1
+    assert said("PERFORMANCE_HINT") == "THROUGHPUT"
+    assert "float32" in str(said("INFERENCE_PRECISION_HINT"))
+
+
+@pytest.mark.parametrize("precision", ["float16", "int4"])
+def test_other_precisions_are_refused(precision):
+    with pytest.raises(BackendError, match="float32, bfloat16, int8"):
+        OpenVINORuntime(precision=precision)
+
+
+def test_int8_and_scales_go_together():
+    for options in ({"precision": "int8"}, {"precision": "float32", "scales": Scales({})}):
+        with pytest.raises(BackendError, match="polyhead quantize"):
+            OpenVINORuntime(**options)
+
+
+def test_computing_with_openvino_sends_nothing_keeps_nothing_and_loads_no_torch(tmp_path):
+    """Its converter reports its use, over the network and by a file at home; graphs are built without it."""
+    code = (
+        "import socket, sys, time\n"
+        "def refused(*words, **options): print('a connection')\n"
+        "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refused\n"
+        "import numpy as np\n"
+        "from polyhead.engine.backends.openvino import OpenVINORuntime\n"
+        "def build(ops): x = ops.input('x', 'float', (-1, 4)); return {'out': ops.add(x, x)}\n"
+        "graph = OpenVINORuntime(precision='float32').compile(build, label='g', layers=True)\n"
+        "print(graph({'x': np.ones((1, 4), np.float32)})['out'].sum(), 'torch' in sys.modules)"
+    )
+    home = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=home)
+    assert done.stdout.split() == ["8.0", "False"]
+    assert not list(tmp_path.rglob("*"))
+
+
+# -- which backend computes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("installed", "machine", "expected"),
+    [
+        (("openvino", "onnxruntime", "torch"), "x86_64", "openvino"),
+        (("openvino", "onnxruntime", "torch"), "aarch64", "onnxruntime"),
+        (("onnxruntime", "torch"), "x86_64", "onnxruntime"),
+        (("openvino", "torch"), "arm64", "torch"),
+        ((), "x86_64", "reference"),
+    ],
+)
+def test_default_backend_is_the_fastest_that_is_installed(monkeypatch, installed, machine, expected):
+    monkeypatch.setattr(backends, "is_installed", lambda package: package in installed)
+    monkeypatch.setattr(backends.platform, "machine", lambda: machine)
+    assert default_backend() == expected
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    trunk = tiny_trunk()
+    paths = tiny_paths(Pooled(positions="mean", hidden=4), trunk)
+    return tiny_bundle(tmp_path_factory.mktemp("openvino") / "b", trunk, {"mood": paths["mood"]})
+
+
+def test_session_computes_in_the_precision_of_training_or_the_processors(bundle):
+    """These tasks do not say what they were trained in."""
+    assert Session(bundle, backend="openvino").backend.precision == OpenVINORuntime().precision
+    trunk, path = bundle.trunk(), bundle.tasks["mood"].path
+    for trained in ("float32", "bfloat16"):
+        found = open_backend("openvino", trunk, {}, precision=None, trained=trained).precision
+        assert found == ("float32" if trained == "float32" else OpenVINORuntime().precision)
+    assert open_backend("openvino", trunk, {}, trained="bfloat16", precision="float32").precision == "float32"
+    assert path.head.width == 2
+
+
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "reference"])
+def test_backends_refuse_precisions_that_they_do_not_have(bundle, name):
+    with pytest.raises(BackendError, match=f"the {name} backend cannot run the trunk in float16"):
+        Session(bundle, backend=name, precision="float16")
+
+
+def test_session_takes_a_runtime_of_ones_own(bundle):
+    session = Session(bundle, backend=open_runtime("openvino", precision="float32"))
+    expected = Session(bundle, backend="reference").outputs("mood", [("the lamp",)])
+    np.testing.assert_allclose(session.outputs("mood", [("the lamp",)]), expected, atol=1e-4)
+
+
+def test_several_threads_may_run_one_graph(bundle):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from polyhead.engine.changes import loaded
+
+    backend = open_backend(
+        "openvino", bundle.trunk(), {"mood": loaded(bundle, "mood").task}, precision="float32"
+    )
+    plan = merge({"mood": bundle.tasks["mood"].path})
+    batches = [tiny_batch(bundle.trunk(), (9, 4, 7), seed=seed) for seed in range(24)]
+    alone = [backend.run(plan, batch)["mood"].copy() for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda batch: backend.run(plan, batch)["mood"].copy(), batches))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)

@@ -1,0 +1,149 @@
+"""Early answers: what needs few layers comes first, nothing more runs for it, and nothing is begun after a deadline."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead import cost
+from polyhead.bundle.write import write_bundle
+from polyhead.engine import call, prepare
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError
+from polyhead.plan import Pool
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import add_tiny
+
+TASKS = {task.name: task for task in tiny_tasks()}
+DEPTHS = {"urgency": 3, "mood": 1, "topics": 4}  # layers of four
+TEXTS = ["where is my order?", "the lamp is broken and late", "good"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    trunk, folder = tiny_trunk(layers=4), tmp_path_factory.mktemp("stream") / "b"
+    write_bundle(folder, trunk)
+    for seed, (name, stop) in enumerate(DEPTHS.items()):
+        path = tiny_path(TASKS[name], trunk, pool=Pool(positions="mean"), stop=stop)
+        add_tiny(folder, trunk, TASKS[name], path, seed=seed)
+    for seed, name in enumerate(("names", "alike", "reply", "who"), 3):
+        task = TASKS[name]
+        if name == "names":
+            task = msgspec.structs.replace(task, long_texts="windows")
+        add_tiny(folder, trunk, task, tiny_path(task, trunk, pool=Pool()), seed=seed)
+    return folder
+
+
+@pytest.fixture(params=["reference", "openvino"])
+def session(root, request):
+    if request.param == "openvino":
+        pytest.importorskip("openvino")
+    return Session(root, backend=request.param, precision="float32")
+
+
+def test_what_needs_the_fewest_layers_comes_first_and_no_layer_above_it_has_run(session):
+    stream = session.stream(TEXTS, tasks=list(DEPTHS))
+    seen = []
+    for early in stream:
+        assert session.backend.layers_run == DEPTHS[early.task] == 4 - early.layers_left
+        assert sorted(early.answers) == [0, 1, 2]
+        seen.append(early.task)
+    assert seen == ["mood", "urgency", "topics"]
+
+
+def test_a_stream_gives_each_answer_of_a_call_once(session, monkeypatch):
+    """Also of tasks that read windows, halves of pairs and options, over several pieces and batches."""
+    from polyhead.testing.strategies import TEXTS as FORMS
+
+    monkeypatch.setattr(prepare, "FIRST", 3)
+    monkeypatch.setattr(prepare, "INPUTS", 4)
+    monkeypatch.setattr("polyhead.engine.rows.TOKEN_BUDGET", 40)
+    inputs = [*FORMS, ("the kettle was late . " * 30,), ("good",), ("  ",)]
+    wanted, found = session.predict(inputs), [{} for _ in inputs]
+    stream = session.stream(inputs)
+    for early in stream:
+        for row, answer in early.answers.items():
+            assert early.task not in found[row]
+            found[row][early.task] = answer
+    for row, result in enumerate(wanted):
+        assert found[row].keys() == result.answers.keys()
+        if "mood" in found[row]:
+            numbers = [one["mood"]["scores"]["good"] for one in (found[row], result.answers)]
+            assert numbers[0] == pytest.approx(numbers[1], abs=1e-5)
+    assert [one.receipt for one in stream.columns().results()] == [one.receipt for one in wanted]
+
+
+class Clock:
+    """Time passes with the layers that run."""
+
+    def __init__(self, session):
+        self.session = session
+
+    def __call__(self):
+        return float(self.session.backend.layers_run)
+
+
+def test_after_the_deadline_no_further_layer_is_begun_and_the_late_tasks_are_named(session, monkeypatch):
+    monkeypatch.setattr(call, "monotonic", Clock(session))
+    (result,) = session.predict(TEXTS[:1], tasks=list(DEPTHS), deadline=2.5)
+    assert session.backend.layers_run == 3  # the third was begun before, the fourth never
+    assert set(result.answers) == {"mood", "urgency"} and result.late == ("topics",)
+    assert result.receipt.layers == 3 and set(result.receipt.added_flops) == {"mood", "urgency"}
+    assert not result.failed and not result.skipped
+
+
+def test_a_stream_ends_at_the_deadline_and_says_what_is_late(session, monkeypatch):
+    monkeypatch.setattr(call, "monotonic", Clock(session))
+    stream = session.stream(TEXTS, tasks=list(DEPTHS), deadline=1)
+    assert [early.task for early in stream] == ["mood"]
+    assert session.backend.layers_run == 1
+    columns = stream.columns()
+    assert columns["mood"].late == () and columns["topics"].late == columns["urgency"].late == (0, 1, 2)
+    assert columns.receipts.layers.tolist() == [1, 1, 1]
+
+
+def test_batches_after_the_deadline_are_not_read_at_all(session, monkeypatch):
+    monkeypatch.setattr(call, "monotonic", Clock(session))
+    monkeypatch.setattr("polyhead.engine.rows.TOKEN_BUDGET", 1)  # a batch a text, the longest first
+    results = session.predict(TEXTS, tasks=["topics"], deadline=1)
+    assert [result.late for result in results] == [("topics",), (), ("topics",)]
+    assert [result.receipt.passes for result in results] == [0, 1, 0]
+    assert session.backend.layers_run == 4
+
+
+def test_a_deadline_that_is_far_changes_nothing(session):
+    texts = [*TEXTS, ("a", "b")]
+    far, never = session.predict(texts, deadline=1e9), session.predict(texts)
+    for one, other in zip(far, never, strict=True):
+        assert one.receipt == other.receipt and one.answers.keys() == other.answers.keys() and not one.late
+
+
+def test_a_task_that_fails_in_a_stream_is_named_and_the_others_come(root, monkeypatch):
+    session = Session(root, backend="reference")
+    inner = session.backend._headed
+
+    def headed(task, features):
+        if task == "urgency":
+            raise ValueError("no such head")
+        return inner(task, features)
+
+    monkeypatch.setattr(session.backend, "_headed", headed)
+    stream = session.stream(TEXTS, tasks=list(DEPTHS))
+    assert [early.task for early in stream] == ["mood", "topics"]
+    assert set(stream.columns()["urgency"].failed.values()) == {"ValueError: no such head"}
+
+
+def test_a_stream_ends_with_an_error_where_a_task_was_replaced_meanwhile(root):
+    session = Session(root, backend="reference")
+    stream = session.stream(TEXTS, tasks=["mood", "topics"])
+    assert next(stream).task == "mood"
+    session.detach("urgency")  # no task of the stream
+    session.attach(session.records["topics"], session.bundle.part("topics"))
+    with pytest.raises(BackendError, match="topics"):
+        next(stream)
+
+
+def test_layers_that_are_left_are_those_that_the_plan_counts(session):
+    tasks = [*DEPTHS, "names"]
+    whole = cost.layer_evaluations(session.plan(tasks))
+    early = next(session.stream(TEXTS[:1], tasks=tasks))
+    assert whole - early.layers_left == session.backend.layers_run == np.int64(1)

@@ -1,0 +1,92 @@
+"""Which columns make the input."""
+
+import pytest
+
+from polyhead.engine.inputs import Passage
+from polyhead.errors import BadValue, DataError, MissingColumn
+from polyhead.scoring.answers import SHOWN
+from polyhead.scoring.columns import roles_of
+from polyhead.scoring.survey import Survey, joint_word, word_of
+from polyhead.tasks.kinds import KINDS
+from polyhead.text.question import Question
+
+
+def roles(named=None, **columns):
+    return roles_of("in.csv", Survey(rows=1, columns=columns), named or {})
+
+
+def asked(found, **values):
+    return found.ask(values, where="row 1", from_cells=True).input
+
+
+def test_columns_have_the_roles_of_their_names():
+    found = roles(text="text", text_b="text", id="int")
+    assert found.wanted == ("text", "text_b") and found.forms == {"text", "pair"}
+    assert asked(found, text="a", text_b="b", id=1) == ("a", "b")
+    assert asked(found, text="a", text_b="") == ("a",)
+    found = roles(text_a="text", text_b="text")
+    assert asked(found, text_a="a", text_b="b") == ("a", "b")
+
+
+def test_a_named_column_leaves_out_what_does_not_go_with_it():
+    found = roles({"question": "q"}, q="text", text="text", context="text", text_b="text")
+    assert found.columns == {"question": ("q",), "context": ("context",)}
+    assert asked(found, q="a", text="b", context="c") == Passage(question="a", context="c")
+    found = roles({"text": "title"}, title="text", text="text", question="text")
+    assert found.columns == {"text": ("title",)}
+    assert roles({"text": "text_b"}, text="text", text_b="text").columns == {"text": ("text_b",)}
+    found = roles({"text_b": "reply"}, text="text", reply="text")
+    assert asked(found, text="a", reply="b") == ("a", "b")
+
+
+def test_lists_are_read_from_cells():
+    found = roles({"choices": "answers"}, question="text", answers="text")
+    assert asked(found, question="q", answers='["a", "b"]') == Question(text="q", options=("a", "b"))
+    tokens = roles(tokens="list").ask({"tokens": ["the", "lamp"]}, where="row 1", from_cells=False)
+    assert tokens.input == ("the lamp",) and tokens.words.tolist() == [[0, 3], [4, 8]]
+
+
+@pytest.mark.parametrize(
+    ("named", "columns", "error", "said"),
+    [
+        ({"text": "titel"}, {"title": "text"}, MissingColumn, "did you mean 'title'"),
+        ({"text_b": "b"}, {"b": "text"}, MissingColumn, "no column 'text'"),
+        ({}, {"body": "text"}, MissingColumn, "Got: body.*--text COLUMN"),
+        ({}, {"text": "null"}, MissingColumn, "Got: text"),
+        ({"text": "n"}, {"n": "int"}, DataError, "'n' .*type int"),
+        ({}, {"text": "text", "text_b": "int"}, DataError, "'text_b' .*--text-b COLUMN"),
+        ({"tokens": "t"}, {"t": "object"}, DataError, "lists of strings"),
+    ],
+)
+def test_columns_that_make_no_input_are_refused(named, columns, error, said):
+    with pytest.raises(error, match=said):
+        roles(named, **columns)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"question": "q"}, "a context to be answered from, or options"),
+        ({"question": "q", "options": "x"}, "no options to choose from"),
+        ({"question": "", "text": ""}, "column 'text' is empty"),
+        ({"text": 3}, "must hold a string"),
+    ],
+)
+def test_values_that_make_no_input_say_the_row(values, said):
+    found = roles(text="text", question="text", options="text", context="text")
+    with pytest.raises(BadValue, match=f"row 1.*{said}"):
+        found.ask(values, where="row 1", from_cells=True)
+
+
+def test_words_of_values_are_joined():
+    def word(*values):
+        return joint_word({word_of(value) for value in values})
+
+    assert word() == word(None) == "null"
+    assert word(1, None) == "int" and word(1, 0.5) == "float" and word(True, 1) == "mixed"
+    assert word("a", None) == "text" and word([1]) == "list" and word({}) == "object"
+    assert word(2**63) == "mixed" and word(2**63 - 1, -(2**63)) == "int"
+
+
+def test_every_kind_has_a_column():
+    assert set(SHOWN) == set(KINDS)
