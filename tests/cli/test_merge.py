@@ -89,7 +89,7 @@ def test_the_certificate_holds_the_bits_of_the_bundles_apart(alone, tmp_path):
     assert found["changed"] == {"a": [None, "v0001"], "a-b": [None, "v0001"]}
     for name in ("a", "a-b"):
         total = hashlib.sha256()
-        for output in Session(alone / name, deterministic=True).outputs(name, TEXTS):
+        for output in Session(alone / name, backend="torch", deterministic=True).outputs(name, TEXTS):
             total.update(f"<f4\0{output.shape}\0".encode() + output.tobytes())
         for side in ("before", "after"):
             assert found[side][name]["sha256"] == total.hexdigest()
@@ -189,7 +189,9 @@ def test_tasks_of_different_precisions_are_each_proven_in_their_own(alone, tmp_p
     assert "--precision" in done.out and "bfloat16, float32" in done.out
     after = json.loads((tmp_path / "told.json").read_text())["certificate"]["after"]
     total = hashlib.sha256()
-    for output in Session(other, precision="bfloat16", deterministic=True).outputs("b16", TEXTS):
+    for output in Session(other, backend="torch", precision="bfloat16", deterministic=True).outputs(
+        "b16", TEXTS
+    ):
         total.update(f"<f4\0{output.shape}\0".encode() + output.tobytes())
     assert after["b16"]["sha256"] == total.hexdigest()
     run("predict", tmp_path / "made", stdin="sad").refuses("different precisions")

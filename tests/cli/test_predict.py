@@ -258,15 +258,22 @@ def test_deterministic_answers_have_equal_bits_whatever_the_batch_mates(home):
 def test_reference_answers_where_torch_is_missing(home):
     done = shell(["predict", home / "bundle", "--backend", "reference"], stdin=TEXT, before=NO_TORCH)
     assert done.code == 0, done.err
-    torch = run("predict", home / "bundle", stdin=TEXT).rows[0]["answers"]
+    torch = run("predict", home / "bundle", "--backend", "torch", stdin=TEXT).rows[0]["answers"]
     assert done.rows[0]["answers"]["mood"]["scores"] == pytest.approx(torch["mood"]["scores"], abs=1e-4)
 
 
-def test_missing_torch_says_what_to_install_and_what_works_without(home):
+def test_answers_need_no_torch(home):
+    """Whatever else is installed: one of the backends without it is the default."""
     done = shell(["predict", home / "bundle"], stdin=TEXT, before=NO_TORCH)
+    assert done.code == 0 and "mood" in done.rows[0]["answers"], done.err
+
+
+def test_missing_torch_says_what_to_install_and_what_works_without(home):
+    done = shell(["predict", home / "bundle", "--backend", "torch"], stdin=TEXT, before=NO_TORCH)
     done.refuses("pip install 'polyhead[train]'", "--backend reference")
     shell(["train", home / "polyhead.toml"], before=NO_TORCH).refuses("pip install 'polyhead[train]'")
-    shell(["evaluate", home / "polyhead.toml"], before=NO_TORCH).refuses("--backend reference")
+    evaluated = shell(["evaluate", home / "polyhead.toml", "--backend", "torch"], before=NO_TORCH)
+    evaluated.refuses("--backend reference")
 
 
 def test_a_precision_that_the_backend_has_not_is_refused(home):

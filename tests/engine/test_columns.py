@@ -14,7 +14,15 @@ from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 
 LONG = "the kettle is broken and my phone was late . " * 8
-INPUTS = [*TEXTS, ("good",), (LONG,), ("",), ("ben \ud800 is late",), (LONG, "late"), ("sad", "the bill " * 40)]
+INPUTS = [
+    *TEXTS,
+    ("good",),
+    (LONG,),
+    ("",),
+    ("ben \ud800 is late",),
+    (LONG, "late"),
+    ("sad", "the bill " * 40),
+]
 
 
 @pytest.fixture(scope="module")

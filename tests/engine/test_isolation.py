@@ -149,7 +149,7 @@ def test_adding_leaves_a_certificate_that_says_what_was_proven(root, other):
 def test_digests_are_those_of_the_outputs_that_a_session_gives(root):
     """Computed again here from `Session.outputs`, one task at a time."""
     session, certificate = (
-        Session(root, deterministic=True),
+        Session(root, backend="torch", deterministic=True),
         certified(root, "train", lambda: None, changing=[]),
     )
     for name, answered in certificate.after.items():

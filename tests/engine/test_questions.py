@@ -124,13 +124,13 @@ def test_an_option_is_read_as_a_pair_of_its_own(root):
     """Against a single-output head with the same arrays that reads each pair alone."""
     alone = Task(name="alone", kind="regression", range=(0.0, 1.0), pair="joined")
     path = tiny_path(alone, TRUNK, pool=POOL)
-    session = Session(root)
+    session = Session(root, precision="float32")
     arrays = session.bundle.part("reply")
     bundle = write_bundle(root.parent / "alone", TRUNK)
     record = TaskRecord(task=alone, path=path, trunk=TRUNK.digest)
     bundle.add_task(record, arrays, scores={}, probes=[], card="")
     for question in (CHOICE, ABOUT):
-        wanted = np.concatenate(Session(bundle.root).outputs("alone", question.pairs))
+        wanted = np.concatenate(Session(bundle.root, precision="float32").outputs("alone", question.pairs))
         (found,) = session.outputs("reply", [question])
         assert found.shape == (len(question.options),)
         np.testing.assert_allclose(found, wanted, atol=1e-5)

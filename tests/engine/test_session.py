@@ -344,7 +344,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones(root):
 
 
 def test_torch_and_reference_sessions_agree_on_every_task(root):
-    torch, reference = Session(root), Session(root, backend="reference")
+    torch, reference = Session(root, backend="torch"), Session(root, backend="reference")
     inputs = [*SHORT, LONG, TOO_LONG, PAIR, (LONG, TOO_LONG)]
     for one, other in zip(torch.predict(inputs), reference.predict(inputs), strict=True):
         assert_near(one.answers, other.answers, 1e-4)

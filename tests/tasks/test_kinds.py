@@ -399,3 +399,15 @@ def test_importing_the_kinds_first_works():
 
     for name in ("polyhead.tasks.kinds", "polyhead.tasks.task", "polyhead.tasks.kinds.tagging"):
         subprocess.run([sys.executable, "-c", f"import {name}"], check=True)
+
+
+@pytest.mark.parametrize("labels", [2, 9, 150], ids=str)
+@pytest.mark.parametrize("name", ["single_label", "multi_label", "regression"])
+def test_many_rows_are_answered_as_each_alone_to_the_bit(name, labels):
+    names = tuple(f"l{i}" for i in range(labels))
+    task = Task(name="t", kind=name, **({"range": (0.0, 3.0)} if name == "regression" else {"labels": names}))
+    kind = kind_of(task)
+    outputs = np.random.default_rng(labels).normal(0, 3, (40, kind.width(task))).astype(np.float32)
+    answers = kind.answers(task, kind.decode_rows(task, outputs))
+    assert answers == [kind.decode(task, row, Example()) for row in outputs]
+    assert kind.answers(task, kind.decode_rows(task, outputs[:0])) == []

@@ -1,5 +1,6 @@
 """Ids equal to the raw library within the limit, and to the truncation of transformers beyond it."""
 
+import functools
 import importlib.util
 import json
 import random
@@ -8,10 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tokenizers
+from hypothesis import HealthCheck, settings
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from disk import run_forking
 from polyhead.errors import ConfigError, WeightsMismatch
-from polyhead.text.tokenise import Tokeniser, Windows, longest_first
+from polyhead.text.tokenise import Tokeniser, Windows, longest_first, repair
 from polyhead.trunk_data import TextSettings
 
 CORPUS = [
@@ -122,6 +127,84 @@ def test_ids_segments_and_offsets_equal_the_library_within_the_limit(raw):
     for given, one in zip(inputs, encoded, strict=True):
         assert_same(one, bare(raw).encode(*given))
         assert (one.window, one.cut, one.repaired) == (0, 0, 0)
+
+
+bare_once, ours_once = functools.cache(bare), functools.cache(ours)
+STRANGE = st.text(
+    st.one_of(
+        st.sampled_from(
+            [*"aä .,#\n\t\u200d\ufeff\u202e\x00\x7f\u0301\u0483", "\U0001f468", "\U0001f3fd", "日", "ب", "ש"]
+        ),
+        st.characters(exclude_categories=()),  # every code point, halves of surrogate pairs too
+    ),
+    max_size=40,
+)
+STRANGE_INPUTS = st.lists(st.one_of(st.tuples(STRANGE), st.tuples(STRANGE, STRANGE)), max_size=8)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(inputs=STRANGE_INPUTS)
+def test_strange_texts_have_the_ids_that_the_library_gives_each_alone(raw, inputs):
+    """Emoji, combining marks, both directions, control characters; lone surrogates stand for U+FFFD."""
+    reference = bare_once(raw)
+    for given, one in zip(inputs, ours_once(raw, 2000).encode(inputs), strict=True):
+        clean = ["".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text) for text in given]
+        assert_same(one, reference.encode(*clean))
+        assert one.repaired == sum(
+            a != b for text, fine in zip(given, clean, strict=True) for a, b in zip(text, fine, strict=True)
+        )
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@drawn(
+    inputs=STRANGE_INPUTS,
+    pairs=st.booleans(),
+    limit=st.sampled_from([8, 13, 30]),
+    stride=st.sampled_from([None, 0, 2]),
+)
+def test_flat_encodings_are_those_of_each_input_alone(raw, inputs, pairs, limit, stride):
+    """With offsets and without them, cut and in windows."""
+    inputs = [given for given in inputs if len(given) == 1 + pairs]
+    windows = None if stride is None else Windows(size=limit, stride=stride)
+    tokeniser = ours_once(raw, limit)
+    alone = [one for given in inputs for one in tokeniser.encode([given], windows=windows)]
+    for offsets in (True, False):
+        flat = tokeniser.encodings(inputs, windows=windows, offsets=offsets)
+        assert (len(flat.row), flat.starts[0]) == (len(alone), 0)
+        for entry, one in enumerate(alone):
+            here = slice(flat.starts[entry], flat.starts[entry + 1])
+            assert flat.ids[here].tolist() == one.ids.tolist()
+            assert flat.segments[here].tolist() == one.segments.tolist()
+            facts = (flat.window[entry], flat.cut[entry], flat.repaired[entry])
+            assert facts == (one.window, one.cut, one.repaired)
+            if offsets:
+                assert flat.offsets[here].tolist() == one.offsets.tolist()
+                assert flat.sequence[here].tolist() == one.sequence.tolist()
+        assert (flat.offsets is None) != offsets
+        first = flat.window == 0
+        whole = [len(bare_once(raw).encode(*map(repair, given))) for given in inputs]
+        assert flat.beyond[first].tolist() == [max(0, size - limit) for size in whole]
+        assert not flat.beyond[~first].any()
+
+
+FORKS = """
+import os, sys
+os.environ.pop("TOKENIZERS_PARALLELISM")
+from polyhead.testing import tiny_trunk
+from polyhead.text.tokenise import Tokeniser
+trunk = tiny_trunk()
+tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
+texts = [(f"the lamp {n} is late",) for n in range(200)]
+before = tokeniser.encodings(texts).ids.tobytes()
+child = os.fork()
+if child == 0:
+    os._exit(0 if tokeniser.encodings(texts).ids.tobytes() == before else 3)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(before) > 1000)
+"""
+
+
+def test_a_process_that_forked_after_many_texts_reads_them_as_before():
+    assert run_forking(FORKS).split() == ["0", "True"]
 
 
 def test_cutting_equals_the_librarys_longest_first(raw):

@@ -6,7 +6,15 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from polyhead.text.tokenise import Tokeniser, Windows
-from polyhead.text.words import best_windows, first_subtokens, places_of, words_of
+from polyhead.text.words import (
+    best_windows,
+    first_subtokens,
+    places_of,
+    read_words,
+    words_in,
+    words_in_each,
+    words_of,
+)
 from polyhead.trunk_data import TextSettings
 
 
@@ -118,3 +126,28 @@ def test_no_word_that_begins_in_a_window_is_lost(seed):
     assert np.all(best >= 0)
     for (window, token), (start, _) in zip(best.tolist(), words.tolist(), strict=True):
         assert windows[window].offsets[token][0] == start  # the very first sub-token, not a later piece
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("texts", [1, 2], ids=["text", "pair"])
+def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
+    """Short texts and long ones in windows or cut, blank ones, words of one's own in any order."""
+    rng = np.random.default_rng(seed)
+    letters = ["a", "bc", "def", "cat", "!", " ", "  ", "\u200b", "É"]
+    inputs = [
+        tuple("".join(rng.choice(letters, rng.integers(0, size))) for size in rng.choice([5, 9, 90], texts))
+        for _ in range(12)
+    ]
+    words = words_in_each(inputs)
+    assert [one.tolist() for one in words] == [words_in(given).tolist() for given in inputs]
+    words[3] = rng.permutation(np.concatenate([words[3], [[0, 2], [1, 1], [0, 40]]]).astype(np.int32))
+    for windows in (None, Windows(size=16, stride=4)):
+        encoded = tokeniser(20).encode(inputs, windows=windows)
+        reads = read_words(tokeniser(20).encodings(inputs, windows=windows, offsets=True), words)
+        assert len(reads.starts) == len(encoded) + 1
+        for entry, one in enumerate(encoded):
+            every = first_subtokens(one, words[one.row])
+            here = slice(reads.starts[entry], reads.starts[entry + 1])
+            assert reads.places[here].tolist() == np.flatnonzero(every >= 0).tolist()
+            assert reads.tokens[here].tolist() == every[every >= 0].tolist()
+            assert reads.of(one.row).tolist() == words[one.row].tolist()

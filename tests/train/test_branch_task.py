@@ -626,7 +626,7 @@ def test_live_answers_score_what_training_wrote(home, tmp_path, precision):
         folder, "urgency", "names", "alike", strategy=Branch(layers=2, hidden=8), training=training
     )
     outcome = train_project(asked, folder=folder)
-    session = Session(folder / "bundle")
+    session = Session(folder / "bundle", backend="torch")
     assert session.backend.precision == precision
     for score in evaluate_bundle(session, asked, folder=folder):
         wrote = outcome.trained[score.task]["test"]

@@ -109,6 +109,32 @@ def test_the_learning_rate_of_each_step_follows_the_schedule(monkeypatch):
     assert seen == pytest.approx([0.05 * fitting._rate(i, steps, TRAINING.warmup) for i in range(steps)])
 
 
+def test_gradients_are_scaled_down_to_the_clip_and_smaller_ones_left_alone(monkeypatch):
+    """The reference is torch's own clipping of the first step's gradients."""
+    seen, original = {}, torch.optim.AdamW.step
+    for clip in (0.01, 1e9):
+        seen[clip] = []
+
+        def step(self, *arguments, to=seen[clip], **named):
+            to.append([p.grad.clone() for group in self.param_groups for p in group["params"]])
+            return original(self, *arguments, **named)
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", step)
+        run(training=msgspec.structs.replace(TRAINING, clip=clip))
+    parameters = [nn.Parameter(torch.zeros_like(one)) for one in seen[1e9][0]]
+    for parameter, gradient in zip(parameters, seen[1e9][0], strict=True):
+        parameter.grad = gradient.clone()
+    assert nn.utils.clip_grad_norm_(parameters, 0.01) > 0.01
+    for parameter, gradient in zip(parameters, seen[0.01][0], strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-6, atol=0)
+    naive = line()
+    torch.manual_seed(stream(TRAINING.seed, "dropout", 0))
+    batch = next(iter(fitting.Passes(Points(), TRAINING).updates(0)))[0][1]
+    cross_entropy(naive(*batch.arguments), batch.targets, None).backward()
+    several = [p for group in fitting._groups(naive, 0.0, lambda name: 1.0) for p in group["params"]]
+    assert all(torch.equal(p.grad, found) for p, found in zip(several, seen[1e9][0], strict=True))
+
+
 def test_weights_decay_in_matrices_alone():
     module = nn.Module()
     module.matrix = nn.Parameter(torch.zeros(2, 2))

@@ -516,7 +516,7 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     folder = copied(home, tmp_path)
     strategy = msgspec.structs.replace(tiny.STRATEGY, positions="mean", codec=codec)
     train_project(tiny.project(folder, "mood", strategy=strategy), folder=folder)
-    session = Session(folder / "bundle")
+    session = Session(folder / "bundle", backend="torch")
     path = session.records["mood"].path
     texts = [(row["text"],) for row in tiny.messages(20, seed=7)]
     extractor = Extractor(session.bundle.trunk(), folder=tmp_path / "kept", precision="float32")

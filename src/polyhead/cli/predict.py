@@ -51,10 +51,11 @@ def command(
     (with or without a "context") for multiple choice; an "id" comes back with the answers. Lines from a pipe are
     answered as they arrive.
 
-    An answer line holds the number of its line, "answers" by task, the "receipt" of what they cost, and under
-    "skipped" the tasks that do not fit the input, with the reason. Blank lines are skipped and counted. A line
-    that cannot be read, or that no task can answer, has its reason in its place; all other lines are answered,
-    and the command ends with exit code 1.
+    An answer line holds the number of its line, "answers" by task, the "receipt" of what they cost, under
+    "skipped" the tasks that do not fit the input, with the reason, and under "failed", where there are any,
+    those that could not be computed. Blank lines are skipped and counted. A line that cannot be read, or that
+    no task can answer, has its reason in its place; all other lines are answered, and the command ends with exit
+    code 1, as it does where a task failed.
     """
     with _source(file) as source, _target(output) as target:
         session = opened(
@@ -65,11 +66,14 @@ def command(
             raise EmptyData(f"{_name(file)} holds no line to answer", do="give text, one input a line")
     if count.blank:
         note(f"{counted(count.blank, 'blank line')} skipped")
+    if count.failed:
+        note(f"tasks failed on {counted(count.failed, 'line')}; their place holds the reason")
     if count.unread or count.unanswered:
         note(
             f"of {counted(count.lines, 'line')}, {count.unread:,} could not be read and {count.unanswered:,} "
             "fit no task; their place holds the reason"
         )
+    if count.failed or count.unread or count.unanswered:
         sys.exit(1)
 
 
@@ -80,6 +84,7 @@ class _Count(Value):
     blank: int = 0
     unread: int = 0
     unanswered: int = 0
+    failed: int = 0  # some task of them
 
 
 def _answered(
@@ -96,7 +101,8 @@ def _answered(
             lines=count.lines + len(rows),
             blank=count.blank + piece.blank,
             unread=count.unread + sum("error" in row for row in rows),
-            unanswered=count.unanswered + sum(row.get("answers") == {} for row in rows),
+            unanswered=count.unanswered + sum(row.get("answers") == {} and "failed" not in row for row in rows),
+            failed=count.failed + sum("failed" in row for row in rows),
         )
         if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough
             printer.show(f"{count.lines:,} answered")
@@ -125,7 +131,8 @@ def _rows(
     found = session.predict([line.input for line in read], tasks=names, words=[line.words for line in read])
     waiting = [row for row in rows if "error" not in row]
     for row, result in zip(waiting, found, strict=True):
-        row |= msgspec.to_builtins(result)
+        fields = msgspec.to_builtins(result)
+        row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows
 
 

@@ -248,9 +248,8 @@ def _assert_saved(strategy: Strategy) -> None:
 def _assert_merged(strategy: Strategy) -> None:
     trunk = tiny_trunk()
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(
-            tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk)), deterministic=True
-        )
+        bundle = tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk))
+        session = Session(bundle, backend="torch", deterministic=True)
         together = session.predict(list(TEXTS))
         for name in session.records:
             alone = session.predict(list(TEXTS), tasks=[name])
@@ -266,14 +265,14 @@ def _assert_isolated(strategy: Strategy) -> None:
         root = FilePath(folder) / "b"
         names = list(paths)
         tiny_bundle(root, trunk, {name: paths[name] for name in names[:-1]})
-        before = outputs_by_task(Session(root, deterministic=True))
+        before = outputs_by_task(Session(root, backend="torch", deterministic=True))
         last, first = tasks[-1], tasks[0]
         add_tiny(root, trunk, last, paths[last.name], seed=9)
-        _assert_same(before, outputs_by_task(Session(root, deterministic=True)), names[:-1])
+        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), names[:-1])
         add_tiny(root, trunk, first, paths[first.name], seed=10, replace=True)
-        _assert_same(before, outputs_by_task(Session(root, deterministic=True)), names[1:-1])
+        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), names[1:-1])
         Bundle.open(root).remove_task(first.name)
-        _assert_same(before, outputs_by_task(Session(root, deterministic=True)), names[1:-1])
+        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), names[1:-1])
         assert Bundle.open(root).trunk().digest == trunk.digest
 
 
@@ -287,12 +286,14 @@ def _assert_group_isolated(strategy: Strategy) -> None:
         group = _group(strategy, trunk, names)
         rest = {name: path for name, path in outside.items() if name not in group}
         tiny_bundle(root, trunk, rest)
-        before = outputs_by_task(Session(root, deterministic=True))
+        before = outputs_by_task(Session(root, backend="torch", deterministic=True))
         for seed, replace in ((20, False), (30, True)):
             _add(root, trunk, group, {name: seed + i for i, name in enumerate(group)}, replace=replace)
-            _assert_same(before, outputs_by_task(Session(root, deterministic=True)), list(rest))
+            _assert_same(
+                before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest)
+            )
         remove_tasks(root, list(group))
-        _assert_same(before, outputs_by_task(Session(root, deterministic=True)), list(rest))
+        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest))
         assert Bundle.open(root).trunk().digest == trunk.digest
 
 
@@ -310,7 +311,7 @@ def _assert_independent(strategy: Strategy) -> None:
     trunk = tiny_trunk()
     with tempfile.TemporaryDirectory() as folder:
         bundle = tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk))
-        session = Session(bundle, precision="float32")
+        session = Session(bundle, backend="torch", precision="float32")
         whole = outputs_by_task(session)
         turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
         for name, rows in whole.items():

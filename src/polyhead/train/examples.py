@@ -24,6 +24,8 @@ from polyhead.train.order import LengthSorted
 from polyhead.train.prepare import Prepared
 from polyhead.train.windows import Windowed
 
+AT_ONCE = 2048  # tokens evaluated in one batch, padding included; more leave a processor's cache and take twice as long
+
 
 class FeatureExamples(LengthSorted):
     """Targets and the features of their inputs; `second` holds the other text of pairs read separately."""
@@ -279,7 +281,7 @@ def outputs_of_each(
     """As `outputs_of`, with an output for each window."""
     found: list[np.ndarray | None] = [None] * examples.count
     options = examples.options
-    for piece in examples.in_order(batch if options is None else max(1, batch // int(options.max()))):
+    for piece in examples.in_order(batch, tokens=AT_ONCE):
         outputs = module(*piece.arguments).float().numpy()
         if options is not None:
             several = np.split(outputs[:, 0], np.cumsum(options[piece.members])[:-1])

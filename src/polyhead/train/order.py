@@ -65,11 +65,10 @@ class LengthSorted(ABC):
             several += own
         return np.split(chunk, starts[1:])
 
-    def in_order(self, batch: int) -> Iterator[Batch]:
-        """One pass by length."""
-        order = np.argsort(self._lengths, kind="stable")
-        for start in range(0, self.count, batch):
-            yield self.batch(order[start : start + batch])
+    def in_order(self, batch: int, *, tokens: int | None = None) -> Iterator[Batch]:
+        """One pass by length; `tokens` as in `drawn`."""
+        for members in self._pieces(np.argsort(self._lengths, kind="stable"), batch, tokens):
+            yield self.batch(members)
 
     @abstractmethod
     def batch(self, members: np.ndarray) -> Batch:

@@ -44,9 +44,9 @@ def open_backend(
 ) -> Backend:
     """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only.
 
-    `name` may be a runtime that is ready made; None is `default_backend`. The `precision` None is the one that the tasks
-    were `trained` with, if it is known and this machine has it, or else the backend's own. `scales` gives those
-    of int8 for a backend.
+    `name` may be a runtime that is ready made; None is `default_backend`. The `precision` None is the one that the
+    tasks were `trained` with, if it is known and this machine has it, or else the backend's own. `scales` gives
+    those of int8 for a backend.
     """
     name = default_backend() if name is None else name
     if not isinstance(name, str):
@@ -68,8 +68,8 @@ def open_backend(
                 "the torch backend",
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
-        chosen = precision or trained or "float32"
-        return TorchBackend(trunk, tasks, precision=chosen, deterministic=deterministic)
+        wanted = precision or trained or "float32"
+        return TorchBackend(trunk, tasks, precision=wanted, deterministic=deterministic)
     from polyhead.engine.backends.graph import GraphBackend
 
     chosen = precision or ("float32" if trained == "float32" else None)

@@ -56,12 +56,13 @@ class GraphBackend:
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's outputs; raises what any of them fails with."""
-        found = whole(self._stages(plan, batch, apart=False))
-        return {name: found[name] for name in plan.tasks}
+        loaded = self._loaded
+        found = whole(self._stages(loaded, plan, batch, apart=False))
+        return {name: found[name] for name in loaded.program(plan).tasks}
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """The same as soon as each is known; layers above run only when more is asked for."""
-        return self._stages(plan, batch, apart=True)
+        return self._stages(self._loaded, plan, batch, apart=True)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Outputs of a task over pairs read separately, from the features of both texts."""
@@ -122,11 +123,10 @@ class GraphBackend:
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def _stages(self, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
-        loaded = self._loaded
+    def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
         program = loaded.program(plan)
         if not len(batch.ids):
-            outputs = {name: _nothing(loaded.live, name, batch) for name in plan.tasks}
+            outputs = {name: _nothing(loaded.live, name, batch) for name in program.tasks}
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
         yield from Walk(program, batch, count=self._count, apart=apart).stages()

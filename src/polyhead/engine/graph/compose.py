@@ -13,7 +13,18 @@ from polyhead.engine.graph.kept import Graphs
 from polyhead.engine.graph.layout import Shape
 from polyhead.engine.graph.live import HeadForm, Live, is_plain
 from polyhead.engine.graph.ops import Build, Ops, Tensor
-from polyhead.engine.graph.program import EMBEDDED, Answer, Beside, Call, Key, Own, Program, Root, program_of
+from polyhead.engine.graph.program import (
+    EMBEDDED,
+    LAID,
+    Answer,
+    Beside,
+    Call,
+    Key,
+    Own,
+    Program,
+    Root,
+    program_of,
+)
 from polyhead.engine.graph.reads import Read, chain, depth, reads_of, root_of, states_read
 from polyhead.engine.graph.seats import Group, Seat
 from polyhead.engine.graph.spans import Span, beside_graph, embed_graph, span_graph
@@ -49,12 +60,13 @@ class _Composer:
     def program(self) -> Program:
         roots = [i for i, step in enumerate(self._plan.steps) if step.parent < 0]
         calls = [] if self._live.begins else [self._embedding(root) for root in roots]
-        calls += [*self._spans(), *self._besides(), *self._heads()]
-        return program_of(self._tasks, [self._root(root) for root in roots], calls)
+        calls = [*calls, *self._spans(), *self._besides(), *self._heads()]
+        reads = dict.fromkeys(key for call in calls for _, key in call.inputs)
+        return program_of(self._tasks, [self._root(root, list(reads)) for root in roots], calls)
 
     # -- embeddings --------------------------------------------------------------------------------------------------
 
-    def _root(self, index: int) -> Root:
+    def _root(self, index: int, reads: Sequence[Key]) -> Root:
         step, shape = self._plan.steps[index], self._shape
         assert isinstance(step.node, Embed)
         prompts = self._prompts(index)
@@ -70,6 +82,9 @@ class _Composer:
                 pack=not self._live.deterministic,
             ),
             most=shape.positions,
+            reads=tuple(
+                str(what) for what, step, whose in reads if (step, whose) == (index, "") and what in LAID
+            ),
             prompts=self._table(prompts),
             own=tuple(self._own.get(index, ())),
             beside=tuple(self._beside.get(index, ())),

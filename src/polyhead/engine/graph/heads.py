@@ -32,8 +32,8 @@ class Form(Value):
 
 
 def room_for(labels: int) -> int:
-    """Outputs of a slot: 8, 16, 32, ...; heads of like width share a graph."""
-    return max(8, 1 << (labels - 1).bit_length())
+    """Outputs of a slot: 32, 64, 128, ...; heads of like width share a graph."""
+    return max(32, 1 << (labels - 1).bit_length())
 
 
 def answers(ops: Ops, form: Form, slots: Sequence[Slot | None]) -> Tensor:

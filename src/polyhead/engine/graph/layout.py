@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
+from functools import cached_property
+
 import numpy as np
 
 from polyhead.config import Value
@@ -14,28 +15,7 @@ from polyhead.text.packing import packed
 WORTH = 0.9  # texts are packed where that leaves at most this share of the padded positions
 
 
-class Layout(Value, eq=False):
-    """Rows, and where each text's tokens stand in them; a text's prompt rows stand right before it."""
-
-    ids: np.ndarray  # (rows, positions) int64, as the next two
-    positions: np.ndarray
-    segments: np.ndarray
-    text: np.ndarray  # (rows, positions, 1) float32: 1 at tokens of texts
-    which: np.ndarray  # (rows, positions) int64: 0, or the number from 1 of a prompt row
-    added: np.ndarray  # (rows, 1, 1 or positions, positions) float32: 0 where a position is read
-    places: np.ndarray  # (texts, tokens) int64: each text's tokens among all positions, laid end to end
-    before: np.ndarray  # (texts,) int64: the place of each text's first prompt row
-    keep: np.ndarray  # (texts, tokens) float32: 0, or a low number for padding
-    share: np.ndarray  # (texts, 1, tokens) float32: 1 / length, or 0 for padding
-    words: np.ndarray  # (texts, words) int64: as `places`; a word that is not there is its text's first token
-
-    @property
-    def first(self) -> np.ndarray:
-        """(texts, 1): the places of the first tokens."""
-        return self.places[:, :1]
-
-
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class Shape(Value):
     """What a layout follows beside the batch."""
 
     first_position: int  # of a text
@@ -45,68 +25,120 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     pack: bool = True
 
 
-def layout(batch: TokenBatch, shape: Shape) -> Layout:
-    """The batch as it is, or packed: then attention is block-diagonal and positions restart."""
-    texts, tokens = batch.ids.shape
-    lengths = batch.mask.sum(axis=1)
-    if not np.array_equal(batch.mask, np.arange(tokens) < lengths[:, None]):
-        raise BackendError("a text's tokens must stand before its padding", do="pad at the end")
-    more = sum(shape.prompts)
-    rows, positions = texts, tokens + more
-    row, start = np.arange(texts), np.zeros(texts, np.int64)
-    found = packed(lengths + more) if shape.pack else None
-    if found is not None and found.rows * found.tokens <= WORTH * texts * positions:
-        rows, positions, row, start = found.rows, found.tokens, found.row, found.start
-    else:
-        found = None
-    before = row * positions + start
-    at = np.arange(tokens)
-    places = (before + more)[:, None] + np.minimum(at, lengths[:, None] - 1)  # padding reads the last token
-    there = places[batch.mask]
-    flat = np.zeros((5, rows * positions), np.int64)  # ids, positions, segments, text, which
-    flat[0, there] = batch.ids[batch.mask]
-    flat[1] = shape.first_position
-    flat[1, there] += np.broadcast_to(at, batch.mask.shape)[batch.mask]
-    if shape.segments:
-        flat[2, there] = np.minimum(batch.segments[batch.mask], shape.segments - 1)
-    flat[3, there] = 1
-    if more:
-        flat[4, before[:, None] + np.arange(more)] = np.arange(1, more + 1)
-    ids, place, segments, text, which = flat.reshape(5, rows, positions)
-    keep = np.where(batch.mask, np.float32(0.0), np.float32(HIDDEN))
-    if found is None and not (more and shape.isolated):
-        added = np.pad(keep, ((0, 0), (more, 0)))[:, None, None]
-    else:
-        added = _seen(rows, positions, before=before, lengths=lengths, shape=shape)
-    return Layout(
-        ids=ids,
-        positions=place,
-        segments=segments,
-        text=text.astype(np.float32)[..., None],
-        which=which,
-        added=added,
-        places=places,
-        before=before,
-        keep=keep,
-        share=(batch.mask / lengths[:, None]).astype(np.float32)[:, None],
-        words=np.take_along_axis(places, np.maximum(batch.words, 0), axis=1),
-    )
+class Layout:
+    """Rows, and where each text's tokens stand in them; a text's prompt rows stand right before it.
 
+    The batch as it is, or packed: then attention is block-diagonal and positions restart. Arrays are made when they are
+    first asked for; "places" count the positions of all rows, laid end to end.
+    """
 
-def _seen(rows: int, positions: int, *, before: np.ndarray, lengths: np.ndarray, shape: Shape) -> np.ndarray:
-    """(rows, 1, positions, positions): what is added to scores, so that a position sees its own text and prompts."""
-    more = sum(shape.prompts)
-    owner = np.full(rows * positions, -1, np.int64)
-    # Each text's block is filled from its first prompt row to its last token.
-    sizes = lengths + more
-    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    owner[np.repeat(before, sizes) + within] = np.repeat(np.arange(len(lengths)), sizes)
-    texts = owner.reshape(rows, positions)
-    seen = texts[:, :, None] == texts[:, None, :]
-    if shape.isolated and more:
-        prompt = np.zeros(rows * positions, np.int64)  # 0: the text
-        numbers = np.repeat(np.arange(1, len(shape.prompts) + 1), shape.prompts)
-        prompt[before[:, None] + np.arange(more)] = numbers
-        whose = prompt.reshape(rows, positions)
-        seen &= (whose[:, None, :] == 0) | (whose[:, :, None] == whose[:, None, :])
-    return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]
+    def __init__(self, batch: TokenBatch, shape: Shape) -> None:
+        self._batch, self._shape, self._more = batch, shape, sum(shape.prompts)
+        texts, tokens = batch.ids.shape
+        self._lengths = batch.mask.sum(axis=1)
+        if not (batch.mask == (np.arange(tokens) < self._lengths[:, None])).all():
+            raise BackendError("a text's tokens must stand before its padding", do="pad at the end")
+        self._size, self._is_packed = (texts, tokens + self._more), False
+        self._start = np.arange(texts) * self._size[1]
+        if shape.pack and texts > 1:
+            found = packed(self._lengths + self._more)
+            if found.rows * found.tokens <= WORTH * texts * self._size[1]:
+                self._size, self._is_packed = (found.rows, found.tokens), True
+                self._start = found.row * found.tokens + found.start
+
+    @property
+    def before(self) -> np.ndarray:
+        """(texts,) int64: the place of each text's first prompt row."""
+        return self._start
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """(texts, tokens) int64: of each text's tokens; padding reads its text's last."""
+        steps = np.minimum(np.arange(self._batch.ids.shape[1]), self._lengths[:, None] - 1)
+        return np.asarray((self._start + self._more)[:, None] + steps)
+
+    @property
+    def first(self) -> np.ndarray:
+        """(texts, 1) int64: of each text's first token."""
+        return self.places[:, :1]
+
+    @property
+    def words(self) -> np.ndarray:
+        """(texts, words) int64: of each word's first token; of a word that is not there the text's."""
+        return np.take_along_axis(self.places, np.maximum(self._batch.words, 0), axis=1)
+
+    @cached_property
+    def keep(self) -> np.ndarray:
+        """(texts, tokens) float32: 0, or a low number for padding."""
+        return np.where(self._batch.mask, np.float32(0.0), np.float32(HIDDEN))
+
+    @property
+    def share(self) -> np.ndarray:
+        """(texts, 1, tokens) float32: 1 / length, or 0 for padding."""
+        return (self._batch.mask / self._lengths[:, None]).astype(np.float32)[:, None]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(rows, positions) int64, as the next three."""
+        return self._batch.ids if self._is_plain else self._spread(self._batch.ids)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Of each token in its text, as the trunk counts them."""
+        first, tokens = self._shape.first_position, self._batch.ids.shape[1]
+        each = np.ascontiguousarray(np.broadcast_to(np.arange(first, first + tokens), self._batch.ids.shape))
+        return each if self._is_plain else self._spread(each, fill=first)
+
+    @property
+    def segments(self) -> np.ndarray:
+        """Of each token."""
+        known = np.minimum(self._batch.segments, self._shape.segments - 1)
+        return known if self._is_plain else self._spread(known)
+
+    @property
+    def text(self) -> np.ndarray:
+        """(rows, positions, 1) float32: 1 at tokens of texts."""
+        return self._spread(self._batch.mask).astype(np.float32)[..., None]
+
+    @property
+    def which(self) -> np.ndarray:
+        """(rows, positions) int64: 0, or the number from 1 of a prompt row."""
+        found = np.zeros(self._size, np.int64)
+        found.ravel()[self._start[:, None] + np.arange(self._more)] = np.arange(1, self._more + 1)
+        return found
+
+    @cached_property
+    def added(self) -> np.ndarray:
+        """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
+        if self._is_packed or (self._more and self._shape.isolated):
+            return self._seen()
+        return (np.pad(self.keep, ((0, 0), (self._more, 0))) if self._more else self.keep)[:, None, None]
+
+    @property
+    def _is_plain(self) -> bool:
+        return not self._is_packed and not self._more
+
+    @cached_property
+    def _there(self) -> np.ndarray:
+        """The places of all tokens."""
+        return np.asarray(self.places[self._batch.mask])
+
+    def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
+        """(texts, tokens) to (rows, positions)."""
+        found = np.full(self._size, fill, np.int64)
+        found.ravel()[self._there] = values[self._batch.mask]
+        return found
+
+    def _seen(self) -> np.ndarray:
+        """A position sees its own text and, unless they are isolated, all its prompts."""
+        sizes = self._lengths + self._more
+        owner = np.full(self._size, -1, np.int64)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        owner.ravel()[np.repeat(self._start, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
+        seen = owner[:, :, None] == owner[:, None, :]
+        if self._more and self._shape.isolated:
+            prompt = np.zeros(self._size, np.int64)  # 0: the text
+            numbers = np.repeat(np.arange(1, len(self._shape.prompts) + 1), self._shape.prompts)
+            prompt.ravel()[self._start[:, None] + np.arange(self._more)] = numbers
+            seen &= (prompt[:, None, :] == 0) | (prompt[:, :, None] == prompt[:, None, :])
+        return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]

@@ -20,7 +20,8 @@ from polyhead.plan.nodes import owners_of_node
 from polyhead.plan.passes import Passes, passes_of
 from polyhead.trunk_data import TrunkData
 
-SLOTS = 16  # most tasks whose poolers and heads are one graph
+SLOTS = 32  # most tasks whose poolers and heads are one graph
+FIXED_SLOTS = 16  # so many, spare ones among them, in deterministic mode
 LANES = 8  # most siblings whose layers are one graph: their states stand in memory at once
 _CONTENTS = itertools.count(1)
 
@@ -78,7 +79,10 @@ class Live:
         )
         self.stack_of = {member: group.members for group in self.stacks for member in group.members}
         self.groups: tuple[Group[HeadForm, str], ...] = seated(
-            self._slots(plan, reads), before.groups if before else (), most=SLOTS, spare=deterministic
+            self._slots(plan, reads),
+            before.groups if before else (),
+            most=FIXED_SLOTS if deterministic else SLOTS,
+            spare=deterministic,
         )
         self.group_of = {name: group for group in self.groups for name in group.members}
 

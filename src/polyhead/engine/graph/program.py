@@ -10,26 +10,14 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.graph.kept import Graph
-from polyhead.engine.graph.layout import Shape, layout
+from polyhead.engine.graph.layout import Layout, Shape
 from polyhead.errors import BackendError
 
 # An array of a run: a state's number or an input's name, the plan's step, and whose rows: "" the text's.
 Key = tuple[int | str, int, str]
 Values = dict[Key, np.ndarray]
 EMBEDDED = ("ids", "positions", "segments", "text", "which", "prompts")  # what an embedding reads
-_LAID = (
-    "ids",
-    "positions",
-    "segments",
-    "text",
-    "which",
-    "added",
-    "places",
-    "first",
-    "keep",
-    "share",
-    "words",
-)
+LAID = (*EMBEDDED[:5], "added", "places", "first", "keep", "share", "words")  # what a layout gives
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -99,6 +87,7 @@ class Root(Value, eq=False):
     tasks: tuple[str, ...]
     shape: Shape
     most: int  # positions of the trunk
+    reads: tuple[str, ...]  # what of the layout
     prompts: np.ndarray  # (1 + prompt rows, embedding width), the first zero
     own: tuple[Own, ...] = ()
     beside: tuple[Beside, ...] = ()
@@ -113,8 +102,8 @@ class Root(Value, eq=False):
                 allowed=f"{self.most - self.shape.first_position} tokens",
                 do="give shorter texts, or leave `shift` out",
             )
-        laid = layout(batch, self.shape)
-        found: Values = {(name, self.step, ""): getattr(laid, name) for name in _LAID}
+        laid = Layout(batch, self.shape)
+        found: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
         found["prompts", self.step, ""] = self.prompts
         for own in self.own:
             found |= own.values(self.step, laid.before)

@@ -95,14 +95,7 @@ def measured(
     after = Session(bundle, backend=runtimes(precision="int8", scales=scales))
     agreements = dict(_agreements(bundle, before, after, rows, show))
     first, second = (_scores(session, labelled, show) for session in (before, after))
-    return {
-        name: Change(
-            agreement=agreements[name],
-            **({} if name not in first else {"metric": first[name][0], "before": first[name][1]}),
-            **({} if name not in second else {"after": second[name][1]}),
-        )
-        for name in bundle.tasks
-    }
+    return {name: _change(agreements[name], first.get(name), second.get(name)) for name in bundle.tasks}
 
 
 def is_past(change: Change, limits: Limits) -> bool:
@@ -123,6 +116,14 @@ def check(changes: Mapping[str, Change], limits: Limits) -> None:
             do="give more texts, or more like those that will be asked (--texts, --rows); allow more (--bound, "
             "--agreement); or stay with bfloat16 or float32",
         )
+
+
+def _change(
+    agreement: Agreement | None, before: tuple[str, float] | None, after: tuple[str, float] | None
+) -> Change:
+    if before is None or after is None:
+        return Change(agreement=agreement)
+    return Change(agreement=agreement, metric=before[0], before=before[1], after=after[1])
 
 
 def _said(change: Change) -> str:

@@ -1,0 +1,97 @@
+"""Texts side by side in a row give what each gives alone, with prompts before them or without."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from graphs import NumpyRuntime
+from polyhead import plan
+from polyhead.engine.backends.graph import GraphBackend
+from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.engine.graph.layout import Layout, Shape
+from polyhead.errors import BackendError
+from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
+
+TRUNK = tiny_trunk(max_tokens=90)
+RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)
+
+
+def laid(lengths, **settings):
+    batch = tiny_batch(TRUNK, lengths)
+    return batch, Layout(batch, Shape(first_position=0, segments=2, **settings))
+
+
+@pytest.mark.parametrize("prompts", [(), (2, 1, 3)], ids=["plain", "prompted"])
+@pytest.mark.parametrize("lengths", [RAGGED, (5,), (70, 2, 3, 64), (4, 4)], ids=str)
+def test_every_token_stands_where_its_place_says(lengths, prompts):
+    batch, found = laid(lengths, prompts=prompts)
+    for name, array in (("ids", batch.ids), ("segments", batch.segments)):
+        there = getattr(found, name).ravel()[found.places]
+        assert np.array_equal(there[batch.mask], array[batch.mask])
+    positions = found.positions.ravel()[found.places]
+    assert np.array_equal(
+        positions[batch.mask], np.broadcast_to(np.arange(max(lengths)), batch.mask.shape)[batch.mask]
+    )
+    assert found.text.sum() == sum(lengths)
+    before = found.which.ravel()[found.before[:, None] + np.arange(sum(prompts))]
+    assert np.array_equal(before, np.tile(np.arange(1, 1 + sum(prompts)), (len(lengths), 1)))
+    words = np.where(batch.words >= 0, batch.words, 0)
+    assert np.array_equal(found.words, np.take_along_axis(found.places, words, axis=1))
+
+
+def test_short_texts_share_rows_and_equal_ones_do_not():
+    _, ragged = laid(RAGGED)
+    assert ragged.ids.size < 0.5 * len(RAGGED) * max(RAGGED)
+    _, equal = laid((60, 60, 60))
+    assert equal.ids.shape == (3, 60), "packing would only make them longer"
+    _, alone = laid(RAGGED, pack=False)
+    assert alone.ids.shape == (len(RAGGED), max(RAGGED))
+
+
+@pytest.mark.parametrize("pack", [True, False], ids=["packed", "padded"])
+def test_a_text_sees_itself_and_isolated_prompts_are_seen_by_themselves_alone(pack):
+    prompts = (2, 1)
+    batch, found = laid(RAGGED, prompts=prompts, isolated=True, pack=pack)
+    whose = np.full(found.ids.size, -1)  # text * 10 + 0 for the text, or the prompt's number
+    numbers = np.repeat([1, 2], prompts)
+    for text, size in enumerate(RAGGED):
+        whose[found.before[text] + np.arange(3)] = 10 * text + numbers
+        whose[found.places[text, :size]] = 10 * text
+    whose = whose.reshape(found.ids.shape)
+    seen = np.broadcast_to(found.added[:, 0] == 0, (*whose.shape, whose.shape[1]))
+    for row, at in zip(*np.nonzero(whose >= 0), strict=True):
+        text, number = divmod(whose[row, at], 10)
+        wanted = (whose[row] == 10 * text) | (whose[row] == 10 * text + number)
+        assert np.array_equal(seen[row, at], wanted)
+
+
+def test_a_batch_with_padding_before_a_text_is_refused():
+    batch = tiny_batch(TRUNK, (3, 2))
+    with pytest.raises(BackendError, match="before its padding"):
+        Layout(msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]), Shape(first_position=0, segments=2))
+
+
+@pytest.mark.parametrize("make", [tiny_loaded, tiny_conditioned], ids=["pooled", "conditioned"])
+def test_packed_rows_give_what_padded_rows_give(make):
+    tasks, batch = make(TRUNK), tiny_batch(TRUNK, RAGGED)
+    merged = plan.merge({name: task.path for name, task in tasks.items()})
+    packed = GraphBackend(NumpyRuntime(), TRUNK, tasks).run(merged, batch)
+    padded = ReferenceBackend(TRUNK, tasks).run(merged, batch)
+    for name, task in tasks.items():
+        seen = batch.words >= 0 if task.path.pool.positions == "tokens" else slice(None)
+        np.testing.assert_allclose(packed[name][seen], padded[name][seen], atol=2e-5, err_msg=name)
+
+
+def test_a_row_of_a_pack_does_not_depend_on_its_mates():
+    tasks = tiny_owned({n: t.path for n, t in tiny_loaded(TRUNK).items()}, TRUNK.architecture)
+    merged = plan.merge({name: task.path for name, task in tasks.items()})
+    backend = GraphBackend(NumpyRuntime(), TRUNK, tasks)
+    whole = backend.run(merged, tiny_batch(TRUNK, RAGGED))
+    other = tiny_batch(TRUNK, RAGGED, seed=1)
+    batch = tiny_batch(TRUNK, RAGGED)
+    mixed = {f: getattr(other, f).copy() for f in ("ids", "mask", "segments", "words")}
+    for field, array in mixed.items():
+        array[4] = getattr(batch, field)[4]
+    found = backend.run(merged, type(batch)(**mixed))
+    for name in tasks:
+        np.testing.assert_allclose(found[name][4], whole[name][4], atol=2e-6, err_msg=name)
