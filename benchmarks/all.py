@@ -20,6 +20,7 @@ NAMES = (
     "conditioning_costs",
     "conditioning_adapters",
     "one_pass",
+    "precision_change",
     "readme",
     "first_light_newcomer",
     "readme",

@@ -18,61 +18,100 @@ def load(job: Job):
 
 
 def all_tasks(job: Job):
-    """Every task that reads one text about each text; those that compare two about each text and its neighbour.
-
-    So every text is read by every task once: a pair read separately needs the features of both its texts.
-    """
+    """Every task that reads one text about every text: probabilities or values, of words each label's output."""
     from polyhead.engine.session import Session
 
     session = Session(job["bundle"], backend=job["backend"], precision=job["precision"])
-    compares = any(task.pair == "separate" for task in session.tasks.values())
+    names = [name for name, task in session.tasks.items() if task.pair == "none"]
 
     def answer(texts: Sequence[str]):
-        pairs = list(zip(texts[::2], texts[1::2], strict=False)) if compares else []
-        return [result.answers for result in session.predict([*texts, *pairs])]
+        columns = session.columns(texts, tasks=names)
+        return [numbers(columns[name]) for name in names]
 
     return answer
+
+
+def numbers(column):
+    """All that a column's answers rest on."""
+    for found in (column.scores, column.value):
+        if found is not None:
+            return found
+    return list(column.outputs)
 
 
 def trunk_alone(job: Job):
-    """The states after the last layer: padded batches of texts of like length, or one batch where few are given."""
+    """The trunk over padded batches of texts of like length, tokenised ahead in the same pieces as for tasks.
+
+    Of few texts there is one batch. The first position's state is what is taken of each text.
+    """
     from polyhead.bundle.read import Bundle
+    from polyhead.engine.prepare import ahead, spans_of
     from polyhead.engine.rows import TOKEN_BUDGET
-    from polyhead.text.batch import batches
+    from polyhead.text.batch import cuts, padded
     from polyhead.text.tokenise import Tokeniser
 
-    trunk = Bundle.open(job["bundle"]).trunk()
-    tokeniser, run = (
-        Tokeniser(trunk.tokenizer, trunk.settings),
-        TRUNKS[job["backend"]](trunk, job["precision"]),
-    )
+    bundle = Bundle.open(job["bundle"])
+    trunk = bundle.trunk()
+    tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
+    make = torch_trunk if job["backend"] == "torch" else graph_trunk
+    run = make(bundle, job["backend"], job["precision"])
 
     def answer(texts: Sequence[str]):
-        encoded = tokeniser.encode([(text,) for text in texts])
-        return [run(batch) for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=tokeniser.pad_id)]
+        inputs = [(text,) for text in texts]
+        found = []
+        for piece in ahead(lambda span: tokeniser.encodings(inputs[slice(*span)]), list(spans_of(inputs))):
+            for cut in cuts(piece.lengths, token_budget=TOKEN_BUDGET):
+                found.append(run(padded(piece, cut, pad_id=tokeniser.pad_id)))
+        return found
 
     return answer
 
 
-def torch_trunk(trunk, precision: str) -> Callable[..., np.ndarray]:
-    """The trunk in torch: from a padded batch to its last states."""
+def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
+    """The same graph as with tasks, without any: from a padded batch to the first positions' last states."""
+    from polyhead.engine.backends import open_runtime
+    from polyhead.engine.backends.base import TokenBatch
+    from polyhead.engine.graph.layout import Layout, Shape
+    from polyhead.engine.graph.spans import Span, span_graph
+    from polyhead.engine.quantize.files import scales_for
+    from polyhead.plan import TRUNK, Layers
+
+    trunk = bundle.trunk()
+    shape = trunk.architecture
+    scales = scales_for(bundle, backend) if precision == "int8" else None
+    node = Layers(start=0, stop=shape.layers, weights=TRUNK)
+    span = Span(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
+    runtime = open_runtime(backend, precision=precision, scales=scales)
+    graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
+    plain = Shape(first_position=shape.first_position, segments=shape.segments, pack=False)
+    inputs = ("ids", "positions", "added", *(["segments"] if shape.segments else []))
+
+    def run(batch) -> np.ndarray:
+        words = np.full((len(batch.ids), 1), -1)
+        tokens = TokenBatch(ids=batch.ids, mask=batch.mask, segments=batch.segments, words=words)
+        layout = Layout(tokens, plain)
+        (states,) = graph({name: getattr(layout, name) for name in inputs}).values()
+        return states[:, 0].copy()
+
+    return run
+
+
+def torch_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
+    """The trunk in torch: from a padded batch to the first positions' last states."""
     import torch
 
     from polyhead.nn.trunk import Trunk
 
+    trunk = bundle.trunk()
     module = Trunk.from_data(trunk, dtype=getattr(torch, precision)).eval()
 
     @torch.inference_mode()
     def run(batch) -> np.ndarray:
         ids, mask, segments = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments))
         states = module.go_on(module.start(ids, mask, segments=segments), stop=trunk.architecture.layers)
-        return states.last.float().numpy()
+        return states.last[:, 0].float().numpy()
 
     return run
-
-
-# Of each backend its graph without any task: a function of a padded batch, made for a trunk and a precision.
-TRUNKS = {"torch": torch_trunk}
 
 
 if __name__ == "__main__":

@@ -125,7 +125,10 @@ def test_the_tasks_are_of_many_kinds_and_copies_have_names_of_their_own(study):
     assert len(dict(hundred)) == 100 and [new for new, _ in hundred[:21]] == [
         task.name for task in tasks.TASKS
     ]
-    assert all(old != tasks.PAIRED for _, old in hundred[21:])
+    assert (
+        all(task.fields.get("pair") is None for task in tasks.TASKS)
+        and tasks.PAIRED.fields["pair"] == "separate"
+    )
 
 
 def test_every_rival_has_its_script_and_exact_versions(study):

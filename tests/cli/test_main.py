@@ -40,6 +40,21 @@ def test_help_needs_no_heavy_library():
     assert done.stderr.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["nonsense"],
+        ["predict"],
+        ["predict", "x", "--backend", "nonsense"],
+        ["inspect", "x", "--tokens", "0"],
+        ["inspect", "x", "--tokens", "many"],
+        ["init", "x.csv"],
+        ["init", "x.csv", "--kind", "essay"],
+        ["train", "--nonsense"],
+        ["predict", "x", "--tasks", " , "],
+        [],
+    ],
+)
 def test_wrong_command_line_ends_with_2(words, home):
     words = [str(home / "bundle") if word == "x" else word for word in words]
     done = run(*words)

@@ -47,6 +47,24 @@ def test_spans_have_offsets_into_the_given_text(home):
         assert 0 <= span["score"] <= 1
 
 
+def test_a_task_that_fails_has_its_reason_in_its_place_and_the_command_says_so(home, monkeypatch):
+    from polyhead.engine.backends.reference import ReferenceBackend
+
+    inner = ReferenceBackend._headed
+
+    def headed(self, task, features):
+        if task == "mood":
+            raise ValueError("no such head")
+        return inner(self, task, features)
+
+    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    done = predict(home, stdin=f"{TEXT}\ngood\n")
+    for row in done.rows:
+        assert row["failed"] == {"mood": "ValueError: no such head"} and "late" not in row
+        assert set(row["answers"]) == {"topics", "urgency", "names"}
+    assert done.code == 1 and "tasks failed on 2 lines" in done.err
+
+
 def test_some_tasks_alone_are_answered(home):
     for words in (["--tasks", "mood,urgency"], ["--task", "mood", "--task", "urgency"]):
         assert list(predict(home, *words, stdin=TEXT).rows[0]["answers"]) == ["mood", "urgency"]

@@ -64,6 +64,17 @@ def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):
     run("quantize", bundle, "--texts", tmp_path / "none.txt").refuses("none.txt", code=2)
 
 
+def test_a_merged_bundle_has_neither_scales_nor_agreements_of_its_sources(bundle, texts, tmp_path):
+    """They belong to versions and weights that are read elsewhere: what is merged is measured anew."""
+    assert run("quantize", bundle, "--texts", texts, "--rows", "4", *LOOSE).code == 0
+    assert run("agree", bundle, "--backend", "reference").code == 0
+    done = run("merge", tmp_path / "made", f"{bundle}:mood,topics")
+    assert done.code == 0, done.err
+    assert not {"cache", "agreements.json"} & {entry.name for entry in (tmp_path / "made").iterdir()}
+    assert run("tasks", "verify", bundle).code == 0
+    assert run("inspect", bundle, "--verify").code == 0
+
+
 def test_other_backends_refuse_int8(bundle):
     for backend in ("torch", "reference"):
         done = run("predict", bundle, "--backend", backend, "--precision", "int8", stdin=TEXTS[0])

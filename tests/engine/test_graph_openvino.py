@@ -107,17 +107,30 @@ def test_encoders_of_any_shape_give_what_the_reference_gives(name):
         np.testing.assert_allclose(found[task][seen], values[seen], atol=atol, err_msg=task)
 
 
-@pytest.mark.parametrize("precision", ["float32", None], ids=["float32", "own precision"])
-def test_float16_is_rounded_as_numpy_rounds_it(precision):
+def halved(values, precision):
+    def build(ops):
+        x = ops.matmul(ops.input("x", "float", (-1, 1)), ops.constant(np.ones((1, 1), np.float32)))
+        return {"out": ops.halved(x)}
+
+    runtime = OpenVINORuntime(precision=precision)
+    return runtime.compile(build, label="halves", layers=False)({"x": values[:, None]})["out"][:, 0]
+
+
+def test_float16_is_rounded_as_numpy_rounds_it():
     """Numbers of every size, ties among them, and those below the smallest normal one."""
     rng = np.random.default_rng(0)
     drawn = rng.standard_normal(40_000) * 10.0 ** rng.uniform(-9, 4, 40_000)
     ties = np.arange(-3, 3, 2.0**-12)
     edges = [0.0, 65504.0, -65504.0, 2.0**-14, 2.0**-15, 2.0**-24, 2.0**-25, 3 * 2.0**-25]
-    values = np.concatenate([drawn, ties, edges]).astype(np.float32).clip(-65504, 65504)[None, None]
+    values = np.concatenate([drawn, ties, edges]).astype(np.float32).clip(-65504, 65504)
+    assert np.array_equal(halved(values, "float32"), values.astype(np.float16).astype(np.float32))
 
-    def build(ops):
-        return {"out": ops.halved(ops.input("x", "float", (-1, -1, -1)))}
 
-    graph = OpenVINORuntime(precision=precision).compile(build, label="halves", layers=False)
-    assert np.array_equal(graph({"x": values})["out"], values.astype(np.float16).astype(np.float32))
+@pytest.mark.skipif(not OpenVINORuntime().has_bfloat16, reason="the processor has no bfloat16")
+def test_what_bfloat16_holds_float16_holds_too():
+    rng = np.random.default_rng(0)
+    values = (rng.standard_normal(20_000) * 10.0 ** rng.uniform(-9, 4, 20_000)).astype(np.float32)
+    held = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    np.testing.assert_allclose(
+        halved(held, "bfloat16"), held.astype(np.float16).astype(np.float32), atol=2**-25, rtol=0
+    )

@@ -94,9 +94,10 @@ def test_computing_with_openvino_sends_nothing_keeps_nothing_and_loads_no_torch(
 @pytest.mark.parametrize(
     ("installed", "machine", "expected"),
     [
-        (("openvino", "onnxruntime", "torch"), "x86_64", "openvino"),
-        (("openvino", "onnxruntime", "torch"), "aarch64", "onnxruntime"),
-        (("onnxruntime", "torch"), "x86_64", "onnxruntime"),
+        (("openvino", "onnxruntime", "onnx", "torch"), "x86_64", "openvino"),
+        (("openvino", "onnxruntime", "onnx", "torch"), "aarch64", "onnxruntime"),
+        (("onnxruntime", "onnx", "torch"), "x86_64", "onnxruntime"),
+        (("onnxruntime", "torch"), "x86_64", "torch"),  # onnx writes the graphs
         (("openvino", "torch"), "arm64", "torch"),
         ((), "x86_64", "reference"),
     ],

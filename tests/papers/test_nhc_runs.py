@@ -1,6 +1,10 @@
 """The study's runs with made-up headlines and a tiny trunk: rows that the tables read, each made once."""
 
+import gzip
+import shutil
+
 import msgspec
+import numpy as np
 import pytest
 import torch
 
@@ -19,13 +23,17 @@ from polyhead.papers.huang2022.methods import (
     SHARED_POOLER,
     SINGLE,
 )
-from polyhead.papers.huang2022.runs import MAX_TOKENS, Runs, Scale
+from polyhead.papers.huang2022.runs import MAX_TOKENS, Runs, Scale, _from_random, _scores
 from polyhead.papers.huang2022.study import missing, rows_of
 from polyhead.papers.huang2022.tables import table1
 from polyhead.plan import merge
 from polyhead.project import Training
 from polyhead.report.results import Study
 from polyhead.testing import tiny_trunk
+from polyhead.train import numerics
+from polyhead.train.examples import outputs_of
+from polyhead.train.joint import text_examples
+from polyhead.train.refine import scores_of
 
 TASKS = ("politics", "travel")
 QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
@@ -66,12 +74,12 @@ def test_every_method_makes_rows_that_the_tables_read(runs):
 
 def test_what_a_method_costs_is_what_its_plan_costs(runs):
     """Two tasks on two layers: one pass where the encoder runs once for both, else two."""
-    shape, passes = runs.trunk.architecture, {"single": 2, "p-tuning": 2, "p-tuning-v2": 2, "ca-mtl": 2}
+    shape, passes = runs.plain.architecture, {"single": 2, "p-tuning": 2, "p-tuning-v2": 2, "ca-mtl": 2}
     for method in MAIN:
         costs = runs.costs(method)
         assert costs["passes"] == passes.get(method.name, 1), method.name
         assert costs["layers"] == shape.layers * costs["passes"]
-    trunk = sum(array.size for array in runs.trunk.arrays.values())
+    trunk = sum(array.size for array in runs.plain.arrays.values())
     width = shape.width
     head = width**2 + width + 2 * width + 2
     assert runs.costs(SINGLE)["parameters"] == 2 * (trunk + head)
@@ -85,11 +93,11 @@ def test_what_a_method_costs_is_what_its_plan_costs(runs):
 
 
 def test_a_frozen_method_leaves_the_trunk_alone_and_others_learn_it(runs):
-    before = runs.trunk.digest
+    before = runs.plain.digest
     for method in (ISOLATED, POOLED):
         runs.run(method, 1)
         assert runs.study.rows[-1]["learned"] == "no trunk"
-    assert runs.trunk.digest == before
+    assert runs.plain.digest == before
     runs.run(quick(MTOP), 1)
     assert runs.study.rows[-1]["learned"] == "one trunk"
 
@@ -118,6 +126,62 @@ def test_a_run_that_was_stopped_after_its_training_does_not_train_again(runs, mo
     monkeypatch.setattr(Runs, "_learn", lambda *given: pytest.fail("it was trained again"))
     runs.run(SHARED_POOLER, 1)
     assert {row.task for row in rows_of(runs.study.rows)} == set(TASKS)
+
+
+@pytest.mark.parametrize("name", ["shared-pooler", "p-tuning", "ca-mtl", "mtop", "isolated-joint"])
+def test_texts_that_are_read_once_for_all_tasks_score_as_those_that_each_task_reads(runs, name):
+    method = quick(METHODS[name])
+    prepared = [runs.prepared(method, task, 1) for task in TASKS]
+    course = runs._course(method, [_from_random(p) for p in prepared], runs.folder / "none.pt")
+    course.learn()
+    found = _scores(course, prepared)
+    for p in prepared:
+        for split, scores in scores_of(course, p).items():
+            assert found[p.task.name][split] == pytest.approx(scores)
+    alone = outputs_of(
+        course.module.bound("travel"),
+        text_examples(prepared[1].test.examples, prepared[1].task, course.tokeniser),
+    )
+    both = outputs_of(
+        course.module.bound(*TASKS),
+        text_examples(prepared[0].test.examples, prepared[0].task, course.tokeniser),
+    )
+    np.testing.assert_allclose(np.stack(both)[:, 2:], np.stack(alone), atol=1e-5)
+
+
+def test_other_headlines_give_other_files_rows_and_donors(data, tmp_path):
+    several = shutil.copytree(data, tmp_path / "data")
+    made = []
+    for _ in range(2):
+        runs = Runs(several, tmp_path / "rows", Study(tmp_path / "r.jsonl"), scale=SCALE, trunk=tiny_trunk())
+        runs.run(quick(MTOP), 1)
+        made.append(
+            (
+                runs._files,
+                runs.settings(MTOP),
+                len(runs.study.rows),
+                len(list((tmp_path / "rows" / "donors").iterdir())),
+            )
+        )
+        file = several / "huffpost41" / "train.jsonl.gz"
+        lines = gzip.decompress(file.read_bytes()).decode().splitlines()
+        file.write_bytes(
+            gzip.compress("\n".join(line.replace("travel ", "travels ") for line in lines).encode())
+        )
+    (files, settings, rows, donors), other = made
+    assert files != other[0] and settings != other[1] and other[2:] == (2 * rows, 2 * donors)
+    assert {p.name for p in files.iterdir()} == {p.name for p in other[0].iterdir()}
+
+
+def test_the_device_that_computes_is_asked_for_its_precision(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(numerics, "has_native_bfloat16", lambda device: device == "cuda")
+    scale = msgspec.structs.replace(SCALE, trunk=Training(), prompts=Training(), heads=Training())
+    named = {"scale": scale, "trunk": tiny_trunk(), "device": "cuda"}
+    runs = Runs(data, tmp_path, Study(tmp_path / "r.jsonl"), **named)
+    assert [runs.precision(m) for m in (MTOP, ISOLATED, POOLED)] == ["bfloat16", "bfloat16", "float32"]
+    here = Runs(data, tmp_path, Study(tmp_path / "r.jsonl"), **{**named, "device": "cpu"})
+    assert here.precision(MTOP) == "float32" and here.settings(MTOP) != runs.settings(MTOP)
+    assert here.settings(POOLED) == runs.settings(POOLED)
 
 
 def test_the_ablation_changes_one_thing_at_a_time():

@@ -79,11 +79,24 @@ def test_sizes_on_another_trunk_are_in_the_papers_proportion():
         "bottleneck": 25,
     }
     assert {name: strategy_of(METHODS[name], MINILM).adapters[0].size for name in sizes} == sizes
+    assert (
+        strategy_of(METHODS["pals-heads-12"], MINILM).adapters[0].size == 96
+    )  # 102 is no multiple; 108 is as near
     above = strategy_of(METHODS["ffn-on-top"], MINILM)
     assert isinstance(above, OnTop) and (above.width, above.feed_forward, above.layers) == (102, 204, 6)
     for method in METHODS.values():
         if not method.within:
             assert strategy_of(method, BERT_BASE) == method.strategy
+
+
+def test_a_width_that_heads_do_not_divide_is_said_with_both_counts():
+    """Of 8 tasks, 384 wide and 6 layers deep: 8 (2 * 384 * s + 3 * 6 * s^2) in matrices; 96 is nearer than 108."""
+    counts = {s: 8 * (2 * 384 * s + 18 * s**2) for s in (96, 102, 108)}
+    (note,) = paper.size_notes(MINILM)
+    assert note.startswith("PALs, 12 heads: 96 wide where 102 would be")
+    assert f"{counts[96]:,}" in note and f"PALs {counts[102]:,}" in note
+    assert counts[102] - counts[96] < counts[108] - counts[102]
+    assert paper.size_notes(BERT_BASE) == ()
 
 
 def test_the_main_methods_have_at_most_thirteen_percent_more_parameters_on_our_trunk():

@@ -98,12 +98,12 @@ def test_sets_keep_the_proportions_of_their_files_or_have_as_many_rows_each(data
 def test_a_frozen_trunk_stays_and_another_learns(runs, kept):
     for name in ("pals-frozen", "pals", "pals-scratch"):
         runs.run(METHODS[name], "annealed", 1)
-    assert digest_of(runs, "pals-frozen") == runs.trunk.digest != digest_of(runs, "pals")
+    assert digest_of(runs, "pals-frozen") == runs.plain.digest != digest_of(runs, "pals")
     assert {row.learned for row in rows_of(runs.study.rows) if row.method == "pals-frozen"} == {"parts"}
     assert {p.training.learning_rate for p in runs.prepared(METHODS["pals-frozen"], 1)} == {FROZEN_RATE}
     start = runs._start(1)
     assert start.digest == runs._start(1).digest != runs._start(2).digest
-    assert start.tokenizer == runs.trunk.tokenizer
+    assert start.tokenizer == runs.plain.tokenizer
 
 
 def test_no_text_on_which_a_task_is_evaluated_is_trained_on(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -129,13 +129,21 @@ class Together(nn.Module):
         made._bfloat16 = False
         return made
 
-    def bound(self, task: str) -> Callable[[TextBatch], Tensor]:
-        """The model as one task's, for batches on the processor and with outputs there."""
+    def answers(self, tasks: Sequence[str], batch: TextBatch) -> Tensor:
+        """Outputs of several tasks over whole texts side by side, (rows, labels of all), from one run of their plan."""
+        plan = merge({task: self.plans[task].path(task) for task in tasks})
+        with torch.autocast(batch.ids.device.type, dtype=torch.bfloat16, enabled=self._bfloat16):
+            values = self.model.stored(plan, batch)
+        return torch.cat([self.model.parts[t](values[t].values, values[t].mask) for t in tasks], dim=1)
+
+    def bound(self, *tasks: str) -> Callable[[TextBatch], Tensor]:
+        """The model as one task's, or as several ones' (`answers`), for batches on the processor and outputs there."""
         device = str(self.model.trunk.embeddings.word.weight.device)
 
         def outputs_of_batch(batch: TextBatch) -> Tensor:
-            found: Tensor = self(task, on(batch, device)).cpu()
-            return found
+            texts = on(batch, device)
+            found: Tensor = self(*tasks, texts) if len(tasks) == 1 else self.answers(tasks, texts)
+            return found.cpu()
 
         return outputs_of_batch
 

@@ -65,6 +65,7 @@ def table1(json_to: str | None) -> None:
         "Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers."
     )
     printer.line(paper.RATIO_NOTE)
+    printer.lines([f"On minilm, {note}" for note in paper.size_notes(MINILM)])
     printer.json({"rows": found, "minilm": ours})
 
 
@@ -128,6 +129,7 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
 def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Every method and sampling that has runs, against PALs annealed; the paper has these in words alone."""
     from polyhead.papers import stickland2019 as paper
+    from polyhead.papers.du2020.counts import MINILM
 
     check_drawable(plot)
     printer = Printer(json_to)
@@ -141,6 +143,7 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
             ends = [one.average.seeds, one.costs.learned]
             cells.append([one.told, one.sampling, *_costs(one.costs), *shown, *ends])
         printer.lines([*table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
+        printer.lines(paper.size_notes(MINILM))
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, split=split))
     printer.json({"study": found})
 

@@ -27,7 +27,7 @@ def default_backend() -> BackendName:
     """What computes where nobody chose: the fastest that is installed."""
     if is_installed("openvino") and platform.machine() in ("x86_64", "AMD64"):
         return "openvino"
-    if is_installed("onnxruntime"):
+    if is_installed("onnxruntime") and is_installed("onnx"):
         return "onnxruntime"
     return "torch" if is_installed("torch") else "reference"
 

@@ -127,7 +127,8 @@ def attend(
         return ops.transpose(ops.reshape(x, (-1, ops.size(x, 1), heads, inner)), (0, 2, 1, 3))
 
     mixed = ops.attention(split(query), split(key), split(value), added, float(inner**-0.5))
-    return ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (-1, ops.size(query, 1), width))
+    joined = ops.transpose(mixed, (0, 2, 1, 3))
+    return ops.reshape(joined, (-1, ops.size(joined, 1), width))
 
 
 def dense(ops: Ops, x: Tensor, several: Sequence[Arrays], name: str) -> Tensor:

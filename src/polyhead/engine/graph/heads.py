@@ -130,19 +130,19 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
 def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
     """What a reader of the store sees of these values (see `store.codec`)."""
     if codec.name == "float16":
-        return ops.halved(_clipped(ops, x, -float(LARGEST_HALF), float(LARGEST_HALF)))
+        return ops.halved(_clipped(ops, x, np.array(-LARGEST_HALF), np.array(LARGEST_HALF)))
     if codec.name == "sign":
         return ops.signed(x)
     if codec.name == "uint8":
-        scale, zero = (ops.constant(np.array(one, np.float32)) for one in (codec.scale, codec.zero))
-        levels = _clipped(ops, ops.add(ops.round(ops.divide(x, scale)), zero), 0.0, 255.0)
-        return ops.multiply(ops.subtract(levels, zero), scale)
+        # Clipped to [-zero, 255 - zero] and not moved by zero, of which a lower precision would leave less.
+        scale, zero = (np.array(one, np.float32) for one in (codec.scale, codec.zero))
+        levels = _clipped(ops, ops.round(ops.divide(x, ops.constant(scale))), -zero, 255 - zero)
+        return ops.multiply(levels, ops.constant(scale))
     return x
 
 
-def _clipped(ops: Ops, x: Tensor, low: float, high: float) -> Tensor:
-    bounds = [ops.constant(np.array(one, np.float32)) for one in (low, high)]
-    return ops.minimum(ops.maximum(x, bounds[0]), bounds[1])
+def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
+    return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
 
 
 def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
@@ -151,7 +151,7 @@ def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
     inputs, inner = form.layers * form.width, form.width // heads
     scores = ops.matmul(x, ops.constant(np.concatenate(_each(slots, "scores"), axis=1)))
     keep = ops.input("keep", "float", (-1, -1))
-    keep = ops.reshape(keep, (-1, 1, ops.size(keep, 1)))
+    keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
     weights = ops.softmax(
         ops.add(ops.transpose(scores, (0, 2, 1)), keep)
     )  # (texts, slots * heads, positions)

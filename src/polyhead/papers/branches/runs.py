@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
+from polyhead.papers.runs import Rows
 from polyhead.strategy import Branch
 
 if TYPE_CHECKING:
@@ -29,15 +30,6 @@ TEACHERS = range(
     2, 5
 )  # depths of teachers, of 6 layers; the paper has 4 to 10 of 12. Students stand at their taps
 MAX_TOKENS = 128
-
-
-class Rows(Protocol):
-    """A study: rows that are there are not run again (`report.results.Study`)."""
-
-    rows: list[dict[str, object]]
-
-    def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
-        """The row of this key, run now if it was not yet."""
 
 
 class Runs:

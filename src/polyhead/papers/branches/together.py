@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.papers.branches.runs import MAX_TOKENS, SEEDS, Rows
+from polyhead.papers.branches.runs import MAX_TOKENS, SEEDS
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
-from polyhead.papers.together.steps import Facts, head, learn
+from polyhead.papers.runs import Facts, Rows
+from polyhead.papers.together.steps import head, learn
 from polyhead.project import Training
 from polyhead.recipe import Joint, Sampling, Weighting
 from polyhead.strategy import Pooled

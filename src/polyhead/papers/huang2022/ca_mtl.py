@@ -164,6 +164,10 @@ class ConditionedTogether(Together):
         outputs: Tensor = self.model.parts[task](value.values, value.mask)
         return outputs
 
+    def answers(self, tasks: Sequence[str], batch: TextBatch) -> Tensor:
+        """Outputs of several tasks side by side, from a pass for each."""
+        return torch.cat([self(task, batch) for task in tasks], dim=1)
+
 
 class ConditionedCourse(JointCourse):
     """Joint training of CA-MTL, by the loop, the updates and the losses of all joint training.

@@ -86,6 +86,15 @@ def source_in(data: FilePath | None, full: FilePath | None = None) -> Source:
     )
 
 
+def digest_of(nhc: Nhc) -> str:
+    """SHA-256 of every row of every split: of what is trained on and evaluated, whatever it was made from."""
+    total = hashlib.sha256()
+    for task in nhc.tasks:
+        for name, rows in task.splits.items():
+            total.update(to_json([task.name, task.labels, name, len(rows)]) + jsonl(rows))
+    return total.hexdigest()
+
+
 def write(nhc: Nhc, folder: FilePath) -> Card:
     """`<task>/{train,validation,test}.jsonl`, `card.json` and `README.md`; the card last, so that it is whole.
 

@@ -5,35 +5,32 @@ Each run is some rows of a study, so that it goes on where it stopped; the tasks
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
-from polyhead.config import Value, digested
+from polyhead.config import Value
+from polyhead.papers import runs
 from polyhead.papers.huang2022.methods import POOLED, Method
-from polyhead.papers.huang2022.nhc import LABELS, TASKS, build
-from polyhead.papers.huang2022.nhc_files import source_in, write
+from polyhead.papers.huang2022.nhc import LABELS, TASKS, Nhc, build
+from polyhead.papers.huang2022.nhc_files import digest_of, source_in, write
+from polyhead.papers.runs import Facts, Rows, Say, short_digest, silent
 from polyhead.project import DataFile, TaskEntry, Training
 from polyhead.recipe import Joint, Weighting
 from polyhead.strategy import Prompted
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from polyhead.papers.branches.runs import Rows
     from polyhead.plan import Path
     from polyhead.train.joint import JointCourse
     from polyhead.train.prepare import Prepared
     from polyhead.trunk_data import TrunkData
 
-Facts = dict[str, object]
-Say = Callable[[str], None]
 MAX_TOKENS = 64  # the longest headline has fewer
 # One task a step, drawn by size; losses as they are
 RECIPE = Joint(families=(), weighting=Weighting(scaled=False), micro_batches=1)
@@ -50,8 +47,10 @@ class Scale(Value):
     heads: Training = Training()  # pooled attention
 
 
-class Runs:
-    """What all runs share: the tasks' files, the pre-trained trunk, the rows."""
+class Runs(runs.Runs):
+    """Every method on the same tasks, made from the headlines as they are now: other headlines give other rows."""
+
+    max_tokens = MAX_TOKENS
 
     def __init__(
         self,
@@ -62,16 +61,11 @@ class Runs:
         scale: Scale | None = None,
         trunk: TrunkData | None = None,
         device: str = "cpu",
-        say: Say = lambda line: None,
+        say: Say = silent,
     ) -> None:
         """`trunk` stands in for minilm; `device` is where trunks learn."""
-        from polyhead.nn.load import load_trunk
-        from polyhead.train.numerics import precision_of
-
-        self.study, self.scale, self.device, self.say = study, scale or Scale(), device, say
-        self.folder, self._data = folder, data
-        self.trunk = trunk or load_trunk("minilm", max_tokens=MAX_TOKENS)
-        self.precision = precision_of(self.scale.trunk)
+        super().__init__(data, folder, study, trunk=trunk, say=say)
+        self.scale, self.device = scale or Scale(), device
 
     def run(self, method: Method, seed: int) -> None:
         """The rows of one method and seed."""
@@ -94,8 +88,8 @@ class Runs:
             path = path_of(
                 task,
                 strategy,
-                trunk=self.trunk.digest,
-                shape=self.trunk.architecture,
+                trunk=self.plain.digest,
+                shape=self.plain.architecture,
                 group=groups[task.name],
             )
             found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
@@ -106,9 +100,9 @@ class Runs:
         from polyhead.cost import layer_evaluations, parameters
         from polyhead.plan import merge
 
-        paths, shape = self.paths(method), self.trunk.architecture
+        paths, shape = self.paths(method), self.plain.architecture
         if method.way == "alone":
-            paths = {task: _over(path, f"{self.trunk.digest} of {task}") for task, path in paths.items()}
+            paths = {task: _over(path, f"{self.plain.digest} of {task}") for task, path in paths.items()}
         plan, added, times = merge(paths), 0, 1
         if method.way == "conditioned":
             from polyhead.papers.huang2022.ca_mtl import count_of
@@ -144,9 +138,15 @@ class Runs:
         )
 
     def settings(self, method: Method) -> str:
-        """A short digest of what decides the method's runs: rows of other settings are other rows."""
-        content = [method, self.scale, RECIPE, MAX_TOKENS, self.precision, self.trunk.digest]
-        return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()[:8]
+        """A short digest of what decides the method's runs; rows of other settings or data are other rows."""
+        decides = (method, self.scale, RECIPE, MAX_TOKENS, self.precision(method))
+        return short_digest(*decides, self.plain.digest, self._rows)
+
+    def precision(self, method: Method) -> str:
+        """What the method's trunk computes in, where it computes."""
+        from polyhead.train.numerics import precision_of
+
+        return precision_of(self._training(method), "cpu" if method == POOLED else self.device)
 
     def _training(self, method: Method) -> Training:
         if method.way != "frozen":
@@ -154,7 +154,7 @@ class Runs:
         return self.scale.heads if method == POOLED else self.scale.prompts
 
     def _entry(self, task: str) -> TaskEntry:
-        folder = self._files() / task
+        folder = self._files / task
         return TaskEntry(
             name=task,
             kind="single_label",
@@ -165,12 +165,21 @@ class Runs:
             test=DataFile(path=str(folder / "test.jsonl"), limit=self.scale.test_rows),
         )
 
+    @cached_property
+    def _nhc(self) -> Nhc:
+        return build(source_in(self.data), size=self.scale.size)
+
+    @cached_property
+    def _rows(self) -> str:
+        return digest_of(self._nhc)
+
+    @cached_property
     def _files(self) -> FilePath:
-        """The folder of the tasks, built now if it is not whole."""
-        folder = self.folder / f"nhc-{self.scale.size or 'all'}"
+        """The folder of the tasks, written now if it is not whole."""
+        folder = self.folder / f"nhc-{self._rows[:12]}"
         if not (folder / "card.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            write(build(source_in(self._data), size=self.scale.size), folder)
+            write(self._nhc, folder)
         return folder
 
     def _together(self, method: Method, seed: int) -> None:
@@ -190,8 +199,6 @@ class Runs:
 
     def _learn(self, method: Method, tasks: Sequence[str], seed: int) -> Facts:
         """Trains the trunk with these tasks; the epoch with their best mean on validation counts for all of them."""
-        from polyhead.train.refine import scores_of
-
         prepared = [_from_random(self.prepared(method, task, seed)) for task in tasks]
         name = "-".join([method.name, *(tasks if len(tasks) == 1 else ()), str(seed), self.settings(method)])
         checkpoint = self.folder / "checkpoints" / f"{name}.pt"
@@ -200,7 +207,7 @@ class Runs:
         self._start(course, method)
         fitted = course.learn(name).fitted
         seconds = round(time.monotonic() - clock, 1)
-        own = {p.task.name: _measured(scores_of(course, p)) for p in prepared}
+        own = {task: _measured(scores) for task, scores in _scores(course, prepared).items()}
         checkpoint.unlink(missing_ok=True)
         return {
             "own": own,
@@ -223,10 +230,10 @@ class Runs:
         return kind(
             prepared,
             {p.task.name: paths[p.task.name] for p in prepared},
-            self.trunk,
+            self.plain,
             RECIPE,
             training=prepared[0].training,
-            precision=self.precision,
+            precision=self.precision(method),
             checkpoint=checkpoint,
             place=Place(device=self.device),
             frozen=method.way == "frozen",
@@ -252,8 +259,8 @@ class Runs:
         from polyhead.train.starts import donor
 
         alone = msgspec.structs.replace(strategy, init="random", pooler_init="random", stop_gradient=True)
-        decides = [alone, prepared.training, self.scale.size, self.precision, self.trunk.digest]
-        digest = hashlib.sha256(msgspec.json.encode(digested(decides), order="sorted")).hexdigest()[:12]
+        decides = (alone, prepared.training, course.precision, self.plain.digest, self._rows)
+        digest = short_digest(*decides, size=12)
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +278,7 @@ class Runs:
         from polyhead.train.task_run import train_task
 
         prepared, clock = self.prepared(method, task, seed), time.monotonic()
-        extractor = Extractor(self.trunk, folder=self.folder / "features", precision=self.precision)
+        extractor = Extractor(self.plain, folder=self.folder / "features", precision=self.precision(method))
         read_once([prepared], extractor)
         path = frozen_path(prepared, extractor)
         trained = train_task(prepared, [path], extractor, checkpoints=None, events=Events())
@@ -302,6 +309,24 @@ def _from_random(prepared: Prepared) -> Prepared:
         return prepared
     changed = {name: "random" for name in ("init", "pooler_init") if getattr(strategy, name) == "donors"}
     return msgspec.structs.replace(prepared, strategy=msgspec.structs.replace(strategy, **changed))
+
+
+def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
+    """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
+    from polyhead.train.examples import outputs_of
+    from polyhead.train.joint import text_examples
+    from polyhead.train.refine import scores_of
+
+    tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
+    first = next(iter(tests.values()))
+    if any(test.inputs != first.inputs for test in tests.values()):
+        return {p.task.name: scores_of(course, p) for p in prepared}
+    found = {p.task.name: scores_of(course, msgspec.structs.replace(p, test=None)) for p in prepared}
+    texts = text_examples(first, prepared[0].task, course.tokeniser)
+    outputs = np.stack(outputs_of(course.module.bound(*tests), texts))
+    for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
+        found[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
+    return found
 
 
 def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:

@@ -5,7 +5,15 @@ its numbers as data, and our study of its methods and samplings.
 """
 
 from polyhead.papers.aghajanyan2021.table import printed_otherwise
-from polyhead.papers.stickland2019.counts import FORMULAS, NUMBERS, Costs, Formula, costs, table1
+from polyhead.papers.stickland2019.counts import (
+    FORMULAS,
+    NUMBERS,
+    Costs,
+    Formula,
+    costs,
+    size_notes,
+    table1,
+)
 from polyhead.papers.stickland2019.figures import plot_curves, plot_methods
 from polyhead.papers.stickland2019.methods import (
     ABLATION,
@@ -72,6 +80,7 @@ __all__ = [
     "read_rows",
     "rows_of",
     "runs_of",
+    "size_notes",
     "table1",
     "table3",
     "told",

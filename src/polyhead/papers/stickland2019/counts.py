@@ -10,7 +10,7 @@ from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.cost import arrays_of_plan, flops, layer_evaluations, parameters
 from polyhead.papers.huang2022.counts import BERT_BASE
-from polyhead.papers.stickland2019.methods import METHODS, TASKS, Method, in_proportion
+from polyhead.papers.stickland2019.methods import METHODS, TASKS, WIDTH, Method, in_proportion
 from polyhead.plan import TRUNK, Path, Plan, Pool, merge
 from polyhead.strategy import InLayer, Pooled, Strategy
 from polyhead.tasks.task import Task
@@ -97,6 +97,23 @@ def costs(method: Method, shape: Architecture, *, tasks: int = TASKS, tokens: in
         flops=spent,
         share=spent / (tasks * flops(_encoder(one), shape, tokens)),
     )
+
+
+def size_notes(shape: Architecture) -> tuple[str, ...]:
+    """What to know of methods whose width in the paper's proportion their heads do not divide on this trunk."""
+    found, pals = [], costs(METHODS["pals"], shape).own
+    for method in METHODS.values():
+        before, after = method.strategy, strategy_of(method, shape)
+        if not (isinstance(before, InLayer) and isinstance(after, InLayer)) or method.within:
+            continue
+        for paper, ours in zip(before.adapters, after.adapters, strict=True):
+            exact = (paper.size or 0) * shape.width / WIDTH
+            if paper.delta == "projected_attention" and ours.size != exact:
+                found.append(
+                    f"{method.told}: {ours.size} wide where {exact:g} would be in proportion, which {ours.heads} heads "
+                    f"do not divide; {costs(method, shape).own:,} parameters in matrices, PALs {pals:,}"
+                )
+    return tuple(found)
 
 
 def table1() -> tuple[Formula, ...]:

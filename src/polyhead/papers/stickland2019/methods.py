@@ -5,6 +5,7 @@ Sizes are those of the paper, for BERT-base (12 layers, 768 wide); `in_proportio
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -60,8 +61,11 @@ def in_proportion(strategy: Strategy, shape: Architecture) -> Strategy:
 
 
 def scaled(size: int, shape: Architecture, *, multiple_of: int = 1) -> int:
-    """A width of the paper's, in proportion to the trunk's."""
-    return multiple_of * max(1, round(size * shape.width / WIDTH / multiple_of))
+    """A width of the paper's, in proportion to the trunk's: the nearest multiple, of two the smaller.
+
+    Parameters grow faster than the width, so the smaller one is nearer in these.
+    """
+    return multiple_of * max(1, math.ceil(size * shape.width / WIDTH / multiple_of - 0.5))
 
 
 def _adapter(adapter: Adapter, shape: Architecture) -> Adapter:

@@ -5,27 +5,27 @@ Each run is some rows of a study, so that it goes on where it stopped.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from polyhead.config import Value
+from polyhead.papers import runs
 from polyhead.papers.data import Set, entry_of, prepared_of, train_rows
 from polyhead.papers.huang2022.counts import BERT_BASE
+from polyhead.papers.runs import Facts, Rows, Say, short_digest, silent
 from polyhead.papers.stickland2019.counts import costs, paths_of, strategy_of
-from polyhead.papers.stickland2019.methods import LEARNED, SAMPLINGS, Method
+from polyhead.papers.stickland2019.methods import LEARNED, SAMPLINGS, SHARED, Method
 from polyhead.papers.together.mixes import Mix
-from polyhead.papers.together.steps import Facts, Say, learn
+from polyhead.papers.together.steps import learn
 from polyhead.project import Training
 from polyhead.recipe import Joint, Weighting
 from polyhead.tasks.kinds import kind_of
 
 if TYPE_CHECKING:
-    from polyhead.papers.branches.runs import Rows
     from polyhead.plan import Path
     from polyhead.train.prepare import Prepared
     from polyhead.trunk_data import TrunkData
@@ -73,8 +73,8 @@ ON_QUESTIONS = Scale(
 )
 
 
-class Runs:
-    """What all runs share: the data, the pre-trained trunk, the rows."""
+class Runs(runs.Runs):
+    """Every method and sampling on the same tasks."""
 
     def __init__(
         self,
@@ -85,15 +85,14 @@ class Runs:
         scale: Scale | None = None,
         trunk: TrunkData | None = None,
         device: str = "cpu",
-        say: Say = lambda line: None,
+        say: Say = silent,
     ) -> None:
         """`trunk` stands in for minilm; `device` is where it learns."""
-        from polyhead.nn.load import load_trunk
         from polyhead.train.numerics import precision_of
 
-        self.data, self.folder, self.study, self.device, self.say = data, folder, study, device, say
-        self.scale = scale or Scale()
-        self.trunk = trunk or load_trunk("minilm", max_tokens=self.scale.max_tokens)
+        super().__init__(data, folder, study, trunk=trunk, say=say)
+        self.scale, self.device = scale or Scale(), device
+        self.max_tokens = self.scale.max_tokens
         self.precision = precision_of(self.scale.training, device)
 
     def run(self, method: Method, sampling: str, seed: int) -> None:
@@ -129,7 +128,7 @@ class Runs:
         training = msgspec.structs.replace(self.scale.training, seed=seed)
         if method.base == "frozen":
             training = msgspec.structs.replace(training, learning_rate=FROZEN_RATE)
-        strategy = strategy_of(method, self.trunk.architecture)
+        strategy = strategy_of(method, self.plain.architecture)
         return [
             prepared_of(
                 self.data,
@@ -145,7 +144,7 @@ class Runs:
     def paths(self, method: Method) -> dict[str, Path]:
         """Every task's path over the pre-trained trunk."""
         tasks = [entry_of(self.data, one).task() for one in self.scale.sets]
-        return paths_of(method, self.trunk.architecture, tasks, trunk=self.trunk.digest)
+        return paths_of(method, self.plain.architecture, tasks, trunk=self.plain.digest)
 
     def recipe(self, sampling: str) -> Joint:
         """One task a step, losses as they are, heads a task's own."""
@@ -158,9 +157,14 @@ class Runs:
         )
 
     def settings(self, method: Method, sampling: str) -> str:
-        """A short digest of what decides the method's runs: rows of other settings are other rows."""
-        content = [method, self.recipe(sampling), self.scale, FROZEN_RATE, self.precision, self.trunk.digest]
-        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+        """A short digest of what decides the method's runs; rows of other settings or data are other rows."""
+        decides = (method, self.recipe(sampling), self.scale, FROZEN_RATE, self.precision)
+        return short_digest(*decides, self.plain.digest, self._rows)
+
+    @cached_property
+    def _rows(self) -> list[str]:
+        """Digests of what is trained on and evaluated."""
+        return [split.digest for prepared in self.prepared(SHARED, 1) for split in prepared.splits]
 
     def _learn(self, method: Method, sampling: str, seed: int) -> Facts:
         from polyhead.train.devices import Place
@@ -170,7 +174,7 @@ class Runs:
         log = folder.with_name(f"{name}.jsonl")
         facts = learn(
             self.prepared(method, seed),
-            self._start(seed) if method.base == "scratch" else self.trunk,
+            self._start(seed) if method.base == "scratch" else self.plain,
             self.recipe(sampling),
             held=[],
             folder=folder,
@@ -194,13 +198,13 @@ class Runs:
         from polyhead.train.fit import stream
 
         generator = torch.Generator().manual_seed(stream(seed, "scratch"))
-        arrays = Trunk(self.trunk.architecture, generator=generator).to_arrays()
-        return msgspec.structs.replace(self.trunk, arrays=arrays)
+        arrays = Trunk(self.plain.architecture, generator=generator).to_arrays()
+        return msgspec.structs.replace(self.plain, arrays=arrays)
 
     def _costs(self, method: Method) -> Facts:
         """What serves the study's tasks, by our trunk; the parameters by BERT-base too."""
         tasks = len(self.scale.sets)
-        found = costs(method, self.trunk.architecture, tasks=tasks)
+        found = costs(method, self.plain.architecture, tasks=tasks)
         return {
             "ratio": round(found.ratio, 4),
             "ratio_bert_base": round(costs(method, BERT_BASE, tasks=tasks).ratio, 4),

@@ -20,13 +20,13 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.papers.data import Set, prepared_of
-from polyhead.papers.together.steps import Facts, fine_tune, head, learn, read_once
+from polyhead.papers.runs import Facts, Rows
+from polyhead.papers.together.steps import fine_tune, head, learn, read_once
 from polyhead.project import Training
 from polyhead.recipe import Joint, Sampling, Weighting
 from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
-    from polyhead.papers.branches.runs import Rows
     from polyhead.train.prepare import Prepared
     from polyhead.trunk_data import TrunkData
 

@@ -7,13 +7,14 @@ rebuilt by the same command where it is gone.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from polyhead.papers import runs
 from polyhead.papers.data import Set, prepared_of, train_rows
 from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, WHOLE, Mix
 from polyhead.papers.together.sets import HELD_OUT, MIX
@@ -22,7 +23,6 @@ from polyhead.project import Training
 from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
-    from polyhead.papers.branches.runs import Rows
     from polyhead.train.extract import Extractor
     from polyhead.train.prepare import Prepared
     from polyhead.trunk_data import TrunkData
@@ -31,23 +31,10 @@ HEADS = Training()  # of tasks over a frozen trunk
 FULL = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)  # all layers, one task
 
 
-class Runs:
-    """What all runs share: the data, the plain trunk, the rows."""
+class Runs(runs.Runs):
+    """Trunks that learned from a mix, by mix and seed; heads and fine-tuned trunks of tasks that were held out."""
 
-    def __init__(
-        self, data: FilePath, folder: FilePath, study: Rows, *, say: Callable[[str], None] = lambda line: None
-    ) -> None:
-        self.data, self.folder, self.study, self.say = data, folder, study, say
-        self._plain: TrunkData | None = None
-
-    @property
-    def plain(self) -> TrunkData:
-        """The pre-trained trunk."""
-        from polyhead.nn.load import load_trunk
-
-        if self._plain is None:
-            self._plain = load_trunk("minilm", max_tokens=MAX_TOKENS)
-        return self._plain
+    max_tokens = MAX_TOKENS
 
     def held_out(self, one: Set, seed: int, *, training: Training = HEADS, rows: int = ROWS) -> Prepared:
         """A held-out task; `rows` fewer than all are the first of the same shuffle."""

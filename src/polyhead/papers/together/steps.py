@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from polyhead.papers.runs import Facts, Say, silent
 from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from polyhead.train.refine import Search
     from polyhead.trunk_data import TrunkData
 
-Facts = dict[str, object]
-Say = Callable[[str], None]
-
 
 def learn(
     prepared: Sequence[Prepared],
@@ -38,7 +36,7 @@ def learn(
     folder: FilePath,
     label: str,
     precision: str = "bfloat16",
-    say: Say = lambda line: None,
+    say: Say = silent,
     own_heads: bool = False,
     paths: Mapping[str, Path] | None = None,
     frozen: bool = False,

@@ -47,7 +47,7 @@ class SingleLabel(base.RowKind):
 
     def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
         """`label` and `scores`."""
-        return base.Decoded(label=np.argmax(outputs, axis=-1), scores=base.softmax(outputs))
+        return base.Decoded(label=outputs.argmax(axis=-1), scores=base.softmax(outputs))
 
     def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
         """`{"label", "scores": {label: probability}}` for each row."""

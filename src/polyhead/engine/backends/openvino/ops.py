@@ -14,9 +14,10 @@ _KINDS = {"int": np.int64, "float": np.float32}
 
 
 class OpenVINOOps:
-    """Builds one graph; `inputs` are those that it asked for, each once."""
+    """Builds one graph; `inputs` are those that it asked for, each once. `bfloat16`: it is computed in that."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, bfloat16: bool = False) -> None:
+        self._bfloat16 = bfloat16
         self.inputs: dict[str, ov.Node] = {}
         # Equal arrays are one constant, so that a graph holds no weight twice.
         self._constants: dict[int, tuple[np.ndarray, ov.Node]] = {}
@@ -98,6 +99,8 @@ class OpenVINOOps:
         return op.round(x, "half_to_even")
 
     def halved(self, x: Tensor) -> Tensor:
+        if self._bfloat16:  # whose 8 bits float16 holds, but for less than 2^-25 of very small numbers
+            return x
         # OpenVINO leaves conversions to float16 and back out of its graphs. So: with u the power of two below |x|
         # (Rump, Ogita and Oishi 2008, Algorithm 3.5), adding and taking away 1.5 * 2^13 u leaves 11 bits, nearest
         # even; and 24 binary places where that is less, as float16 has them. Exact for every |x| up to 65504.

@@ -45,10 +45,10 @@ class OpenVINORuntime:
         self._check(scales)
         self.tolerance = TOLERANCES[self.precision]
         self._scales = scales
-        float_precision = rest if self.precision == "int8" else self.precision
+        self._float = rest if self.precision == "int8" else self.precision
         self._settings: dict[str, object] = {
             "PERFORMANCE_HINT": hint.upper(),
-            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[float_precision],
+            "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[self._float],
         }
         if threads is not None:
             self._settings["INFERENCE_NUM_THREADS"] = threads
@@ -60,7 +60,9 @@ class OpenVINORuntime:
 
     def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
-        ops = Int8Ops(self._scales) if layers and self._scales is not None else OpenVINOOps()
+        ops = OpenVINOOps(bfloat16=self._float == "bfloat16")
+        if layers and self._scales is not None:
+            ops = Int8Ops(self._scales)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)

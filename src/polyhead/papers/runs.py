@@ -1,0 +1,63 @@
+"""What the runs of every study share: rows that are made once, the data sets, the pre-trained trunk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from polyhead.config import digested
+
+if TYPE_CHECKING:
+    from polyhead.trunk_data import TrunkData
+
+Facts = dict[str, object]
+Say = Callable[[str], None]
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
+
+
+class Rows(Protocol):
+    """A study: rows that are there are not run again (`report.results.Study`)."""
+
+    rows: list[Facts]
+
+    def row(self, run: Callable[[], Facts], **key: object) -> Facts:
+        """The row of this key, run now if it was not yet."""
+
+
+class Runs:
+    """The data sets, a folder for what the runs make, the rows, and a trunk, loaded when it is first read."""
+
+    max_tokens: int  # of a text
+
+    def __init__(
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        trunk: TrunkData | None = None,
+        say: Say = silent,
+    ) -> None:
+        """`trunk` stands in for minilm."""
+        self.data, self.folder, self.study, self.say = data, folder, study, say
+        self._given = trunk
+
+    @cached_property
+    def plain(self) -> TrunkData:
+        """The pre-trained trunk."""
+        from polyhead.nn.load import load_trunk
+
+        return self._given or load_trunk("minilm", max_tokens=self.max_tokens)
+
+
+def short_digest(*content: object, size: int = 8) -> str:
+    """Of what decides a run, in hex: rows of other settings are other rows."""
+    return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()[:size]
