@@ -199,8 +199,9 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     path = tiny_paths(strategy, trunk)[task.name]
     batch, model = tiny_batch(trunk, (5, 7, 3)), _model(path, trunk, task)
     model.trunk.requires_grad_(False)
-    fields = {name: torch.from_numpy(getattr(batch, name)) for name in ("ids", "mask", "segments", "words")}
-    stored = model.stored(plan.merge({task.name: path}), TextBatch(**fields))[task.name]
+    ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
+    texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
+    stored = model.stored(plan.merge({task.name: path}), texts)[task.name]
     second = [(stored.values.flip(0), stored.mask)] if path.head.separate else []
     outputs = model.parts[task.name](stored.values, stored.mask, *second)
     loss = kind_of(task).loss
