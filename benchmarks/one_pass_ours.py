@@ -42,12 +42,11 @@ def numbers(column):
 def trunk_alone(job: Job):
     """The trunk over padded batches of texts of like length, tokenised ahead in the same pieces as for tasks.
 
-    Of few texts there is one batch. The first position's state is what is taken of each text.
+    The first position's state is what is taken of each text.
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.prepare import ahead, spans_of
-    from polyhead.engine.rows import TOKEN_BUDGET
-    from polyhead.text.batch import cuts, padded
+    from polyhead.text.batch import Cut, padded
     from polyhead.text.tokenise import Tokeniser
 
     bundle = Bundle.open(job["bundle"])
@@ -60,7 +59,10 @@ def trunk_alone(job: Job):
         inputs = [(text,) for text in texts]
         found = []
         for piece in ahead(lambda span: tokeniser.encodings(inputs[slice(*span)]), list(spans_of(inputs))):
-            for cut in cuts(piece.lengths, token_budget=TOKEN_BUDGET):
+            order = np.argsort(-piece.lengths)
+            for start in range(0, len(order), job["batch"]):
+                members = order[start : start + job["batch"]]
+                cut = Cut(members=members, rows=len(members), tokens=int(piece.lengths[members[0]]))
                 found.append(run(padded(piece, cut, pad_id=tokeniser.pad_id)))
         return found
 

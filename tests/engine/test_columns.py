@@ -97,6 +97,21 @@ def test_results_hold_what_columns_hold_and_single_calls_give(session):
             assert (list(scores), result.answers["mood"]["label"]) == (["bad", "good"], label)
 
 
+def test_texts_that_stand_packed_in_rows_are_answered_as_each_alone(root, session):
+    """A backend that packs: batches are filled by tokens, and every kind's answers are the yardstick's."""
+    pytest.importorskip("openvino")
+    packed = Session(root, backend="openvino", precision="float32")
+    assert packed.backend.packs
+    inputs = [*INPUTS, *((word,) for word in ["where", "is", "my", "order", "and", "the", "lamp"])]
+    for one, other in zip(packed.predict(inputs), session.predict(inputs), strict=True):
+        assert one.receipt == other.receipt and one.skipped == other.skipped
+        assert one.answers.keys() == other.answers.keys()
+        for name in ("mood", "topics", "same", "reply"):
+            if name in one.answers:
+                scores = [one.answers[name]["scores"], other.answers[name]["scores"]]
+                assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
 def test_many_inputs_are_answered_in_their_order_piece_by_piece(session, monkeypatch):
     inputs = INPUTS * 3
     words = [np.array([[0, 3]], np.int32) if given == ("good",) else None for given in inputs]

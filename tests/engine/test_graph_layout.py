@@ -18,7 +18,7 @@ RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)
 
 def laid(lengths, **settings):
     batch = tiny_batch(TRUNK, lengths)
-    return batch, Layout(batch, Shape(first_position=0, segments=2, **settings))
+    return batch, Layout(batch, Shape(first_position=0, segments=2, width=16, **settings))
 
 
 @pytest.mark.parametrize("prompts", [(), (2, 1, 3)], ids=["plain", "prompted"])
@@ -68,7 +68,10 @@ def test_a_text_sees_itself_and_isolated_prompts_are_seen_by_themselves_alone(pa
 def test_a_batch_with_padding_before_a_text_is_refused():
     batch = tiny_batch(TRUNK, (3, 2))
     with pytest.raises(BackendError, match="before its padding"):
-        Layout(msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]), Shape(first_position=0, segments=2))
+        Layout(
+            msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]),
+            Shape(first_position=0, segments=2, width=16),
+        )
 
 
 @pytest.mark.parametrize("make", [tiny_loaded, tiny_conditioned], ids=["pooled", "conditioned"])

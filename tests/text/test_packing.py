@@ -5,7 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from polyhead.text.packing import ROW, packed
+from polyhead import cost
+from polyhead.architecture import Architecture
+from polyhead.plan import Embed, Layers, Path, merge
+from polyhead.text.packing import ROW, fitted, packed, work
 
 MIXED = np.random.default_rng(0).integers(2, 60, 200)
 
@@ -13,8 +16,8 @@ MIXED = np.random.default_rng(0).integers(2, 60, 200)
 @pytest.mark.parametrize("lengths", [MIXED, MIXED[:32], [1], [64] * 5, [300, 2, 64, 300], [33] * 9, []])
 def test_every_text_stands_whole_in_one_row_and_none_on_another(lengths):
     lengths = np.array(lengths, np.int64)
-    found = packed(lengths)
-    assert found.tokens == max(ROW, lengths.max(initial=1))
+    found = packed(lengths, width=384)
+    assert found.tokens % max(ROW, lengths.max(initial=1)) == 0
     taken = np.zeros((found.rows, found.tokens), int)
     for row, start, size in zip(found.row, found.start, lengths, strict=True):
         assert start + size <= found.tokens
@@ -29,14 +32,31 @@ def test_rows_are_few(lengths):
     """At most 11/9 of what the tokens need, and 4; texts of more than half a row need one each."""
     lengths = np.array(lengths)
     least = max(math.ceil(lengths.sum() / ROW), int((lengths > ROW / 2).sum()))
-    assert packed(lengths).rows <= 11 / 9 * least + 4
+    assert fitted(lengths, tokens=ROW).rows <= 11 / 9 * least + 4
 
 
 def test_texts_that_fill_rows_exactly_waste_nothing():
-    assert packed(np.array([20, 44] * 30)).rows == 30
-    assert packed(np.array([10, 21, 33] * 20)).rows == 20
+    assert packed(np.array([20, 44] * 30), width=384).rows == 30
+    assert packed(np.array([10, 21, 33] * 20), width=384).rows == 20
 
 
 def test_equal_lengths_pack_equally():
-    one, other = packed(MIXED), packed(MIXED.copy())
+    one, other = packed(MIXED, width=384), packed(MIXED.copy(), width=384)
     assert np.array_equal(one.row, other.row) and np.array_equal(one.start, other.start)
+
+
+def test_rows_are_longer_where_texts_would_leave_half_of_them_free():
+    """Texts of 36 tokens: one fills a row of 64 to 56 %, five a row of 192 to 94 %."""
+    lengths = np.full(40, 36)
+    found = packed(lengths, width=384)
+    assert (found.rows, found.tokens) == (8, 192)
+    assert work(8, 192, width=384) < work(40, 64, width=384)
+    assert packed(np.full(40, 31), width=384).tokens == ROW
+
+
+def test_work_is_what_cost_counts():
+    shape = Architecture(layers=3, width=48, heads=4, feed_forward=192, vocabulary=9)
+    layers = merge({"t": Path(nodes=(Embed(trunk="x"), Layers(start=0, stop=3)))})
+    for tokens in (16, 64, 100):
+        wanted = cost.flops(layers, shape, tokens)
+        assert work(1, tokens, width=48) * 3 * 24 * 48**2 == pytest.approx(wanted)

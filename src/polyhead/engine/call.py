@@ -214,15 +214,9 @@ class Call:
             if self.is_late:
                 break
         tasks = readings.tasks
-        self._ran.append(
-            Ran(
-                texts=readings.texts,
-                entries=readings.entries[members],
-                first=start,
-                tasks=tasks if len(given) == len(tasks) else tuple(t for t in tasks if t in given),
-                layers=layers - left,
-            )
-        )
+        if len(given) < len(tasks):
+            tasks = tuple(task for task in tasks if task in given)
+        self._ran.append(Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left))
 
     def _write(self, task: str) -> None:
         inputs, live = self.asked.inputs, self.live

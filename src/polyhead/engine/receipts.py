@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.rows import Texts
+from polyhead.engine.rows import Readings
 
 Flops = Callable[[tuple[str, ...], int], Mapping[str, int]]
 """Entries of `Receipt.added_flops` for one pass of so many tokens that these tasks read."""
@@ -38,11 +38,29 @@ class Receipt(Value):
 class Ran(Value, eq=False):
     """Passes that were run, and the tasks that got their outputs from them."""
 
-    texts: Texts
-    entries: np.ndarray
-    first: int  # number of the texts' first input among those of the call
+    row: np.ndarray  # int64 (passes,): number of the input
+    sizes: np.ndarray  # int64 (passes,): tokens
+    unread: np.ndarray  # int64 (passes,): tokens that some task does not read
+    windows: np.ndarray  # int64 (passes,): which window of the input it was, from 1
+    is_half: bool  # of pairs read separately
     tasks: tuple[str, ...]
     layers: int  # of each pass
+
+    @classmethod
+    def of(
+        cls, readings: Readings, members: np.ndarray, *, start: int, tasks: tuple[str, ...], layers: int
+    ) -> Ran:
+        """Some of the readings; `start` is the number of their first input."""
+        texts, entries = readings.texts, readings.entries[members]
+        return cls(
+            row=texts.row[entries] + start,
+            sizes=texts.encodings.lengths[entries],
+            unread=texts.unread[entries],
+            windows=texts.encodings.window[entries] + 1,
+            is_half=texts.role in ("first", "second"),
+            tasks=tasks,
+            layers=layers,
+        )
 
 
 class Receipts(Value, eq=False):
@@ -69,13 +87,13 @@ class Receipts(Value, eq=False):
         place = {names: index for index, names in enumerate(tasks)}
         columns = [
             (
-                one.texts.row[one.entries] + one.first,
-                one.texts.encodings.lengths[one.entries],
-                np.full(len(one.entries), one.layers),
-                one.texts.unread[one.entries],
-                one.texts.encodings.window[one.entries] + 1,
-                np.full(len(one.entries), place[one.tasks]),
-                np.full(len(one.entries), one.texts.role in ("first", "second")),
+                one.row,
+                one.sizes,
+                np.full(len(one.row), one.layers),
+                one.unread,
+                one.windows,
+                np.full(len(one.row), place[one.tasks]),
+                np.full(len(one.row), one.is_half),
             )
             for one in ran
         ]

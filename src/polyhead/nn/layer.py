@@ -260,7 +260,8 @@ def attention_products(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, 
     texts of 32 tokens take a sixth of its time in bf16, 12 heads of 32.
     """
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-1, -2)
-    weights = scores.float().masked_fill(~seen, float("-inf")).softmax(dim=-1)
+    unseen = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, float("-inf"))
+    weights = (scores.float() + unseen).softmax(dim=-1)
     return dropped(weights, dropout).to(value.dtype) @ value
 
 

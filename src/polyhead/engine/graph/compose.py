@@ -77,6 +77,7 @@ class _Composer:
             shape=Shape(
                 first_position=shape.first_position + shifted,
                 segments=shape.segments,
+                width=shape.width,
                 prompts=tuple(prompt.rows for prompt in prompts),
                 isolated=not step.node.prompts,
                 pack=not self._live.deterministic,

@@ -10,9 +10,9 @@ from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.graph.encoder import HIDDEN
 from polyhead.errors import BackendError
-from polyhead.text.packing import packed
+from polyhead.text.packing import packed, work
 
-WORTH = 0.9  # texts are packed where that leaves at most this share of the padded positions
+WORTH = 0.9  # texts are packed where that leaves at most this share of the work of padded ones
 
 
 class Shape(Value):
@@ -20,6 +20,7 @@ class Shape(Value):
 
     first_position: int  # of a text
     segments: int  # of the trunk
+    width: int
     prompts: tuple[int, ...] = ()  # rows of each prompt
     isolated: bool = False  # texts do not see prompts, and these not each other
     pack: bool = True
@@ -41,8 +42,9 @@ class Layout:
         self._size, self._is_packed = (texts, tokens + self._more), False
         self._start = np.arange(texts) * self._size[1]
         if shape.pack and texts > 1:
-            found = packed(self._lengths + self._more)
-            if found.rows * found.tokens <= WORTH * texts * self._size[1]:
+            found = packed(self._lengths + self._more, width=shape.width)
+            padded = work(*self._size, width=shape.width)
+            if work(found.rows, found.tokens, width=shape.width) <= WORTH * padded:
                 self._size, self._is_packed = (found.rows, found.tokens), True
                 self._start = found.row * found.tokens + found.start
 
