@@ -85,7 +85,7 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     span = Span(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
     runtime = open_runtime(backend, precision=precision, scales=scales)
     graph = runtime.compile(span_graph(span, shape, {TRUNK: trunk.arrays}), label="trunk", layers=True)
-    plain = Shape(first_position=shape.first_position, segments=shape.segments, pack=False)
+    plain = Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width, pack=False)
     inputs = ("ids", "positions", "added", *(["segments"] if shape.segments else []))
 
     def run(batch) -> np.ndarray:

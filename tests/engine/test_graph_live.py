@@ -167,10 +167,10 @@ def test_arrays_that_are_missing_or_not_those_of_others_are_refused():
     others = {owner: {n: a + 1 for n, a in some.items()} for owner, some in tasks["d"].others.items()}
     with pytest.raises(BackendError, match="other arrays of 'family:ends'"):
         backend.attach("d", msgspec.structs.replace(tasks["d"], others=others))
-    with pytest.raises(BackendError, match="owners that are not loaded"):
+    with pytest.raises(BackendError, match="not loaded as its path has them"):
         backend.replace({"d": msgspec.structs.replace(tasks["d"], others={})})
     short = {name: array for name, array in tasks["a"].arrays.items() if name != "head.output.weight"}
-    with pytest.raises(KeyError):
+    with pytest.raises(BackendError, match="head.output.weight of task:a: none"):
         backend.attach("a", msgspec.structs.replace(tasks["a"], arrays=short))
     assert_right(backend, tasks)
 
@@ -183,8 +183,25 @@ def test_graphs_of_nobody_are_dropped():
     trunk = [label for label in runtime.compiled if label.endswith("of trunk")]
     assert trunk == ["layers 0 to 0 of trunk", "layers 1 to 1 of trunk"]
     backend.detach("new")
-    known = {graph.label for graph in backend._graphs._known.values()}
-    assert known == {"layers 0 to 1 of trunk", "poolers and heads of t0"}
+    assert known_of(backend) == ["layers 0 to 1 of trunk", "poolers and heads of t0"]
+
+
+def known_of(backend):
+    return sorted(graph.recipe.label for graph in backend._graphs._known.values())
+
+
+def test_graphs_of_groups_as_they_were_are_dropped():
+    backend, _ = running({"t0": MANY["t0"], "b0": branch("b0", 1)})
+    for number in range(1, 5):
+        backend.attach(f"t{number}", loaded(MANY)[f"t{number}"])
+        backend.attach(f"b{number}", loaded({"b": branch(f"b{number}", 1)})["b"])
+    groups = [label for label in known_of(backend) if "heads of t" in label]
+    assert groups == ["poolers and heads of t0, t1, t2, t3, t4"]
+    stacks = [label for label in known_of(backend) if "task:b" in label]
+    assert stacks == [
+        "layers 1 to 1 of task:b0",
+        "layers 1 to 1 of task:b0, task:b1, task:b2, task:b3, task:b4",
+    ]
 
 
 def test_graphs_hold_no_layer_that_no_task_needs():

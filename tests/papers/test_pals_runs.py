@@ -130,6 +130,15 @@ def test_other_scales_methods_and_samplings_are_other_rows(runs):
     assert [one.task for one in ON_QUESTIONS.sets] == ["squad", "socialiqa"]
 
 
+def test_other_data_gives_other_rows(tmp_path):
+    found = []
+    for leaking in (False, True, False):
+        data = write_sets(tmp_path / f"data-{len(found)}", leaking=leaking)
+        made = Runs(data, tmp_path, Study(tmp_path / "r.jsonl"), scale=SCALE, trunk=tiny_trunk())
+        found.append(made.settings(METHODS["pals"], "annealed"))
+    assert found[0] == found[2] != found[1]
+
+
 @pytest.fixture
 def benchmarks(monkeypatch):
     """The scripts, to be imported."""

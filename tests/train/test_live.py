@@ -98,7 +98,9 @@ def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, preci
             outcome.trained[p.task.name]["validation"],
         )
         if precision == "float32":
-            assert found == pytest.approx(said, abs=1e-5)  # a correlation of nearly equal answers moves that much
+            assert found == pytest.approx(
+                said, abs=1e-5
+            )  # a correlation of nearly equal answers moves that much
         elif "accuracy" in found:  # rows whose two best labels are a rounding apart may differ
             assert found["accuracy"] == pytest.approx(said["accuracy"], abs=1.01 / len(outputs))
     again = train_project(made, folder=home, cache=tmp_path / "cache")

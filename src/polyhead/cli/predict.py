@@ -101,7 +101,8 @@ def _answered(
             lines=count.lines + len(rows),
             blank=count.blank + piece.blank,
             unread=count.unread + sum("error" in row for row in rows),
-            unanswered=count.unanswered + sum(row.get("answers") == {} and "failed" not in row for row in rows),
+            unanswered=count.unanswered
+            + sum(row.get("answers") == {} and "failed" not in row for row in rows),
             failed=count.failed + sum("failed" in row for row in rows),
         )
         if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough

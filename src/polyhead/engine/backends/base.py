@@ -38,7 +38,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backend(Protocol):
-    """Six members; a backend keeps no state between calls but what it loaded and what it counted."""
+    """A backend keeps no state between calls but what it loaded and what it counted."""
 
     name: str
     precision: str

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.engine.backends.base import LoadedTask, Stage, TokenBatch, whole
 from polyhead.engine.graph.compose import composed
-from polyhead.engine.graph.kept import Graphs
+from polyhead.engine.graph.kept import Graphs, Recipe
 from polyhead.engine.graph.live import Live
 from polyhead.engine.graph.ops import Ops, Runtime, Tensor
 from polyhead.engine.graph.pairs import compared_outputs
@@ -74,8 +74,15 @@ class GraphBackend:
             return {"out": compared_outputs(ops, head, own, hidden)}
 
         tokens = live.tokens(head)
+        label = f"head of {task}"
         graph = self._graphs.graph(
-            ("pair", head, tokens), build, label=f"head of {task}", tokens=tokens, layers=False
+            Recipe(
+                key=("pair", head, tokens),
+                build=build,
+                label=label,
+                layers=False,
+                alone=tokens,
+            )
         )
         return np.array(graph({"first": first, "second": second})["out"])
 

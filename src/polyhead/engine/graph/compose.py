@@ -9,7 +9,7 @@ import numpy as np
 from polyhead.engine.graph.encoder import Arrays
 from polyhead.engine.graph.fold import folded
 from polyhead.engine.graph.heads import answers, padded
-from polyhead.engine.graph.kept import Graphs
+from polyhead.engine.graph.kept import Graphs, Recipe
 from polyhead.engine.graph.layout import Shape
 from polyhead.engine.graph.live import HeadForm, Live, is_plain
 from polyhead.engine.graph.ops import Build, Ops, Tensor
@@ -114,7 +114,9 @@ class _Composer:
         step = self._plan.steps[root]
         build = embed_graph(self._shape, self._live.arrays(TRUNK))
         return Call(
-            graph=self._graphs.graph("embedding", build, label="the embedding", tokens=(), layers=True),
+            graph=self._graphs.graph(
+                Recipe(key="embedding", build=build, label="the embedding", layers=True)
+            ),
             tasks=tasks or step.tasks,
             inputs=self._embedded(root, whose),
             states=(("state.0", ((0, root, whose),)),),
@@ -151,11 +153,13 @@ class _Composer:
             inputs = tuple((f"hidden.{i}", (depth(plan, one), one, "")) for i, one in enumerate(parents))
         return Call(
             graph=self._graphs.graph(
-                ("span", span, tokens),
-                span_graph(span, self._shape, {owner: live.arrays(owner) for owner in owners}),
-                label=span.label,
-                tokens=tokens,
-                layers=True,
+                Recipe(
+                    key=("span", span, tokens),
+                    build=span_graph(span, self._shape, {owner: live.arrays(owner) for owner in owners}),
+                    label=span.label,
+                    layers=True,
+                    alone=tokens if len(lanes) == 1 else (),
+                )
             ),
             tasks=tuple(dict.fromkeys(name for step in steps for name in step.tasks)),
             inputs=(*inputs, ("added", ("added", root, ""))),
@@ -204,11 +208,12 @@ class _Composer:
         assert isinstance(node, Layers)
         return Call(
             graph=self._graphs.graph(
-                ("beside", node),
-                beside_graph(node, self._shape, self._live.arrays(TRUNK)),
-                label=f"layer {node.start} beside its text",
-                tokens=(),
-                layers=True,
+                Recipe(
+                    key=("beside", node),
+                    build=beside_graph(node, self._shape, self._live.arrays(TRUNK)),
+                    label=f"layer {node.start} beside its text",
+                    layers=True,
+                )
             ),
             tasks=tasks,
             inputs=(
@@ -259,7 +264,6 @@ class _Composer:
         self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> Call:
         live, form = self._live, group.form.form
-        tokens = {token for seat in group.seats for token in seat.tokens}
         found = []
         for slot, seat in enumerate(group.seats):
             if seat.member is not None and seat.member in names:
@@ -267,21 +271,29 @@ class _Composer:
                 found.append(Answer(seat.member, slot, None if head.separate else head.width))
         return Call(
             graph=self._graphs.graph(
-                ("heads", form, tuple(seat.tokens for seat in group.seats)),
-                _slots_graph(live, group),
-                label=f"poolers and heads of {', '.join(group.members)}",
-                tokens=tokens,
-                layers=False,
+                Recipe(
+                    key=("heads", form, tuple(seat.tokens for seat in group.seats)),
+                    build=_slots_graph(live, group),
+                    label=f"poolers and heads of {', '.join(group.members)}",
+                    layers=False,
+                )
             ),
             tasks=tuple(names),
             inputs=inputs,
             answers=tuple(found),
             alone=lambda: (
-                [self._group_call(_only(group, name), [name], inputs) for name in names]
+                [self._group_call(self._only(group, name), [name], inputs) for name in names]
                 if len(group.members) > 1
                 else []
             ),
         )
+
+    def _only(self, group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
+        """The group with one member: in its seat, where its place among the others matters."""
+        seats = [seat if seat.member == name else Seat() for seat in group.seats]
+        if not self._live.deterministic and group.form.form.pool.positions != "prompt":
+            seats = [seat for seat in seats if seat.member is not None]
+        return Group(group.form, tuple(seats))
 
 
 def _slots_graph(live: Live, group: Group[HeadForm, str]) -> Build:
@@ -301,11 +313,6 @@ def _slots_graph(live: Live, group: Group[HeadForm, str]) -> Build:
         return {"out": answers(ops, form, slots)}
 
     return build
-
-
-def _only(group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
-    """The group with one member, in its seat."""
-    return Group(group.form, tuple(seat if seat.member == name else Seat() for seat in group.seats))
 
 
 def _down_to(plan: Plan, index: int) -> list[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 
 import numpy as np
 
+from polyhead.config import Value
 from polyhead.engine.graph.ops import Build, Compiled, Runtime
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
@@ -15,21 +16,25 @@ RARE = 64  # most graphs that stay compiled beside those which a call of all tas
 _CLOCK = itertools.count()
 
 
+class Recipe(Value, eq=False):
+    """What a graph is made of."""
+
+    key: Hashable  # equal keys, equal graphs
+    build: Build
+    label: str  # for errors
+    layers: bool  # as in `Runtime.compile`
+    alone: tuple[
+        Token, ...
+    ] = ()  # of what may be asked without its siblings: kept for as long as these are loaded
+
+
 class Graph:
     """A graph that is compiled by its first call; other graphs may run and be compiled meanwhile."""
 
-    def __init__(
-        self,
-        compile_: Callable[[Graph], Compiled],
-        build: Build,
-        label: str,
-        tokens: frozenset[Token],
-        layers: bool,
-    ) -> None:
-        self.build, self.label, self.tokens, self.layers = build, label, tokens, layers
-        self.used = next(_CLOCK)
+    def __init__(self, recipe: Recipe, make: Callable[[Graph], Compiled]) -> None:
+        self.recipe, self.used = recipe, next(_CLOCK)
         self.compiled: Compiled | None = None
-        self._compile, self._lock = compile_, threading.Lock()
+        self._make, self._lock = make, threading.Lock()
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name; they hold until the same thread calls again."""
@@ -41,7 +46,7 @@ class Graph:
         found = self.compiled
         if found is None:
             with self._lock:
-                found = self.compiled = self.compiled or self._compile(self)
+                found = self.compiled = self.compiled or self._make(self)
         return found
 
 
@@ -53,30 +58,25 @@ class Graphs:
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 
-    def graph(
-        self, key: Hashable, build: Build, *, label: str, tokens: Collection[Token], layers: bool
-    ) -> Graph:
-        """The graph of this key; `tokens` are the arrays in it beside the trunk's, `layers` as in `Runtime.compile`."""
+    def graph(self, recipe: Recipe) -> Graph:
+        """The graph of this recipe, the same for each with its key."""
         with self._lock:
-            if key not in self._known:
-                self._known[key] = Graph(self._compiled, build, label, frozenset(tokens), layers)
-            return self._known[key]
+            return self._known.setdefault(recipe.key, Graph(recipe, self._made))
 
     def hold(self, graphs: Collection[Graph], tokens: Collection[Token]) -> None:
-        """Keeps these, and of all others those whose arrays are among the tokens; the rest is forgotten.
-
-        A call that runs one meanwhile ends as it began.
-        """
+        """Keeps these, and those of single tasks or steps that are loaded; a call that runs others ends as it began."""
         with self._lock:
-            self._held, live = frozenset(graphs), frozenset(tokens)
+            self._held, live = frozenset(graphs), set(tokens)
             self._known = {
                 key: graph
                 for key, graph in self._known.items()
-                if graph in self._held or (graph.tokens and graph.tokens <= live)
+                if graph in self._held or (graph.recipe.alone and live.issuperset(graph.recipe.alone))
             }
 
-    def _compiled(self, graph: Graph) -> Compiled:
-        made = self._runtime.compile(graph.build, label=graph.label, layers=graph.layers)
+    def _made(self, graph: Graph) -> Compiled:
+        """The graph compiled, in the place of the one that was needed least lately where there are many."""
+        recipe = graph.recipe
+        made = self._runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
         with self._lock:
             rare = [one for one in self._known.values() if one.compiled is not None and one not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

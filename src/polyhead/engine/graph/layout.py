@@ -40,7 +40,7 @@ class Layout:
         if not (batch.mask == (np.arange(tokens) < self._lengths[:, None])).all():
             raise BackendError("a text's tokens must stand before its padding", do="pad at the end")
         self._size, self._is_packed = (texts, tokens + self._more), False
-        self._start = np.arange(texts) * self._size[1]
+        self._start: np.ndarray = np.arange(texts) * self._size[1]
         if shape.pack and texts > 1:
             found = packed(self._lengths + self._more, width=shape.width)
             padded = work(*self._size, width=shape.width)
@@ -62,7 +62,7 @@ class Layout:
     @property
     def first(self) -> np.ndarray:
         """(texts, 1) int64: of each text's first token."""
-        return self.places[:, :1]
+        return np.asarray(self.places[:, :1])
 
     @property
     def words(self) -> np.ndarray:
@@ -77,7 +77,7 @@ class Layout:
     @property
     def share(self) -> np.ndarray:
         """(texts, 1, tokens) float32: 1 / length, or 0 for padding."""
-        return (self._batch.mask / self._lengths[:, None]).astype(np.float32)[:, None]
+        return np.asarray(self._batch.mask / self._lengths[:, None], np.float32)[:, None]
 
     @property
     def ids(self) -> np.ndarray:
@@ -95,7 +95,7 @@ class Layout:
     def segments(self) -> np.ndarray:
         """Of each token."""
         known = np.minimum(self._batch.segments, self._shape.segments - 1)
-        return known if self._is_plain else self._spread(known)
+        return np.asarray(known if self._is_plain else self._spread(known))
 
     @property
     def text(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
+from polyhead import cost
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.graph.encoder import Arrays
 from polyhead.engine.graph.heads import Form
@@ -67,7 +68,7 @@ class Live:
         self.owners: dict[str, Owner] = _owners(self.tasks, before.owners if before else {})
         self.owners[TRUNK] = Owner((TRUNK, 0), dict(trunk.arrays))
         for name, task in self.tasks.items():
-            self._check_owners(name, task.path)
+            self._check_arrays(name, task.path)
         full = merge({name: self._pieces(task.path) for name, task in self.tasks.items()})
         self.paths = {name: full.path(name) for name in self.tasks}
         self.passes = passes_of(full)
@@ -113,14 +114,17 @@ class Live:
         names = dict.fromkeys(owner for node in nodes for owner in owners_of_node(node))
         return tuple(self.owners[name].token for name in names if name != TRUNK)
 
-    def _check_owners(self, name: str, path: Path) -> None:
-        missing = {owner for node in path.nodes for owner in owners_of_node(node)} - self.owners.keys()
-        if missing:
-            raise BackendError(
-                f"task '{name}' reads layers, prompts or heads of owners that are not loaded",
-                got=sorted(missing),
-                do="give every owner's arrays with the tasks that read them",
-            )
+    def _check_arrays(self, name: str, path: Path) -> None:
+        for array in cost.arrays_of_path(path, self.trunk.architecture):
+            owner = self.owners.get(array.owner)
+            found = None if owner is None else owner.arrays.get(array.name)
+            if found is None or found.shape != array.shape:
+                raise BackendError(
+                    f"task '{name}' reads layers, prompts or heads whose arrays are not loaded as its path has them",
+                    got=f"{array.name} of {array.owner}: {'none' if found is None else found.shape}",
+                    allowed=array.shape,
+                    do="give every owner's arrays with the tasks that read them",
+                )
 
     def _pieces(self, path: Path) -> Path:
         """The path; in deterministic mode each layer by itself, so that no other task makes a cut."""
