@@ -1,8 +1,10 @@
 """Prompts against their baselines on the seven NHC tasks (Huang et al. 2022): what each method scores and costs.
 
-Hours on two cores. It goes on where it stopped (`runs/conditioning_nhc.jsonl`). `--part 1/2 --rows FILE` makes half of
-the seeds, so that two processes of one thread each share the work; `--jobs` names some of the runs; `--report --rows
-FILE...` writes the results from the rows that are there and trains nothing. `polyhead papers mtop` reads them.
+Hours on two cores.
+It goes on where it stopped (`runs/conditioning_nhc.jsonl`). `--part 1/2 --rows FILE` makes half of the seeds, so that
+two processes of one thread each share the work; `--jobs` names some of the runs; `--size` takes fewer headlines of each
+category than there are; `--report --rows FILE...` writes the results from the rows that are there and trains nothing.
+`polyhead papers mtop` reads them.
 """
 
 from __future__ import annotations
@@ -16,13 +18,12 @@ from settings import DATA, RESULTS, RUNS
 
 from polyhead.papers import huang2022 as paper
 from polyhead.papers.huang2022.methods import ABLATION, GRID, ISOLATED, MAIN, MTOP, POOLED, SINGLE, Method
-from polyhead.papers.huang2022.runs import Runs
+from polyhead.papers.huang2022.runs import Runs, Scale
 from polyhead.papers.together.study import over_seeds
 from polyhead.report.results import Claim, Study, results, write_results
 
 NAME = "conditioning_nhc"
 SEEDS, ABLATION_SEEDS, GRID_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
-SCALE = "seven tasks of 1,440 rows on minilm, 5 epochs where a trunk learns"
 COMMAND = (
     "python benchmarks/conditioning_nhc.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
     "--rows FILE FILE"
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu", help="where trunks learn: cpu, cuda")
+    parser.add_argument("--size", type=int, help="headlines of a category, by default all: 900")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     if asked.report:
@@ -48,7 +50,12 @@ def main() -> None:
         return
     file, (number, of) = asked.rows[0], map(int, asked.part.split("/"))
     runs = Runs(
-        DATA, file.with_suffix(""), Study(file), device=asked.device, say=lambda line: print(line, flush=True)
+        DATA,
+        file.with_suffix(""),
+        Study(file),
+        scale=Scale(size=asked.size),
+        device=asked.device,
+        say=lambda line: print(line, flush=True),
     )
     for job in jobs_of(asked.jobs.split(","), [int(seed) for seed in asked.seeds.split(",")])[
         number - 1 :: of
@@ -58,16 +65,14 @@ def main() -> None:
 
 
 def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Method, int]]]:
-    """The runs by seed, since methods of one seed share donors; figure 2 last."""
-    found = []
-    for seed in seeds:
-        methods = list(MAIN) if "main" in names else []
-        if "ablation" in names and seed in ABLATION_SEEDS:
-            methods += [method for method in ABLATION.values() if method not in methods]
-        found.append([(method, seed) for method in methods])
-    if "grid" in names:
-        found.append([(method, seed) for seed in GRID_SEEDS if seed in seeds for method in GRID.values()])
-    return [job for job in found if job]
+    """The runs by seed, since methods of one seed share donors; every other one of them is half the work."""
+
+    def made(name: str, methods: Sequence[Method], of: Sequence[int]) -> list[list[tuple[Method, int]]]:
+        return [[(m, seed) for m in methods] for seed in of if seed in seeds and name in names]
+
+    main, grid = made("main", MAIN, SEEDS), made("grid", list(GRID.values()), GRID_SEEDS)
+    ablation = made("ablation", [m for m in ABLATION.values() if m not in MAIN], ABLATION_SEEDS)
+    return [*main[:4], *ablation[:1], *main[4:], *ablation[1:], *grid]
 
 
 def report(raw: list[dict[str, object]]) -> None:
@@ -91,7 +96,11 @@ def report(raw: list[dict[str, object]]) -> None:
 
 def claims(rows: Sequence[paper.Row]) -> list[Claim]:
     """Both comparisons, on the builder's split as in the paper, and on texts that chose no checkpoint."""
-    passes = {row.method: row.passes for row in rows}
+    passes, sizes = {row.method: row.passes for row in rows}, {row.rows for row in rows}
+    if len(sizes) != 1:
+        print(f"no claim: rows of several studies, of {sorted(sizes)} training rows a task")
+        return []
+    scale = f"seven tasks of {max(sizes):,} rows on minilm, 5 epochs where a trunk learns"
     compared = (
         ("mtop-vs-single", "MTOP, with one pass of the encoder, over single-task fine-tuning", MTOP, SINGLE),
         ("isolated-vs-pooled", "isolated prompts over pooled attention, the trunk frozen", ISOLATED, POOLED),
@@ -117,7 +126,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
                     value=round(spread.mean, 2),
                     unit="points",
                     holds=spread.mean >= 0 and passes[method.name] == 1,
-                    note=f"{said}; {SCALE}",
+                    note=f"{said}; {scale}",
                 )
             )
     return found

@@ -225,4 +225,5 @@ def curves(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, float]], 
             points[size] = 1000 * statistics.median(map(per_text, chosen(mine, who=who, tasks=size)))
         bare = points.pop(0, None)
         if points:
-            yield who, list(points.items()), bare
+            name = f"Polyhead, {who}" if ":" in who else who
+            yield name, list(points.items()), bare

@@ -24,11 +24,18 @@ def ran(checks):
     return count
 
 
-@pytest.mark.parametrize("deterministic", [False, True], ids=["fast", "deterministic"])
 @pytest.mark.parametrize("name", BACKENDS)
-def test_backend_passes_every_check(name, deterministic):
-    checks = yield_backend_checks(name, partial(make, name, deterministic=deterministic))
+def test_backend_passes_every_check(name):
+    checks = yield_backend_checks(name, partial(make, name))
     assert ran(checks) == (len(CODECS) + 1) * len(BATCHES) + 10 + 5
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_backend_passes_every_check_in_deterministic_mode(name):
+    """But for codecs, which are computed in it as they are without."""
+    checks = yield_backend_checks(name, partial(make, name, deterministic=True))
+    coded = tuple(f"equals the reference, {codec}," for codec in CODECS if codec != "float16")
+    assert ran(check for check in checks if not check.name.startswith(coded)) == 2 * len(BATCHES) + 10 + 5
 
 
 @pytest.mark.parametrize("name", BACKENDS)

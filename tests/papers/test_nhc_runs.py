@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -197,3 +198,18 @@ def test_the_ablation_changes_one_thing_at_a_time():
     assert all(method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (1, 6))
     assert {(m.strategy.rows, m.strategy.shared) for m in GRID.values()} == set(GRID)
     assert len({method.name for method in MAIN}) == len(MAIN) == 10
+
+
+def test_two_parts_of_the_study_have_every_run_once_and_half_of_the_work_each(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import conditioning_nhc as study
+
+    for names, most in ((study.JOBS, 0.15), (("main", "ablation"), 0.15)):
+        jobs = study.jobs_of(names, study.SEEDS)
+        both = [[one for job in jobs[part::2] for one in job] for part in (0, 1)]
+        runs = [(method.name, seed) for part in both for method, seed in part]
+        assert {(m.name, s) for m in MAIN for s in range(1, 6)} <= set(runs)
+        assert {(ABLATION[n].name, s) for n in range(2, 8) for s in (1, 2, 3)} <= set(runs)
+        learning = [sum(method.way != "frozen" for method, _ in part) for part in both]
+        assert abs(learning[0] - learning[1]) <= most * sum(learning), learning
+    assert [m for job in study.jobs_of(["main"], [2]) for m in job] == [(m, 2) for m in MAIN]

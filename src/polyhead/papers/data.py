@@ -69,13 +69,26 @@ def entry_of(data: FilePath, one: Set) -> TaskEntry:
 
 
 def prepared_of(
-    data: FilePath, one: Set, *, train: int, validation: int, strategy: Strategy, training: Training
+    data: FilePath,
+    one: Set,
+    *,
+    train: int,
+    validation: int,
+    test: int | None = None,
+    strategy: Strategy,
+    training: Training,
 ) -> Prepared:
-    """Training and validation rows drawn from the train file by a fixed shuffle; the reported split is whole."""
+    """Training and validation rows drawn from the train file by a fixed shuffle.
+
+    Of the reported split at most `test` rows, evenly spaced; None: it is whole.
+    """
     from polyhead.train.prepare import Prepared, Split
 
     entry = entry_of(data, one)
-    drawn, test = _read(entry, train, validation)
+    drawn, reported = _read(entry, train, validation)
+    count = len(reported.targets)
+    if test is not None and test < count:
+        reported = reported.take(sorted({round(i) for i in np.linspace(0, count - 1, test)}))
     return Prepared(
         task=entry.task(),
         strategy=strategy,
@@ -83,7 +96,7 @@ def prepared_of(
         team=None,
         train=drawn[0],
         validation=drawn[1],
-        test=Split(name="test", examples=test),
+        test=Split(name="test", examples=reported),
     )
 
 

@@ -290,7 +290,7 @@ class Runs(runs.Runs):
 
     def _row(self, method: Method, task: str, seed: int, run: Callable[[], Facts]) -> None:
         def whole() -> Facts:
-            return {**run(), **self.costs(method)}
+            return {**run(), "rows": len(self._nhc.tasks[0].train), **self.costs(method)}
 
         before = len(self.study.rows)
         key: Facts = {"stage": "task", "method": method.name, "seed": seed, "task": task}

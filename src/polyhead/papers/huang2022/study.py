@@ -36,6 +36,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     layers: int  # evaluated
     parameters: int  # of all that serves all tasks
     learned: str
+    rows: int = 0  # of the task that were trained on
     settings: str = ""
 
 

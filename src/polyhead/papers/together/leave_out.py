@@ -16,7 +16,6 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from polyhead.config import Value
 from polyhead.papers.data import Set, prepared_of
@@ -181,21 +180,15 @@ class LeaveOut:
     def prepared(self, one: Set, strategy: Pooled, training: Training) -> Prepared:
         """A set's rows, the reported split cut to evenly spaced ones."""
         settings = self.settings
-        training = msgspec.structs.replace(training, seed=settings.seed)
-        found = prepared_of(
+        return prepared_of(
             self.data,
             one,
             train=settings.rows,
             validation=settings.validation,
+            test=settings.test,
             strategy=strategy,
-            training=training,
+            training=msgspec.structs.replace(training, seed=settings.seed),
         )
-        assert found.test is not None
-        examples = found.test.examples
-        count = len(examples.targets)
-        some = sorted({round(i) for i in np.linspace(0, count - 1, min(count, settings.test))})
-        test = msgspec.structs.replace(found.test, examples=examples.take(some))
-        return msgspec.structs.replace(found, test=test)
 
     def trunks(self) -> tuple[tuple[Set, ...], ...]:
         """What each learned trunk leaves out: one task, a group of several, nothing."""
