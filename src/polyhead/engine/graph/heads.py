@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.graph.encoder import HIDDEN
 from polyhead.engine.graph.fold import Slot
 from polyhead.engine.graph.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Pool
@@ -160,6 +159,3 @@ def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
     out = ops.matmul(ops.reshape(pooled, (count * heads, -1, inputs)), ops.constant(values))
     out = ops.transpose(ops.reshape(out, (count, heads, -1, inner)), (0, 2, 1, 3))
     return ops.reshape(out, (count, -1, form.width))
-
-
-__all__ = ["HIDDEN", "Form", "answers", "padded", "room_for"]

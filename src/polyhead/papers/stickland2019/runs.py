@@ -59,7 +59,7 @@ class Scale(Value):
     rows: int = 2000  # training rows, the mean of the sets
     natural: bool = True  # each has its share by the size of its train file; else all have as many
     validation: int = 100  # rows of each train file that are set aside for the choice of the epoch
-    test: int | None = 2000  # rows of the reported split at most, evenly spaced
+    test: int | None = None  # rows of the reported split at most, evenly spaced; None: all
     max_tokens: int = 128
     steps: int = 62  # an epoch
     training: Training = Training(epochs=8, patience=8, batch=32, learning_rate=2e-4, warmup=0.1)
