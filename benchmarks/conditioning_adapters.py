@@ -8,9 +8,9 @@ proportional; the paper's read them twice. Trunk and parts learn at 2e-4, with 1
 from 1 to 0.2 over 8 epochs. Reported are whole test splits, or the published validation split where test has no labels.
 
 Measured over 20 updates on one busy core with bfloat16 arithmetic, an update takes 0.37 s (shared trunk) to 0.45 s
-(attention on top); the evaluation of whole splits comes after. `--jobs` names parts: main (27 runs), ablation (29 runs of
-one seed), questions (9 runs on SQuAD with SocialIQA, 250 updates of 16 rows). `--methods` and `--samplings` name runs on
-the eight tasks in their place; `--list` shows what there is.
+(attention on top); the evaluation of whole splits comes after. `--jobs` names parts: main (27 runs), ablation (29 runs
+of one seed), questions (9 runs on SQuAD with SocialIQA, 250 updates of 16 rows). `--methods` and `--samplings` name
+runs on the eight tasks in their place; `--list` shows what there is.
 
 It goes on where it stopped (`runs/conditioning_adapters.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so
 that two processes of one thread each share the work; `--report --rows FILE...` writes the results from the rows that
