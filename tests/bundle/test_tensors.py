@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyhead.bundle.tensors import read_arrays, write_arrays
+from polyhead.bundle.tensors import read_arrays, release, write_arrays
 from polyhead.errors import BundleError, CorruptFile
 
 ARRAYS = {
@@ -40,6 +41,26 @@ def test_writing_into_read_arrays_leaves_the_file_as_it_is(tmp_path):
     read_arrays(tmp_path, "file")["b"][:] = 0
     np.testing.assert_array_equal(read_arrays(tmp_path, "file")["b"], ARRAYS["b"])
     assert before == write_arrays(tmp_path / "again", ARRAYS)
+
+
+def resident(path):
+    """Bytes of memory in which the file lies that this process has mapped."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    here = next(i for i, line in enumerate(lines) if line.endswith(str(path)))
+    return next(int(line.split()[1]) for line in lines[here:] if line.startswith("Rss:"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says what is resident")
+def test_released_arrays_take_no_memory_until_they_are_read_again(tmp_path):
+    given = {"a": np.arange(1 << 18, dtype=np.float32).reshape(4, -1), "b": np.ones(3, np.float32)}
+    write_arrays(tmp_path / "file", given)
+    arrays = read_arrays(tmp_path, "file")
+    assert arrays["a"].sum() > 0 and resident(tmp_path / "file") > 500
+    part = arrays["a"][1:].T
+    release([part, np.ones(3)])
+    assert resident(tmp_path / "file") == 0
+    np.testing.assert_array_equal(part, given["a"][1:].T)
+    np.testing.assert_array_equal(arrays["b"], given["b"])
 
 
 def test_no_arrays_make_a_file_without_arrays(tmp_path):

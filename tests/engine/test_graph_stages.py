@@ -8,6 +8,7 @@ from polyhead import cost, plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
+from polyhead.engine.graph import kept, walk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.conditioned import prompted_path
@@ -25,6 +26,7 @@ def own(name, tap, stop=4):
     return Layers(start=tap, stop=stop, weights=f"task:{name}")
 
 
+PROMPTS = [Prompt(part="task:mood", rows=2), Prompt(part="task:tone", rows=1)]
 # In an order in which none of them comes.
 PATHS = {
     "top": path("top", Layers(start=0, stop=4)),
@@ -76,6 +78,42 @@ def test_layers_above_are_not_run_before_they_are_asked_for():
     assert backend.layers_run == 1
     stages.close()
     assert backend.layers_run == 1
+
+
+def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
+    tasks = {
+        "first": path("first", Layers(start=0, stop=2)),
+        "attention": path(
+            "attention",
+            Layers(start=0, stop=4),
+            positions="attention",
+            layers="mean",
+            of=2,
+            heads=2,
+            part="task:attention",
+        ),
+        "mean": path("mean", Layers(start=0, stop=4), positions="mean"),
+        "words": path("words", Layers(start=0, stop=4), positions="tokens"),
+        **{name: prompted_path(TRUNK, name, PROMPTS) for name in ("mood", "tone")},
+    }
+    batch = tiny_batch(TRUNK, (7, 3, 5, 2, 9, 4, 6))
+    merged = plan.merge(tasks)
+    wanted = ReferenceBackend(TRUNK, tiny_owned(tasks, TRUNK.architecture)).run(merged, batch)
+    sizes = []
+    inner = kept.Graph.__call__
+    monkeypatch.setattr(walk, "AT_ONCE", 3)
+    monkeypatch.setattr(
+        kept.Graph,
+        "__call__",
+        lambda graph, given: sizes.append(len(given.get("keep", ()))) or inner(graph, given),
+    )
+    backend, _ = backend_of(tasks)
+    found = backend.run(merged, batch)
+    assert [size for size in sizes if size] == [3, 3, 1]
+    there = batch.words >= 0
+    wanted["words"], found["words"] = wanted["words"][there], found["words"][there]
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, atol=2e-5, err_msg=name)
 
 
 def test_others_may_run_between_two_stages():

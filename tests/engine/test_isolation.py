@@ -172,16 +172,19 @@ def branch_path(task, *, tap):
 def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
     """Shared texts, pairs, given words, windows, private layers; each against `Session.outputs`."""
     root = make(tmp_path / "b", *BY_NAME)
+    texts = [*TEXTS, "the kettle is broken and my phone was late . " * 8]
     long = msgspec.structs.replace(BY_NAME["topics"], name="long", long_texts="windows")
     add(root, long, seed=3)
+    add(root, msgspec.structs.replace(BY_NAME["alike"], name="near"), seed=4)
+    (one, two), (three, four) = PAIRS
+    pairs = (*PAIRS, (two, one), (one, three), (four, four), (two, texts[-1]))
     for tap in (0, 1):
         task = mood(f"own{tap}")
         add(root, task, seed=tap, path=branch_path(task, tap=tap))
     session = Session(root, deterministic=True)
     chance, asked = np.random.default_rng(0), {}
-    texts = [*TEXTS, "the kettle is broken and my phone was late . " * 8]
     for name, record in session.records.items():
-        inputs = PAIRS if record.task.pair != "none" else [(text,) for text in texts]
+        inputs = pairs if record.task.pair != "none" else [(text,) for text in texts]
         inputs = QUESTIONS if kind_of(record.task).per_option else inputs
         rows = [inputs[i] for i in chance.integers(0, len(inputs), 11)]
         words = [

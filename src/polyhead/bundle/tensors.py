@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import BinaryIO
 
@@ -51,6 +51,24 @@ def read_arrays(root: FilePath, *names: str) -> dict[str, np.ndarray]:
         name: data[slice(*entry.data_offsets)].view("<f4").reshape(entry.shape)
         for name, entry in entries.items()
     }
+
+
+def release(arrays: Iterable[np.ndarray]) -> None:
+    """Gives back the memory in which mapped files lie that these arrays are of; what is read again comes from the file.
+
+    What was written into the arrays is lost: for those who only read. Arrays that are not mapped stay as they are.
+    """
+    maps = {id(found): found for array in arrays if (found := _map_of(array)) is not None}
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for found in maps.values():
+            found.madvise(mmap.MADV_DONTNEED)
+
+
+def _map_of(array: np.ndarray) -> mmap.mmap | None:
+    base: object = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) else None
 
 
 def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:

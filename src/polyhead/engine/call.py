@@ -195,6 +195,7 @@ class Call:
             try:
                 self._outputs[task].append(_moved(gathered.of(task), piece.start))
             except Exception as error:  # halves of pairs that could not be compared: no other task is touched
+                self._outputs[task].append(Outputs(rows=np.zeros(0, np.int64), values=[]))
                 self._fail(task, gathered.rows_of(task) + piece.start, error)
         yield gathered, piece.start, None, Stage(outputs={}, failed={}, layers_left=0)
 
@@ -209,14 +210,14 @@ class Call:
             left = stage.layers_left
             given += stage.outputs
             for task, error in stage.failed.items():
-                self._fail(task, readings.row[members] + start, error)
+                self._fail(task, readings.texts.inputs_of(task, readings.entries[members]) + start, error)
             yield stage
             if self.is_late:
                 break
         tasks = readings.tasks
         if len(given) < len(tasks):
             tasks = tuple(task for task in tasks if task in given)
-        self._ran.append(Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left))
+        self._ran += Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left)
 
     def _write(self, task: str) -> None:
         inputs, live = self.asked.inputs, self.live

@@ -9,6 +9,7 @@ import numpy as np
 from polyhead.architecture import Architecture
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.tensors import release
 from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask
@@ -28,8 +29,9 @@ class Changes(Value):
 
 def loaded(bundle: Bundle, name: str) -> Loaded:
     """A task of a bundle with its arrays."""
-    record = bundle.tasks[name]
-    return Loaded(record, LoadedTask(path=record.path, arrays=bundle.part(name), others=bundle.others(name)))
+    record, arrays = bundle.tasks[name], bundle.part(name)
+    release(arrays.values())  # all were read to be hashed
+    return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=bundle.others(name)))
 
 
 def checked(

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.rows import Batch, Part, Readings, Texts
+from polyhead.engine.rows import Batch, Halves, Part, Readings, Texts
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import ranges
@@ -77,13 +77,16 @@ class Gathered:
 
     def rows_of(self, task: str) -> np.ndarray:
         """The inputs that the task reads, ascending."""
-        rows = [one.row for one in self.readings if task in one.tasks]
+        rows = [one.texts.inputs_of(task, one.entries) for one in self.readings if task in one.tasks]
         return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
     def is_at_once(self, task: str) -> bool:
         """Whether each input's answer comes from one reading, and so from one batch."""
+        known = self._known[task]
+        if kind_of(known).per_option or known.pair == "separate":
+            return False
         mine = [one for one in self.readings if task in one.tasks]
-        return len(mine) == 1 and mine[0].texts.role == "only"
+        return not any(one.texts.encodings.window[one.entries[0]] for one in mine)
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
@@ -95,8 +98,9 @@ class Gathered:
         kind = kind_of(self._known[task])
         if kind.per_word:
             return self._of_words(task, pieces)
-        if self.readings[pieces[0].readings].texts.role in ("first", "second"):
-            return self._of_halves(task, pieces)
+        halves = self.readings[pieces[0].readings].texts.halves
+        if halves is not None and task in halves.tasks:
+            return self._of_halves(task, halves, pieces)
         order, values = self._ordered(pieces)
         if not kind.per_option and order.entries == len(order.rows) == self._expected[task]:
             return Outputs(rows=order.rows, values=values)
@@ -138,18 +142,16 @@ class Gathered:
         readings = self.readings[piece.readings]
         return readings.texts, readings.entries[piece.part.members]
 
-    def _of_halves(self, task: str, pieces: Sequence[_Piece]) -> Outputs:
+    def _of_halves(self, task: str, halves: Halves, pieces: Sequence[_Piece]) -> Outputs:
         """Of pairs read separately, those of which both texts are there."""
-        halves = [
-            [piece for piece in pieces if self.readings[piece.readings].texts.role == role]
-            for role in ("first", "second")
-        ]
-        if not all(halves):
-            return Outputs(rows=np.zeros(0, np.int64), values=[])
-        (first, u), (second, v) = map(self._ordered, halves)
-        rows, here, there = np.intersect1d(first.rows, second.rows, return_indices=True)
-        u, v = u[here], v[there]
-        if not self._alone or not len(rows):
+        texts = np.concatenate([t.encodings.row[some] for t, some in map(self._entries, pieces)])
+        values = np.concatenate([piece.values for piece in pieces])
+        first, second = halves.among(texts)
+        there = (first >= 0) & (second >= 0)
+        rows, u, v = halves.rows[there], values[first[there]], values[second[there]]
+        if not len(rows):
+            return Outputs(rows=rows, values=[])
+        if not self._alone:
             return Outputs(rows=rows, values=self._compare(task, u, v))
         each = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
         return Outputs(rows=rows, values=np.concatenate(each))

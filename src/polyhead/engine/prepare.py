@@ -87,5 +87,9 @@ def ahead(make: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Mad
 
 
 def _repaired(inputs: Sequence[AnyInput], start: int, readings: Sequence[Readings]) -> dict[int, int]:
-    found = {int(row) for one in readings for row in one.row[one.texts.encodings.repaired[one.entries] > 0]}
+    found: set[int] = set()
+    for one in readings:
+        some = one.entries[one.texts.encodings.repaired[one.entries] > 0]
+        for task in one.tasks if len(some) else ():
+            found.update(one.texts.inputs_of(task, some).tolist())
     return {start + row: sum(map(lone_surrogates, texts_of(plain(inputs[row])))) for row in found}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -17,9 +17,14 @@ Flops = Callable[[tuple[str, ...], int], Mapping[str, int]]
 class Receipt(Value):
     """What one input cost.
 
-    `passes` counts inputs that were read, not runs of the trunk: one for a text or a pair read jointly, two for a pair
-    read separately, one an option, one a window. `layers` counts every layer that was run on them: a prompt group or an
-    adapter has its input run through layers of the trunk once more, which adds layers and no pass.
+    `passes` counts inputs that were read, not runs of the trunk: one for a text or a pair read jointly, up to two for a
+    pair read separately, one an option, one a window. `layers` counts every layer that was run on them: a prompt group
+    or an adapter has its input run through layers of the trunk once more, which adds layers and no pass.
+
+    A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
+    then 1,024 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
+    very text and that some task reads, else for the first pair that holds it, and for no other pair; `cut`, `repaired`
+    and `added_flops` are said for every pair.
 
     `added_flops` has an entry for each answered task, what it alone did beyond a plain pass of the trunk, and one for
     tasks that shared such work, "shared: mood, urgency": the pass of their prompt group, layers with their common
@@ -36,31 +41,47 @@ class Receipt(Value):
 
 
 class Ran(Value, eq=False):
-    """Passes that were run, and the tasks that got their outputs from them."""
+    """Passes that were run, and the tasks that got their outputs from them; or what pairs had of such passes."""
 
     row: np.ndarray  # int64 (passes,): number of the input
     sizes: np.ndarray  # int64 (passes,): tokens
     unread: np.ndarray  # int64 (passes,): tokens that some task does not read
     windows: np.ndarray  # int64 (passes,): which window of the input it was, from 1
-    is_half: bool  # of pairs read separately
+    is_half: bool  # what pairs read separately had of passes that are counted beside it: none of its own
     tasks: tuple[str, ...]
     layers: int  # of each pass
 
     @classmethod
     def of(
         cls, readings: Readings, members: np.ndarray, *, start: int, tasks: tuple[str, ...], layers: int
-    ) -> Ran:
-        """Some of the readings; `start` is the number of their first input."""
+    ) -> Iterator[Ran]:
+        """Some of the readings, then what pairs had of them; `start` is the number of their first input."""
         texts, entries = readings.texts, readings.entries[members]
-        return cls(
+        halves, sizes = texts.halves, texts.encodings.lengths[entries]
+        compared = () if halves is None else halves.tasks
+        yield cls(
             row=texts.row[entries] + start,
-            sizes=texts.encodings.lengths[entries],
+            sizes=sizes,
             unread=texts.unread[entries],
             windows=texts.encodings.window[entries] + 1,
-            is_half=texts.role in ("first", "second"),
-            tasks=tasks,
+            is_half=False,
+            tasks=tuple(task for task in tasks if task not in compared) if compared else tasks,
             layers=layers,
         )
+        if halves is None or not any(task in compared for task in readings.tasks):
+            return
+        for places in halves.among(texts.encodings.row[entries]):
+            pairs = np.flatnonzero(places >= 0)
+            here = places[pairs]
+            yield cls(
+                row=halves.rows[pairs] + start,
+                sizes=sizes[here],
+                unread=texts.encodings.beyond[entries[here]],
+                windows=np.ones(len(pairs), np.int64),
+                is_half=True,
+                tasks=tuple(task for task in tasks if task in compared),
+                layers=0,
+            )
 
 
 class Receipts(Value, eq=False):
@@ -72,11 +93,11 @@ class Receipts(Value, eq=False):
     cut: np.ndarray
     windows: np.ndarray
     repaired: np.ndarray
-    # What each pass was: passes of one input stand together, those of input i from `starts[i]` on.
+    # What was read: passes of one input, and texts of pairs, stand together, those of input i from `starts[i]` on.
     starts: np.ndarray  # (inputs + 1,)
-    sizes: np.ndarray  # (passes,): tokens
-    readers: np.ndarray  # (passes,): index into `tasks`
-    halves: np.ndarray  # bool (passes,): of pairs read separately
+    sizes: np.ndarray  # (read,): tokens
+    readers: np.ndarray  # (read,): index into `tasks`
+    halves: np.ndarray  # bool (read,): of pairs read separately
     tasks: tuple[tuple[str, ...], ...]
     written: dict[int, dict[str, int]] = {}  # by input, FLOPs of tasks that own their models
 
@@ -102,19 +123,19 @@ class Receipts(Value, eq=False):
             np.concatenate(column) for column in zip(*(columns or nothing), strict=True)
         )
         order = np.argsort(row, kind="stable")
-        passes = np.bincount(row, minlength=inputs)
+        read = np.bincount(row, minlength=inputs)
         windows = np.ones(inputs, np.int64)
         np.maximum.at(windows, row, window)
         found = np.zeros(inputs, np.int64)
         found[list(repaired)] = list(repaired.values())
         return cls(
-            passes=passes,
+            passes=_summed(row, ~halves, inputs),
             layers=_summed(row, layers, inputs),
-            tokens=_summed(row, sizes, inputs),
+            tokens=_summed(row, np.where(halves, 0, sizes), inputs),
             cut=_summed(row, unread, inputs),
             windows=windows,
-            repaired=np.where(passes > 0, found, 0),
-            starts=np.concatenate([[0], np.cumsum(passes)]),
+            repaired=np.where(read > 0, found, 0),
+            starts=np.concatenate([[0], np.cumsum(read)]),
             sizes=sizes[order],
             readers=readers[order],
             halves=halves[order],

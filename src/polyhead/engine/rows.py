@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -16,25 +15,48 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import Cut, cuts, padded
 from polyhead.text.encodings import Encodings, joined, ranges, starts_of
-from polyhead.text.question import Question
+from polyhead.text.question import Question, texts_of
 from polyhead.text.tokenise import Input, Tokeniser, windows_of
 from polyhead.text.words import Reads, read_words, words_in_each
 from polyhead.trunk_data import TextSettings
 
 TOKEN_BUDGET = 4096  # tokens in one batch, with their padding where the backend reads it
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
-Role = Literal["only", "first", "second", "option"]
+
+
+class Halves(Value, eq=False):
+    """Pairs that some tasks read as two texts, and which these are: numbers of texts, as in `Encodings.row`."""
+
+    rows: np.ndarray  # int64 (pairs,): index of the input, ascending
+    first: np.ndarray  # int64 (pairs,)
+    second: np.ndarray  # int64 (pairs,)
+    tasks: tuple[str, ...]
+
+    def among(self, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each pair where among these texts of pairs its first stands, and where its second; -1 for nowhere."""
+        place = np.full(1 + int(max(self.first.max(), self.second.max())), -1)
+        place[texts] = np.arange(len(texts))
+        return place[self.first], place[self.second]
 
 
 class Texts(Value, eq=False):
     """Texts and pairs that are read in the same way, encoded, and what they are of the inputs."""
 
-    role: Role
-    row: np.ndarray  # int64 (entries,): index of the input
+    row: (
+        np.ndarray
+    )  # int64 (entries,): index of the input; of a text that is none, the first pair that holds it
     option: np.ndarray  # int64 (entries,): which of a question's options
     encodings: Encodings  # its `row` counts the texts here
     reads: Reads | None  # of tasks that answer each word
-    unread: np.ndarray  # int64 (entries,): tokens that some task does not read
+    unread: np.ndarray  # int64 (entries,): tokens of the input that some task does not read
+    halves: Halves | None = None  # pairs that are made of these texts
+
+    def inputs_of(self, task: str, entries: np.ndarray) -> np.ndarray:
+        """The inputs of which the task reads these entries."""
+        if self.halves is None or task not in self.halves.tasks:
+            return np.asarray(self.row[entries])
+        first, second = self.halves.among(self.encodings.row[entries])
+        return np.asarray(self.halves.rows[(first >= 0) | (second >= 0)])
 
 
 class Readings(Value, eq=False):
@@ -46,7 +68,7 @@ class Readings(Value, eq=False):
 
     @property
     def row(self) -> np.ndarray:
-        """For each reading the index of its input."""
+        """For each reading the index of the input that it is counted for."""
         return np.asarray(self.texts.row[self.entries])
 
     @property
@@ -73,11 +95,12 @@ class Batch(Value, eq=False):
 class _Pass(Value):
     """Texts that some tasks read in the same way."""
 
-    role: Role
     texts: list[Input]
     rows: list[int]
     options: list[int]
     tasks: dict[str, Task]
+    own: int  # so many of the texts, the first, are inputs; those after them are there for pairs alone
+    halves: Halves | None = None
 
 
 def forms_in(inputs: Sequence[AnyInput]) -> list[Form | None]:
@@ -94,14 +117,15 @@ def readings_of(
     *,
     forms: Sequence[Form | None] | None = None,
 ) -> list[Readings]:
-    """One reading for a text or a joined pair, two for a pair read separately, one an option; more for windows.
+    """One reading for a text or a joined pair, one an option; more for windows.
 
+    Of pairs read separately each different text has one: its own where it is an input that some task reads.
     An input has none for tasks that it does not fit, and none at all where a text of it is empty. `forms` are those of
     the inputs, where they are known.
     """
     found: list[Readings] = []
     for one in _passes(inputs, tasks, forms_in(inputs) if forms is None else forms):
-        if one.tasks:
+        if one.texts:
             found += _read(one, tokeniser, settings, words)
     return found
 
@@ -109,31 +133,50 @@ def readings_of(
 def _passes(
     inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[Form | None]
 ) -> Iterator[_Pass]:
-    """What has to be read, form by form."""
+    """What has to be read, form by form; the texts of pairs that are read separately stand with the single texts."""
+    apart = tuple(name for name, task in tasks.items() if task.pair == "separate")
+    whole = {name: task for name, task in tasks.items() if name not in apart} if apart else tasks
+    pairs = [row for row, form in enumerate(forms) if form == "pair"] if apart else []
     for form in dict.fromkeys(forms):
-        if form is None:
-            continue
-        mine = {name: task for name, task in tasks.items() if form in forms_of(task)}
-        apart = {name: task for name, task in mine.items() if task.pair == "separate"}
-        rows = [row for row, one in enumerate(forms) if one == form]
-        texts, options = [plain(inputs[row]) for row in rows], [0] * len(rows)
-        if form == "question":
-            pairs = [one.pairs for one in texts if isinstance(one, Question)]
-            rows = [row for row, several in zip(rows, pairs, strict=True) for _ in several]
-            options = [option for several in pairs for option in range(len(several))]
-            texts = [pair for several in pairs for pair in several]
-        given: list[Input] = [one for one in texts if not isinstance(one, Question)]
-        role: Role = "option" if form == "question" else "only"
-        together = {name: task for name, task in mine.items() if name not in apart}
-        yield _Pass(role=role, texts=given, rows=rows, options=options, tasks=together)
-        for half, place in (("first", 0), ("second", -1)) if apart else ():
-            yield _Pass(
-                role=half,  # type: ignore[arg-type]
-                texts=[(one[place],) for one in given],
-                rows=rows,
-                options=options,
-                tasks=apart,
-            )
+        if form is not None and not (pairs and form == "text"):
+            yield _of_form(form, inputs, whole, forms)
+    if pairs:
+        yield _with_halves(_of_form("text", inputs, whole, forms), inputs, pairs, apart)
+
+
+def _of_form(
+    form: Form, inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[Form | None]
+) -> _Pass:
+    """The inputs of one form, for the tasks that read it; nothing where there are none."""
+    mine = {name: task for name, task in tasks.items() if form in forms_of(task)}
+    rows = [row for row, one in enumerate(forms) if one == form] if mine else []
+    texts, options = [plain(inputs[row]) for row in rows], [0] * len(rows)
+    if form == "question":
+        pairs = [one.pairs for one in texts if isinstance(one, Question)]
+        rows = [row for row, several in zip(rows, pairs, strict=True) for _ in several]
+        options = [option for several in pairs for option in range(len(several))]
+        texts = [pair for several in pairs for pair in several]
+    given: list[Input] = [one for one in texts if not isinstance(one, Question)]
+    return _Pass(texts=given, rows=rows, options=options, tasks=mine, own=len(given))
+
+
+def _with_halves(
+    one: _Pass, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]
+) -> _Pass:
+    """These single texts, and after them every other text of the pairs once."""
+    texts, rows, found = list(one.texts), list(one.rows), list[int]()
+    number = {given: i for i, given in reversed(list(enumerate(texts)))}  # the first of equal ones
+    for row in pairs:
+        for text in texts_of(plain(inputs[row])):
+            if (text,) not in number:
+                number[text,] = len(texts)
+                texts.append((text,))
+                rows.append(row)
+            found.append(number[text,])
+    halves = Halves(
+        rows=np.array(pairs, np.int64), first=np.array(found[::2]), second=np.array(found[1::2]), tasks=tasks
+    )
+    return _Pass(texts=texts, rows=rows, options=[0] * len(rows), tasks=one.tasks, own=one.own, halves=halves)
 
 
 def _read(
@@ -143,34 +186,47 @@ def _read(
     words: Sequence[np.ndarray | None] | None,
 ) -> Iterator[Readings]:
     # A text's first window is its cut form, so tasks that cut and tasks that read windows share that pass.
-    tasks = tuple(one.tasks)
-    windowed = tuple(
-        name for name, task in one.tasks.items() if task.long_texts == "windows" and task.pair != "separate"
-    )
+    windowed = tuple(name for name, task in one.tasks.items() if task.long_texts == "windows")
     per_word = any(kind_of(task).per_word for task in one.tasks.values())
     windows = windows_of(settings.max_tokens) if windowed else None
     encodings = tokeniser.encodings(one.texts, windows=windows, offsets=per_word)
+    unread = encodings.cut if len(windowed) == len(one.tasks) else encodings.beyond
     texts = Texts(
-        role=one.role,
         row=np.array(one.rows, np.int64)[encodings.row],
         option=np.array(one.options, np.int64)[encodings.row],
         encodings=encodings,
         reads=read_words(encodings, _words(one, words)) if per_word else None,
-        unread=encodings.cut if set(windowed) == set(tasks) else encodings.beyond,
+        unread=np.where(encodings.row < one.own, unread, 0),
+        halves=one.halves,
     )
-    first = encodings.window == 0
-    yield Readings(texts=texts, entries=np.flatnonzero(first), tasks=tasks)
-    if not first.all():
-        yield Readings(texts=texts, entries=np.flatnonzero(~first), tasks=windowed)
+    for entries, tasks in _readers(one, encodings, windowed):
+        if len(entries):
+            yield Readings(texts=texts, entries=entries, tasks=tasks)
+
+
+def _readers(
+    one: _Pass, encodings: Encodings, windowed: tuple[str, ...]
+) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
+    """Which entries are read by which tasks."""
+    own, first = encodings.row < one.own, encodings.window == 0
+    tasks, apart, is_half = tuple(one.tasks), tuple[str, ...](), np.zeros(len(one.texts), bool)
+    if one.halves is not None:
+        apart = one.halves.tasks
+        is_half[one.halves.first] = is_half[one.halves.second] = True
+    shared = is_half[encodings.row]
+    yield np.flatnonzero(first & own & ~shared), tasks
+    yield np.flatnonzero(first & own & shared), (*tasks, *apart)
+    yield np.flatnonzero(first & ~own), apart
+    yield np.flatnonzero(~first & own), windowed
 
 
 def _words(one: _Pass, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
-    """The words of each text: those given with its input, else those that are found in it."""
-    found = words_in_each(one.texts)
-    if words is None:
-        return found
-    given = (words[row] for row in one.rows)
-    return [mine if own is None else np.asarray(own) for mine, own in zip(found, given, strict=True)]
+    """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
+    found = words_in_each(one.texts[: one.own])
+    if words is not None:
+        given = (words[row] for row in one.rows[: one.own])
+        found = [mine if own is None else np.asarray(own) for mine, own in zip(found, given, strict=True)]
+    return found + [np.zeros((0, 2), np.int32)] * (len(one.texts) - one.own)
 
 
 def batched(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from polyhead.bundle.tensors import release
 from polyhead.engine.graph.encoder import Arrays
 from polyhead.engine.graph.fold import folded
 from polyhead.engine.graph.heads import answers, padded
@@ -310,6 +311,7 @@ def _slots_graph(live: Live, group: Group[HeadForm, str]) -> Build:
 
     def build(ops: Ops) -> dict[str, Tensor]:
         slots = [None if one is None else padded(folded(*one, width=form.width), form) for one in filled]
+        release(array for one in filled if one for arrays in one[1:] for array in arrays.values())
         return {"out": answers(ops, form, slots)}
 
     return build

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from polyhead.engine.backends.base import Stage, TokenBatch
+from polyhead.engine.graph.kept import Graph
 from polyhead.engine.graph.program import Call, Program, Values
+
+AT_ONCE = 32  # texts that poolers and heads take in one call of their graph
+BY_TEXT = ("places", "keep", "share")  # of what they read, what has a row for each text
 
 
 class Walk:
@@ -55,18 +59,34 @@ class Walk:
             return found
 
     def _called(self, call: Call) -> dict[str, np.ndarray]:
-        outputs = call.graph({name: self._values[key] for name, key in call.inputs})
+        inputs = {name: self._values[key] for name, key in call.inputs}
         self._count(call.layers)
+        if call.answers:
+            places = dict(call.inputs)["places"]
+            out = _answered(
+                call.graph, inputs, by_text=not places[-1]
+            )  # of prompt rows each slot reads its own
+            return {one.task: out[one.slot][..., : one.width] for one in call.answers}
+        outputs = call.graph(inputs)
         copied = self._apart or call.graph in self._program.repeated
         for name, keys in call.states:
             state = np.array(outputs[name]) if copied else outputs[name]
             lanes = state.reshape(len(keys), -1, *state.shape[1:])
             self._values.update(zip(keys, lanes, strict=True))
-        if not call.answers:
-            return {}
-        out = np.array(outputs["out"])
-        return {one.task: out[one.slot][..., : one.width] for one in call.answers}
+        return {}
 
     def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:
         for name in tasks:
             self._failed.setdefault(name, error)
+
+
+def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], *, by_text: bool) -> np.ndarray:
+    """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each."""
+    texts = len(inputs["places"])
+    if texts <= AT_ONCE or not by_text:
+        return np.array(graph(inputs)["out"])
+    found: list[np.ndarray] = []
+    for start in range(0, texts, AT_ONCE):
+        some = {name: inputs[name][start : start + AT_ONCE] for name in BY_TEXT if name in inputs}
+        found.append(np.array(graph({**inputs, **some})["out"]))
+    return np.concatenate(found, axis=1)

@@ -71,13 +71,28 @@ def _outputs(session: Session, asked: Mapping[str, Sequence[Asked]]) -> dict[str
 
 def _asked_for(readings: Readings, wanted: Mapping[int, Collection[str]], start: int) -> Iterator[Readings]:
     """The readings of each set of tasks that wants the same inputs, whose numbers begin with `start`."""
-    texts = msgspec.structs.replace(readings.texts, row=readings.texts.row + start)
+    texts, halves = readings.texts, readings.texts.halves
+    if halves is not None:
+        halves = msgspec.structs.replace(halves, rows=halves.rows + start)
+    texts = msgspec.structs.replace(texts, row=texts.row + start, halves=halves)
     alike: dict[tuple[str, ...], list[int]] = {}
-    for entry, row in zip(readings.entries.tolist(), readings.row.tolist(), strict=True):
-        alike.setdefault(tuple(n for n in readings.tasks if n in wanted[row]), []).append(entry)
+    for entry, wanting in zip(readings.entries.tolist(), _wanting(readings, wanted), strict=True):
+        alike.setdefault(tuple(n for n in readings.tasks if n in wanting), []).append(entry)
     for tasks, entries in alike.items():
         if tasks:
             yield Readings(texts=texts, entries=np.array(entries, np.int64), tasks=tasks)
+
+
+def _wanting(readings: Readings, wanted: Mapping[int, Collection[str]]) -> list[Collection[str]]:
+    """For each reading the tasks that want it: of a text of pairs those that want any pair that holds it."""
+    texts = readings.texts
+    if texts.halves is None:
+        return [wanted[row] for row in readings.row.tolist()]
+    found: dict[int, set[str]] = {}
+    for numbers in (texts.halves.first, texts.halves.second):
+        for row, text in zip(texts.halves.rows.tolist(), numbers.tolist(), strict=True):
+            found.setdefault(text, set()).update(wanted[row])
+    return [found[text] for text in texts.encodings.row[readings.entries].tolist()]
 
 
 def _read_alike(session: Session, names: Mapping[str, object]) -> dict[tuple[object, ...], list[str]]:
