@@ -20,6 +20,7 @@ NAMES = (
     "conditioning_costs",
     "conditioning_adapters",
     "one_pass",
+    "engine_plans",
     "precision_change",
     "readme",
     "first_light_newcomer",

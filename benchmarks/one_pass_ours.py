@@ -18,24 +18,34 @@ def load(job: Job):
 
 
 def all_tasks(job: Job):
-    """Every task that reads one text about every text: probabilities or values, of words each label's output."""
+    """Every task about every text: probabilities or values, of words each label's output.
+
+    A task over pairs compares each text with the one before it, the first with itself. All is asked in one call, each
+    pair after its text.
+    """
     from polyhead.engine.session import Session
 
     session = Session(job["bundle"], backend=job["backend"], precision=job["precision"])
-    names = [name for name, task in session.tasks.items() if task.pair == "none"]
+    compares = any(task.pair == "separate" for task in session.tasks.values())
 
     def answer(texts: Sequence[str]):
-        columns = session.columns(texts, tasks=names)
-        return [numbers(columns[name]) for name in names]
+        asked = with_pairs(texts) if compares else texts
+        return [numbers(column) for column in session.columns(asked).tasks.values()]
 
     return answer
+
+
+def with_pairs(texts: Sequence[str]) -> list[tuple[str, ...]]:
+    """Each text, and after it the pair of it and the text before."""
+    before = [*texts[:1], *texts[:-1]]
+    return [given for one, other in zip(texts, before, strict=True) for given in ((one,), (one, other))]
 
 
 def numbers(column):
     """All that a column's answers rest on."""
     for found in (column.scores, column.value):
         if found is not None:
-            return found
+            return found[column.rows]
     return list(column.outputs)
 
 

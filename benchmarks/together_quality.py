@@ -16,19 +16,27 @@ import torch
 from settings import DATA, RESULTS, RUNS
 
 from polyhead.papers.together import figures, study
-from polyhead.papers.together.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES, Mix
+from polyhead.papers.together.mixes import (
+    LEARN_ROWS,
+    NATURAL_MIXES,
+    NESTED_MIXES,
+    ROWS,
+    SMALL_MIXES,
+    WHOLE_MIX,
+    Mix,
+)
 from polyhead.papers.together.runs import Runs
 from polyhead.report.results import Claim, Study, results, write_results
 
 NAME = "together_quality"
 SEEDS = (1, 2, 3)
 SIZES = (100, 300, 700, ROWS)  # training rows of a held-out task, for the heat map
-SCALE = f"24 sets of at most {ROWS:,} rows, 128 tokens"
+SCALE = f"24 sets of at most {LEARN_ROWS:,} rows, held-out tasks of at most {ROWS:,}, 128 tokens"
 COMMAND = (
     "python benchmarks/together_quality.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
     "--rows FILE FILE"
 )
-JOBS = ("main", "nested", "schemes", "samplers", "sizes", "full-mixed")
+JOBS = ("main", "whole", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
 
 def main() -> None:
@@ -62,6 +70,7 @@ def jobs_of(name: str, runs: Runs, seeds: list[int]) -> Iterator[Callable[[], No
     """The runs of one part of the study, seed by seed, so that what is there at any time is a whole study of fewer."""
     mixes: dict[str, tuple[Mix, ...]] = {
         "nested": NESTED_MIXES[:-1],
+        "whole": (WHOLE_MIX,),
         "schemes": SMALL_MIXES,
         "samplers": NATURAL_MIXES,
     }

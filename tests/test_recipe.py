@@ -44,6 +44,9 @@ REFUSED = {
     "no validation rows": (Joint, {"validation_rows": 0}),
     "dropout of everything": (Joint, {"layer_dropout": 1.0}),
     "heads that do not learn": (Joint, {"head_rate": 0.0}),
+    "nothing of what was learned": (Joint, {"blend": 0.0, "heads": "strip"}),
+    "more than was learned": (Joint, {"blend": 1.1, "heads": "strip"}),
+    "heads over another trunk": (Joint, {"blend": 0.5}),
     "all tasks in one batch": (Joint, {"sampling": Sampling(kind="all"), "scheme": "batch"}),
     "all tasks one after the other": (Joint, {"sampling": Sampling(kind="all"), "scheme": "dataset"}),
 }

@@ -132,6 +132,10 @@ class Joint(Value, tag="joint", tag_field="kind"):
     scores. With `head_epochs` training begins as linear probing, then fine-tuning (Kumar et al. 2022). With `tokens` a
     micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
     ones; a single text that is longer stands alone. `steps` that are not given still count by `batch`.
+
+    The trunk that is written is `blend` of the learned weights and the rest of those from which they began (WiSE-FT,
+    Wortsman et al. 2022, eq. 1): some of what was known before is kept. The heads fit the learned trunk alone, so
+    that goes with `strip`, and validation scores are the learned trunk's.
     """
 
     heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
@@ -148,6 +152,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
         0  # before: parts learn alone over the frozen trunk, so that random heads do not distort it
     )
     head_learning_rate: float = 1e-3  # of those epochs
+    blend: float = 1.0  # share of what was learned in the trunk that is written
     smoothing: Smoothing | None = None
     validation_rows: int | None = None  # of each task, read after every epoch; None: all
     checkpointing: bool = (
@@ -168,6 +173,14 @@ class Joint(Value, tag="joint", tag_field="kind"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise ConfigError(f"recipe.{name} must be positive", got=value)
+        if not 0 < self.blend <= 1:
+            raise ConfigError("recipe.blend is a share", got=self.blend, allowed="above 0 to 1")
+        if self.blend < 1 and self.heads == "keep":
+            raise ConfigError(
+                "recipe.blend makes a trunk that the heads did not learn over",
+                got=self.blend,
+                do="set heads to 'strip', or leave blend out",
+            )
         if self.head_epochs < 0:
             raise ConfigError("recipe.head_epochs is too small", got=self.head_epochs, allowed="0 or more")
         if self.sampling.kind == "all" and self.scheme != "heterogeneous":

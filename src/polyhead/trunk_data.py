@@ -42,6 +42,16 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
         """SHA-256, in hex, over shape, arrays, tokenizer and text settings; computed anew at every call."""
         return trunk_digest(self.architecture, arrays_digest(self.arrays), self.tokenizer, self.settings)
 
+    def blended(self, other: TrunkData, share: float) -> TrunkData:
+        """The trunk with so much of its own weights and the rest of the other's, which has its shape; 1: as it is."""
+        if share == 1:
+            return self
+        mixed = {
+            name: (share * array.astype(np.float64) + (1 - share) * other.arrays[name]).astype(np.float32)
+            for name, array in self.arrays.items()
+        }
+        return msgspec.structs.replace(self, arrays=mixed)
+
 
 def trunk_digest(architecture: Architecture, arrays: str, tokenizer: bytes, settings: TextSettings) -> str:
     """The digest of a trunk from the digest of its arrays, so that a reader need not hash them twice."""

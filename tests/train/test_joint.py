@@ -175,6 +175,24 @@ def test_the_same_again_is_kept_and_other_data_is_refused(home, tmp_path):
     assert set(Bundle.open(made.bundle).tasks) == {"mood", "same"}
 
 
+def test_a_blended_trunk_lies_between_what_was_and_what_was_learned(home, tmp_path):
+    """The naive mean of weights (Wortsman et al. 2022, eq. 1); scores are the learned trunk's."""
+    found = {}
+    for share in (1.0, 0.25):
+        recipe = msgspec.structs.replace(RECIPE, heads="strip", blend=share)
+        made = project(home, "mood", "names", recipe=recipe, bundle=str(tmp_path / str(share)))
+        outcome = train_together(made, folder=home, cache=tmp_path / f"cache-{share}")
+        found[share] = Bundle.open(tmp_path / str(share)).trunk().arrays, outcome
+    (whole, first), (blended, second) = found[1.0], found[0.25]
+    plain = load_trunk(str(home / "trunk")).arrays
+    assert first.scores == second.scores and first.trunk != second.trunk
+    for name, array in plain.items():
+        np.testing.assert_allclose(blended[name], 0.75 * array + 0.25 * whole[name], rtol=1e-5, atol=1e-7)
+    assert any(not np.array_equal(whole[name], plain[name]) for name in plain)
+    lineage = lineage_of(tmp_path / "0.25")
+    assert lineage.recipe["blend"] == 0.25 and lineage.trunk == second.trunk
+
+
 def test_a_trunk_without_heads_is_not_trained_again_and_keeps_its_scores(home, tmp_path, monkeypatch):
     """The bundle has no task that could hold them; the same command used to come back with none."""
     recipe = msgspec.structs.replace(RECIPE, heads="strip")

@@ -40,11 +40,12 @@ class Halves(Value, eq=False):
 
 
 class Texts(Value, eq=False):
-    """Texts and pairs that are read in the same way, encoded, and what they are of the inputs."""
+    """Texts and pairs that are read in the same way, encoded, and what they are of the inputs.
 
-    row: (
-        np.ndarray
-    )  # int64 (entries,): index of the input; of a text that is none, the first pair that holds it
+    A text that is read for pairs alone is of the first pair that holds it.
+    """
+
+    row: np.ndarray  # int64 (entries,): index of the input
     option: np.ndarray  # int64 (entries,): which of a question's options
     encodings: Encodings  # its `row` counts the texts here
     reads: Reads | None  # of tasks that answer each word

@@ -105,6 +105,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """What training together leaves: a trunk of its own digest, or the frozen one, and each task's arrays over it."""
 
     data: TrunkData
+    blended: TrunkData  # what is written without heads: part of `data`, the rest as it was before
     paths: dict[str, Path]
     arrays: dict[str, dict[str, np.ndarray]]
     families: dict[str, dict[str, np.ndarray]]  # owner -> arrays that several tasks read
@@ -218,6 +219,7 @@ class JointCourse:
         digest = data.digest
         return Learned(
             data=data,
+            blended=data.blended(self.data, self.recipe.blend),
             paths={name: with_trunk(path, digest) for name, path in self.paths.items()},
             arrays={name: arrays_of_part(model.parts[name]) for name in self.paths},
             families={owner: arrays_of_part(family) for owner, family in model.families.items()},

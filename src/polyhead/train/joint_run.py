@@ -121,11 +121,11 @@ def _train(
     seconds = time.monotonic() - began
     events.line(
         f"bundle {project.bundle}: a trunk learned from {len(prepared)} tasks, "
-        f"{learned.data.digest[:16]}, in {duration(seconds)}"
+        f"{learned.blended.digest[:16]}, in {duration(seconds)}"
     )
     outcome = JointOutcome(
         bundle=str(root),
-        trunk=learned.data.digest,
+        trunk=learned.blended.digest,
         learned_from=data.digest,
         kept=False,
         scores=scores,
@@ -167,7 +167,7 @@ def batches_in_a_pass(course: JointCourse) -> dict[str, int]:
 
 def _lineage(course: JointCourse, learned: Learned, fingerprint: str, precision: str) -> Lineage:
     return Lineage(
-        trunk=learned.data.digest,
+        trunk=learned.blended.digest,
         learned_from={"name": course.data.name, "digest": course.data.digest},
         recipe=msgspec.to_builtins(course.recipe),
         training=msgspec.to_builtins(course.training),
@@ -202,6 +202,8 @@ def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData)
         told = {
             name: value for name, value in told.items() if name not in ("head_epochs", "head_learning_rate")
         }
+    if recipe.blend == 1:
+        del told["blend"]
     content = [data.digest, told, [p.fingerprint() for p in prepared]]
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
@@ -269,7 +271,7 @@ def _write(
                 scores={"splits": scores[name], "tried": {}, "history": []},
                 card=card_of(p, trained, learned.data, plan, learned=True),
             )
-    write_bundle(building / "kept", learned.data)
+    write_bundle(building / "kept", learned.blended)
     if keep:
         add_tasks(building / "kept", list(drafts.values()), families=families)
     write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
@@ -325,7 +327,7 @@ def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:
     record = TaskRecord(
         task=p.task,
         path=with_owner(learned.paths[name], owner_of(p.task)),
-        trunk=lineage.trunk,
+        trunk=learned.data.digest,
         trained_with={
             "polyhead": __version__,
             "recipe": "joint",

@@ -73,7 +73,7 @@ def learn(
     learned = course.learn(label)
     seconds = round(time.monotonic() - clock, 1)
     shutil.rmtree(folder, ignore_errors=True)
-    write_bundle(folder, learned.data)
+    write_bundle(folder, learned.blended)
     checkpoint.unlink(missing_ok=True)
     return {
         "sets": len(prepared),

@@ -15,7 +15,7 @@ import msgspec
 from polyhead.config import Value
 from polyhead.errors import DataError
 from polyhead.papers.rows import rows_in, seeds_with_all
-from polyhead.papers.together.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES
+from polyhead.papers.together.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES, WHOLE_MIX
 from polyhead.papers.together.sets import HELD_OUT, NESTED
 
 Stage = Literal["heads", "full"]
@@ -24,7 +24,7 @@ BySeed = dict[int, float]
 PLAIN = "plain"  # the trunk that learned from no set
 BEST = f"sets-{NESTED[-1]}"
 MAKE = "python benchmarks/together_quality.py"
-_TODAY = {mix.name: mix.digest() for mix in (*NESTED_MIXES, *SMALL_MIXES, *NATURAL_MIXES)}
+_TODAY = {mix.name: mix.digest() for mix in (*NESTED_MIXES, WHOLE_MIX, *SMALL_MIXES, *NATURAL_MIXES)}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):

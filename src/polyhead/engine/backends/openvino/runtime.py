@@ -106,7 +106,7 @@ class _Compiled:
         if request is None:
             request = self._own.request = self._model.create_infer_request()
         # Arrays are lent as they are, one by one: half the time of a small call went into finding out about them.
-        lent = [np.require(inputs[name], kind, "CW") for name, kind in self._inputs]
+        lent = [np.require(inputs[name], kind, ["C", "W"]) for name, kind in self._inputs]
         for index, array in enumerate(lent):
             request.set_input_tensor(index, ov.Tensor(array, shared_memory=True))
         request.infer(share_outputs=True)

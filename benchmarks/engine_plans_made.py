@@ -1,0 +1,154 @@
+"""What `engine_plans.py` times: plans of drawn weights on a backend, the bare trunk beside them, and their batches.
+
+Neither side tokenises: both get the batches that a session makes of the texts. The bare trunk is its own layers as one
+graph, directly built and without heads, over the same rows, packed where the plan's are packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from polyhead import cost
+from polyhead.architecture import Architecture, trunk_arrays
+from polyhead.config import Value
+from polyhead.engine.backends import open_runtime
+from polyhead.engine.backends.base import LoadedTask, TokenBatch
+from polyhead.engine.backends.graph import GraphBackend
+from polyhead.engine.graph.layout import Layout, Shape
+from polyhead.engine.graph.ops import Runtime
+from polyhead.engine.graph.spans import Span, span_graph
+from polyhead.engine.rows import batched, readings_of
+from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, merge
+from polyhead.sharing.lower import path_of
+from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategy import Strategy
+from polyhead.tasks.task import Task
+from polyhead.text.tokenise import Tokeniser
+from polyhead.trunk_data import TextSettings, TrunkData
+
+SPREAD = 0.02  # of drawn weights, as BERT's are begun with: activations stay in range
+Run = Callable[[], object]
+
+
+class Machine(Value, eq=False):
+    """A trunk on a runtime: everything that is compared with each other."""
+
+    runtime: Runtime
+    trunk: TrunkData
+    digest: str
+
+    @classmethod
+    def of(cls, runtime: Runtime, trunk: TrunkData) -> Machine:
+        return cls(runtime=runtime, trunk=trunk, digest=trunk.digest)
+
+    def bare(self) -> Callable[[TokenBatch], np.ndarray]:
+        """The trunk without tasks: from a batch to the last states."""
+        shape = self.trunk.architecture
+        node = Layers(start=0, stop=shape.layers, weights=TRUNK)
+        span = Span(nodes=(node,), inputs=(), keep=(shape.layers,), begins=True)
+        build = span_graph(span, shape, {TRUNK: self.trunk.arrays})
+        graph = self.runtime.compile(build, label="trunk", layers=True)
+        rows = Shape(first_position=shape.first_position, segments=shape.segments, width=shape.width)
+        inputs = ("ids", "positions", "added", *(["segments"] if shape.segments else []))
+
+        def run(batch: TokenBatch) -> np.ndarray:
+            layout = Layout(batch, rows)
+            (states,) = graph({name: getattr(layout, name) for name in inputs}).values()
+            return states
+
+        return run
+
+    def tasks(self, strategies: Sequence[Strategy]) -> Tasks:
+        """A task of two labels for each strategy, with drawn arrays, loaded."""
+        named = [
+            Task(name=f"t{number}", kind="single_label", labels=("no", "yes"))
+            for number in range(len(strategies))
+        ]
+        both, shape = list(zip(named, strategies, strict=True)), self.trunk.architecture
+        groups = prompt_groups(both)
+        paths = {
+            task.name: path_of(task, strategy, trunk=self.digest, shape=shape, group=groups[task.name])
+            for task, strategy in both
+        }
+        backend = GraphBackend(self.runtime, self.trunk, drawn_tasks(paths, shape))
+        return Tasks(backend=backend, paths=paths, shape=shape)
+
+    def batches(self, texts: Sequence[str], *, max_tokens: int = 128) -> list[TokenBatch]:
+        """The batches that a session makes of these texts."""
+        settings = TextSettings(max_tokens=max_tokens)
+        tokeniser = Tokeniser(self.trunk.tokenizer, settings)
+        task = Task(name="t", kind="single_label", labels=("no", "yes"))
+        readings = readings_of([(text,) for text in texts], {"t": task}, tokeniser, settings, None)
+        made = batched(
+            readings, pad_id=tokeniser.pad_id, max_tokens=max_tokens, deterministic=False, packed=True
+        )
+        return [batch.tokens for batch in made]
+
+    def bare_flops(self, tokens: int) -> int:
+        """FLOPs of the trunk alone on one text."""
+        shape = self.trunk.architecture
+        nodes = (Embed(trunk=self.digest), Layers(start=0, stop=shape.layers), Pool(positions="all"))
+        return cost.flops(merge({"t": Path(nodes=nodes)}), shape, tokens)
+
+
+class Tasks(Value, eq=False):
+    """Loaded tasks, and their paths."""
+
+    backend: GraphBackend
+    paths: dict[str, Path]
+    shape: Architecture
+
+    def plan(self, names: Sequence[str] | None = None) -> Plan:
+        """Of some of the tasks, or of all."""
+        return merge({name: self.paths[name] for name in names or self.paths})
+
+    def run(self, batches: Sequence[TokenBatch], names: Sequence[str] | None = None) -> Run:
+        """Answers these batches with some of the tasks, or with all."""
+        plan, run = self.plan(names), self.backend.run
+        return lambda: [run(plan, batch) for batch in batches]
+
+
+def over(bare: Callable[[TokenBatch], np.ndarray], batches: Sequence[TokenBatch]) -> Run:
+    """The bare trunk over these batches."""
+    return lambda: [bare(batch) for batch in batches]
+
+
+def drawn_trunk(shape: Architecture, tokenizer: bytes) -> TrunkData:
+    """A trunk of this shape with drawn weights."""
+    rng = np.random.default_rng(0)
+    arrays = {name: _drawn(name, size, rng) for name, size in trunk_arrays(shape)}
+    settings = TextSettings(max_tokens=shape.max_tokens)
+    return TrunkData(name="drawn", architecture=shape, arrays=arrays, tokenizer=tokenizer, settings=settings)
+
+
+def drawn_tasks(paths: Mapping[str, Path], shape: Architecture) -> dict[str, LoadedTask]:
+    """Each path with the arrays of every owner on it, drawn once for all paths that read them."""
+    rng = np.random.default_rng(1)
+    owned: dict[str, dict[str, np.ndarray]] = {}
+    found: dict[str, LoadedTask] = {}
+    for name, path in paths.items():
+        read: dict[str, dict[str, np.ndarray]] = {}
+        for array in cost.arrays_of_path(path, shape):
+            if array.owner != TRUNK:
+                known = owned.setdefault(array.owner, {})
+                if array.name not in known:
+                    known[array.name] = _drawn(array.name, array.shape, rng)
+                read.setdefault(array.owner, {})[array.name] = known[array.name]
+        found[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
+    return found
+
+
+def runtime_of(backend: str, precision: str | None, threads: int) -> Runtime:
+    """The runtime; None is its own precision. OpenVINO takes the threads, others all that there are."""
+    if backend != "openvino":
+        return open_runtime(backend, precision=precision)
+    from polyhead.engine.backends.openvino import OpenVINORuntime
+
+    return OpenVINORuntime(precision=precision, threads=threads)
+
+
+def _drawn(name: str, size: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    centre = 1.0 if name.endswith("norm.weight") or name == "mix.scale" else 0.0
+    return np.float32(centre) + np.float32(SPREAD) * rng.standard_normal(size, np.float32)
