@@ -175,15 +175,16 @@ def attached(asked: argparse.Namespace) -> Iterator[Row]:
     session = Session(bundle, backend=runtime_of_asked(asked))
     (text,) = one_pass_tasks.tweets(1)
     session.predict([text])
+    clock = clock_of(asked)
     trained = Bundle.open(one_pass_tasks.FOLDER / "trained")
     singles = [task.name for task in one_pass_tasks.TASKS if task.kind == "single_label"]
     for repeat in range(max(5, asked.repeats)):
         draft = one_pass_tasks.copied(trained, singles[repeat % len(singles)], "newcomer")
-        began = time.perf_counter()
+        began = clock()
         session.attach(draft.record, draft.arrays)
-        there = time.perf_counter()
+        there = clock()
         session.predict([text], tasks=["newcomer"])
-        seconds = time.perf_counter() - began
+        seconds = clock() - began
         yield {
             "part": "attach",
             "run": "one more beside 50",
@@ -216,8 +217,7 @@ def in_turn(
     texts: int,
 ) -> Iterator[Row]:
     """Every run twice, unrecorded, then so many times, each time all of them one after another."""
-    clock = time.process_time if asked.quick else time.perf_counter
-    calls = {}
+    clock, calls = clock_of(asked), {}
     for name, run in runs.items():
         run()
         calls[name] = max(1, round(LEAST / timed(run, 1, clock)))
@@ -234,6 +234,10 @@ def timed(run: Run, calls: int, clock: Callable[[], float]) -> float:
     for _ in range(calls):
         run()
     return (clock() - began) / calls
+
+
+def clock_of(asked: argparse.Namespace) -> Callable[[], float]:
+    return time.process_time if asked.quick else time.perf_counter
 
 
 def minilm(asked: argparse.Namespace) -> Machine:
