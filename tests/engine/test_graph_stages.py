@@ -96,24 +96,27 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
         "words": path("words", Layers(start=0, stop=4), positions="tokens"),
         **{name: prompted_path(TRUNK, name, PROMPTS) for name in ("mood", "tone")},
     }
-    batch = tiny_batch(TRUNK, (7, 3, 5, 2, 9, 4, 6))
+    batch = tiny_batch(TRUNK, (7, 3, 5, 2, 9, 4, 6, *range(3, 12), 5, 6, 4))  # 19 texts, 11 tokens at most
     merged = plan.merge(tasks)
     wanted = ReferenceBackend(TRUNK, tiny_owned(tasks, TRUNK.architecture)).run(merged, batch)
     sizes = []
     inner = kept.Graph.__call__
-    monkeypatch.setattr(walk, "AT_ONCE", 3)
+    monkeypatch.setattr(walk, "AT_ONCE", 10)
     monkeypatch.setattr(
         kept.Graph,
         "__call__",
-        lambda graph, given: sizes.append(len(given.get("keep", ()))) or inner(graph, given),
+        lambda graph, given: sizes.append(given.get("keep", np.zeros(0)).shape) or inner(graph, given),
     )
     backend, _ = backend_of(tasks)
     found = backend.run(merged, batch)
-    assert [size for size in sizes if size] == [3, 3, 1]
-    there = batch.words >= 0
+    assert [size for size in sizes if len(size) == 2] == [(10, 12), (10, 12)]  # ten texts and nine
+    there, wanted_shape = batch.words >= 0, found["words"].shape[1:]
+    assert not found["words"][~there].any()
     wanted["words"], found["words"] = wanted["words"][there], found["words"][there]
     for name, values in wanted.items():
         np.testing.assert_allclose(found[name], values, atol=2e-5, err_msg=name)
+    wordless = backend.run(merged, tiny_batch(TRUNK, (2,)))["words"]  # as a text without words among others
+    np.testing.assert_array_equal(wordless, np.zeros((1, *wanted_shape), np.float32))
 
 
 def test_others_may_run_between_two_stages():

@@ -136,7 +136,8 @@ class GraphBackend:
             outputs = {name: _nothing(loaded.live, name, batch) for name in program.tasks}
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
-        yield from Walk(program, batch, count=self._count, apart=apart).stages()
+        walk = Walk(program, batch, count=self._count, apart=apart, exact=self._deterministic)
+        yield from walk.stages()
 
     def _count(self, layers: int) -> None:
         with self._counting:
