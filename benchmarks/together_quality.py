@@ -22,6 +22,8 @@ from polyhead.papers.together.mixes import (
     NESTED_MIXES,
     ROWS,
     SMALL_MIXES,
+    SMALL_ROWS,
+    SMALL_SETS,
     WHOLE_MIX,
     Mix,
 )
@@ -35,6 +37,17 @@ SCALE = f"24 sets of at most {LEARN_ROWS:,} rows, held-out tasks of at most {ROW
 COMMAND = (
     "python benchmarks/together_quality.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
     "--rows FILE FILE"
+)
+COMPARED = (
+    ("heterogeneous-batch", "heterogeneous updates minus batch-homogeneous ones", "heterogeneous", "batch"),
+    (
+        "heterogeneous-sequential",
+        "heterogeneous updates minus one set after the other",
+        "heterogeneous",
+        "dataset",
+    ),
+    ("scaling", "losses divided by ln n minus losses as they are", "heterogeneous", "unscaled"),
+    ("annealed", "annealed sampling minus proportional", "annealed", "proportional"),
 )
 JOBS = ("main", "whole", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
@@ -98,7 +111,7 @@ def report(raw: list[dict[str, object]]) -> None:
     rows, trunks = study.rows_of(raw), study.trunks_of(raw)
     for what in study.missing(rows):
         print(f"lacking: {what}")
-    found = results(NAME, command=COMMAND, rows=raw, claims=claims(rows))
+    found = results(NAME, command=COMMAND, rows=raw, claims=[*claims(rows), *comparisons(rows)])
     write_results(RESULTS, found)
     draw(rows)
     for trunk in trunks:
@@ -164,6 +177,29 @@ def claims(rows: Sequence[study.Row]) -> list[Claim]:
             note=share,
         ),
     ]
+
+
+def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
+    """Of two ways of making a trunk, whatever the outcome: of each pair that has all its seeds."""
+    found = []
+    for id, what, one, other in COMPARED:
+        ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (one, other))
+        spread = study.over_seeds({seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
+        if spread is None or spread.seeds < len(SEEDS):
+            continue
+        said = f"mean of {spread.seeds} seeds, deviation {spread.deviation or 0.0:.2f}"
+        found.append(
+            Claim(
+                id=f"together.{id}",
+                text=f"frozen heads over the 8 held-out tasks, trunks that learned from {SMALL_SETS} sets: {what}",
+                target=0.0,
+                value=round(spread.mean, 2),
+                unit="points",
+                holds=spread.mean > 0,
+                note=f"{said}; at most {SMALL_ROWS} rows a set",
+            )
+        )
+    return found
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from papers.rows import study as made_up_study
 from papers.sets import SETS, learning, texts_of_splits, write_sets
 from polyhead.bundle.read import Bundle
 from polyhead.papers.data import prepared_of
@@ -110,6 +111,15 @@ def test_the_study_has_a_job_for_it(monkeypatch):
     for job in together_quality.jobs_of("full-mixed", runs, [1, 2]):
         job()
     assert asked == [(1, "sets-24"), (2, "sets-24")]
+
+
+def test_ways_are_compared_when_all_their_seeds_are_there(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import together_quality
+
+    (found,) = together_quality.comparisons(rows_of(made_up_study()))
+    assert (found.id, found.value, found.holds) == ("together.heterogeneous-batch", 1.0, True)
+    assert not together_quality.comparisons(rows_of(made_up_study(seeds=(1, 2))))
 
 
 def test_full_fine_tuning_without_a_search_has_the_numbers_of_its_task(data):
