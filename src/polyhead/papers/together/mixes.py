@@ -19,7 +19,7 @@ ROWS, VALIDATION = (
     300,
 )  # of a held-out task: training rows, and rows of train set aside for every choice
 LEARN_ROWS = 3000  # of a set that a trunk learns from: training rows at most
-SMALL_SETS, SMALL_ROWS = 12, 750  # of the comparisons of schemes, losses and samplers
+SMALL_SETS, SMALL_ROWS = 12, 500  # of the comparisons of schemes, losses and samplers
 
 WHOLE = Pooled(
     layers="last", positions="mean", codec="float32"
