@@ -24,7 +24,7 @@ import one_pass_claims
 import one_pass_tasks
 from one_pass_tasks import FOLDER, PAIRED, SIZES, TASKS
 from peers.rivals import RIVALS, Rival, Worker, python_of
-from settings import RESULTS, ROOT, report, say
+from settings import RESULTS, ROOT, command, report, say
 
 from polyhead.bundle.read import Bundle
 from polyhead.cli.output import table
@@ -32,7 +32,6 @@ from polyhead.nn.load import find_encoder
 from polyhead.tasks.kinds import kind_of
 
 NAME = "one_pass"
-COMMAND = f"python benchmarks/{NAME}.py"
 VARIANTS = ("openvino:bfloat16", "openvino:int8")
 BATCH, RIVAL_SIZES, LOADS = 32, (1, 5, 21), 3
 Row = dict[str, object]
@@ -53,7 +52,7 @@ def main() -> None:
     show(rows)
     one_pass_claims.plot(rows, RESULTS)
     claims, lacking = one_pass_claims.claims(rows)
-    report(NAME, command=COMMAND, rows=rows, claims=claims, lacking=lacking)
+    report(NAME, command=command(), rows=rows, claims=claims, lacking=lacking)
 
 
 def arguments() -> argparse.Namespace:

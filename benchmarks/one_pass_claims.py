@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from settings import within
 
 from polyhead.config import Value
 from polyhead.report.results import Claim
@@ -181,18 +182,11 @@ def memory(rows: Sequence[Row]) -> Claim | None:
 
 def loading(rows: Sequence[Row]) -> Claim | None:
     """Of a new process, from the first import of Polyhead to the first answer that could be given."""
-    seconds = [float(str(row["load_seconds"])) for row in chosen(rows, what="load", who=BF16, tasks=50)]
-    if not seconds:
-        return None
-    value = statistics.median(seconds)
-    return Claim(
-        id="engine.load",
-        text="opening a bundle of 50 tasks in a new process, imports included",
+    return within(
+        "engine.load",
+        "opening a bundle of 50 tasks in a new process, imports included",
+        [float(str(row["load_seconds"])) for row in chosen(rows, what="load", who=BF16, tasks=50)],
         target=3.0,
-        value=round(value, 2),
-        unit="seconds",
-        holds=value < 3.0,
-        note=f"median of {len(seconds)}",
     )
 
 

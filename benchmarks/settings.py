@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +54,27 @@ def say(line: str) -> None:
 def rows_of(files: Iterable[Path]) -> list[dict]:
     """The rows of all files of a study."""
     return [row for file in files for row in Study(file).rows]
+
+
+def command() -> str:
+    """This run's command line, as it is typed."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
+def within(id: str, text: str, seconds: Sequence[float], *, target: float) -> Claim | None:
+    """The claim that the median of some times stays below a target; None without times."""
+    if not seconds:
+        return None
+    value = statistics.median(seconds)
+    return Claim(
+        id=id,
+        text=text,
+        target=target,
+        value=round(value, 3),
+        unit="seconds",
+        holds=value < target,
+        note=f"median of {len(seconds)}, {min(seconds):.2f} to {max(seconds):.2f}",
+    )
 
 
 def report(

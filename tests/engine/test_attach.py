@@ -232,3 +232,15 @@ def test_summaries_and_records_are_those_of_the_moment(root):
     session.attach(*drawn("topics", 7))
     assert "topics" not in tasks and np.all([name in session.records for name in ("topics", "mood")])
     assert session.asked(None) == ("mood", "names", "alike", "topics")
+
+
+def test_arrays_that_a_caller_changed_stay_as_they_are(root, backend):
+    """A copy on write of the bundle's file: memory that the session gives back is of its own arrays alone."""
+    session, bundle, inputs = opened(root, backend), Bundle.open(root), [(text,) for text in TEXTS]
+    before, arrays = np.stack(session.outputs("mood", inputs)), bundle.part("mood")
+    arrays["head.output.bias"] += 1
+    changed = arrays["head.output.bias"].copy()
+    session.attach(bundle.tasks["mood"], arrays)
+    for _ in range(2):
+        np.testing.assert_allclose(np.stack(session.outputs("mood", inputs)), before + 1, atol=1e-5)
+    np.testing.assert_array_equal(arrays["head.output.bias"], changed)

@@ -20,10 +20,10 @@ TRUNK = tiny_trunk(max_tokens=24)
 BATCH = tiny_batch(TRUNK, (7, 3, 5))
 
 
-def pooled(name, *, stop=2, positions="attention", labels=3):
+def pooled(name, *, stop=2, positions="attention", labels=3, hidden=8, separate=False):
     part = f"task:{name}"
     own = {"heads": 2, "part": part} if positions == "attention" else {}
-    head = Head(kind="single_label", width=labels, part=part, hidden=8)
+    head = Head(kind="single_label", width=labels, part=part, hidden=hidden, separate=separate)
     layers = Layers(start=0, stop=stop)
     return Path(nodes=(Embed(trunk=TRUNK.digest), layers, Pool(positions=positions, **own), head))
 
@@ -128,6 +128,28 @@ def test_who_leaves_a_group_compiles_nothing_and_who_follows_takes_the_seat():
     tasks = loaded({**rest, "new": pooled("new")})
     backend.attach("new", tasks["new"])
     assert len(runtime.compiled) == 1 and "t4, new, t6" in runtime.compiled[0]
+    assert_right(backend, tasks)
+
+
+MIXED = {
+    "few": pooled("few", hidden=16),
+    "many": pooled("many", hidden=16, labels=40),
+    "other": pooled("other", hidden=16, labels=5),
+    "similar": pooled("similar", hidden=16, separate=True),
+}
+
+
+@pytest.mark.parametrize("gone", MIXED)
+def test_heads_of_several_widths_and_of_pairs_share_a_graph_until_one_leaves(gone):
+    backend, runtime = running(MIXED)
+    assert_right(backend, loaded(MIXED))
+    backend.detach(gone)
+    rest = {name: path for name, path in MIXED.items() if name != gone}
+    assert_right(backend, loaded(rest))
+    assert not runtime.compiled, "the graph knows the one that left, and where the others' outputs stand"
+    assert sum("poolers" in call.graph.recipe.label for call in backend._full(backend._loaded)) == 1
+    tasks = loaded({**rest, "new": pooled("new", hidden=16, labels=70)})
+    backend.attach("new", tasks["new"])
     assert_right(backend, tasks)
 
 

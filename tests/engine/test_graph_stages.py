@@ -101,7 +101,7 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     wanted = ReferenceBackend(TRUNK, tiny_owned(tasks, TRUNK.architecture)).run(merged, batch)
     sizes = []
     inner = kept.Graph.__call__
-    monkeypatch.setattr(walk, "AT_ONCE", 10)
+    monkeypatch.setattr(walk, "TEXTS", (4, 8))
     monkeypatch.setattr(
         kept.Graph,
         "__call__",
@@ -109,7 +109,8 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     )
     backend, _ = backend_of(tasks)
     found = backend.run(merged, batch)
-    assert [size for size in sizes if len(size) == 2] == [(10, 12), (10, 12)]  # ten texts and nine
+    # Of 19 texts three are left, for which four are computed.
+    assert [size for size in sizes if len(size) == 2] == [(8, 12), (8, 12), (4, 12)]
     there, wanted_shape = batch.words >= 0, found["words"].shape[1:]
     assert not found["words"][~there].any()
     wanted["words"], found["words"] = wanted["words"][there], found["words"][there]

@@ -31,7 +31,8 @@ def loaded(bundle: Bundle, name: str) -> Loaded:
     """A task of a bundle with its arrays."""
     record, arrays = bundle.tasks[name], bundle.part(name)
     release(arrays.values())  # all were read to be hashed
-    return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=bundle.others(name)))
+    others = bundle.others(name)
+    return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=others, is_mapped=True))
 
 
 def checked(

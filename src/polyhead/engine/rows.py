@@ -20,7 +20,8 @@ from polyhead.text.tokenise import Input, Tokeniser, windows_of
 from polyhead.text.words import Reads, read_words, words_in_each
 from polyhead.trunk_data import TextSettings
 
-TOKEN_BUDGET = 4096  # tokens in one batch, with their padding where the backend reads it
+# Tokens in one batch, with their padding where the backend reads it; what more of them need leaves a processor's cache.
+TOKEN_BUDGET = 2048
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
 
 

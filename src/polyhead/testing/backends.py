@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -67,7 +68,7 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         ("refuses to average more layers than were run", _assert_refuses_depth),
         ("states name, precision and tolerance", _assert_stated),
     ):
-        yield Check(subject=subject, name=name, run=lambda run=run: run(make, trunk, tasks))  # type: ignore[misc]
+        yield Check(subject=subject, name=name, run=partial(run, make, trunk, tasks))
     yield from _conditioned_checks(subject, make)
 
 
@@ -106,7 +107,7 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         yield Check(
             subject=subject,
             name=f"{name}, prompts and adapters",
-            run=lambda run=run, some=some: run(some, trunk, tasks),  # type: ignore[misc]
+            run=partial(run, some, trunk, tasks),
         )
 
 

@@ -150,9 +150,9 @@ class GraphBackend:
 
 
 def _nothing(live: Live, name: str, batch: TokenBatch) -> np.ndarray:
-    path, form = live.tasks[name].path, live.group_of[name].form.form
+    path, width = live.tasks[name].path, live.group_of[name].form.form.width
     words = (batch.words.shape[1],) if path.pool.positions == "tokens" else ()
-    return np.zeros((0, *words, form.labels if path.head.separate else path.head.width), np.float32)
+    return np.zeros((0, *words, width if path.head.separate else path.head.width), np.float32)
 
 
 __all__ = ["GraphBackend"]

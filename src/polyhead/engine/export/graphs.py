@@ -90,11 +90,10 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> Built:
         ops.bound[f"state.{number}"] = states[depth]
     plan = merge({task.name: path})
     form = form_of(plan, _read(plan), path, shape, mixed=False)
-    form = msgspec.structs.replace(form, labels=form.width if path.head.separate else path.head.width)
     ops.read(form.pool.positions, _own_rows(path))
     pooler = {} if path.pool.part is None else _owned(path.pool.part, trunk, loaded)
     slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
-    out = answers(ops, form, [slot])
+    out = answers(ops, form, [slot], ["out"])["out"]
     if path.head.separate:
         features = ops.reshape(out, (-1, form.width))
         return _built(ops, {"features": features}, {"features": ("rows", form.width)}, task.name)

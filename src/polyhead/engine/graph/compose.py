@@ -9,7 +9,7 @@ import numpy as np
 from polyhead.bundle.tensors import release
 from polyhead.engine.graph.encoder import Arrays
 from polyhead.engine.graph.fold import folded
-from polyhead.engine.graph.heads import answers, padded
+from polyhead.engine.graph.heads import answers, output_of, padded
 from polyhead.engine.graph.kept import Graphs, Recipe
 from polyhead.engine.graph.layout import Shape
 from polyhead.engine.graph.live import HeadForm, Live, is_plain
@@ -264,30 +264,37 @@ class _Composer:
     def _group_call(
         self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> Call:
-        live, form = self._live, group.form.form
-        found = []
-        for slot, seat in enumerate(group.seats):
-            if seat.member is not None and seat.member in names:
-                head = live.tasks[seat.member].path.head
-                found.append(Answer(seat.member, slot, None if head.separate else head.width))
+        live, outputs = self._live, _outputs_of(self._live, group)
+        graph = self._graphs.graph(
+            Recipe(
+                key=("heads", group.form.form, tuple(seat.tokens for seat in group.seats)),
+                build=_slots_graph(live, group, outputs),
+                label=f"poolers and heads of {', '.join(group.members)}",
+                layers=False,
+                outputs=outputs,
+            )
+        )
         return Call(
-            graph=self._graphs.graph(
-                Recipe(
-                    key=("heads", form, tuple(seat.tokens for seat in group.seats)),
-                    build=_slots_graph(live, group),
-                    label=f"poolers and heads of {', '.join(group.members)}",
-                    layers=False,
-                )
-            ),
+            graph=graph,
             tasks=tuple(names),
             inputs=inputs,
-            answers=tuple(found),
+            answers=tuple(self._answers(group, names, graph.recipe.outputs)),
             alone=lambda: (
                 [self._group_call(self._only(group, name), [name], inputs) for name in names]
                 if len(group.members) > 1
                 else []
             ),
         )
+
+    def _answers(
+        self, group: Group[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
+    ) -> Iterator[Answer]:
+        """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
+        for number, seat in enumerate(group.seats):
+            if seat.member is not None and seat.member in names:
+                head, output = self._live.tasks[seat.member].path.head, outputs[number]
+                slot = outputs[:number].count(output)
+                yield Answer(seat.member, output, slot, None if head.separate else head.width)
 
     def _only(self, group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
         """The group with one member: in its seat, where its place among the others matters."""
@@ -297,9 +304,18 @@ class _Composer:
         return Group(group.form, tuple(seats))
 
 
-def _slots_graph(live: Live, group: Group[HeadForm, str]) -> Build:
-    """Output `out`: all slots' answers."""
-    form = group.form.form
+def _outputs_of(live: Live, group: Group[HeadForm, str]) -> tuple[str, ...]:
+    """The name of each slot's output; a spare slot is as wide as the first that is none."""
+    names = [
+        None if seat.member is None else output_of(live.tasks[seat.member].path.head) for seat in group.seats
+    ]
+    first = next(name for name in names if name is not None)
+    return tuple(name or first for name in names)
+
+
+def _slots_graph(live: Live, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
+    """All slots' answers, under the names of their outputs."""
+    form, tasks = group.form.form, [live.tasks[name] for name in group.members]
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
     for seat in group.seats:
         if seat.member is None:
@@ -311,8 +327,8 @@ def _slots_graph(live: Live, group: Group[HeadForm, str]) -> Build:
 
     def build(ops: Ops) -> dict[str, Tensor]:
         slots = [None if one is None else padded(folded(*one, width=form.width), form) for one in filled]
-        release(array for one in filled if one for arrays in one[1:] for array in arrays.values())
-        return {"out": answers(ops, form, slots)}
+        release(array for task in tasks if task.is_mapped for array in task.arrays.values())
+        return answers(ops, form, slots, outputs)
 
     return build
 

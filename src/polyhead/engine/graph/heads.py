@@ -13,8 +13,10 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.graph.fold import Slot
 from polyhead.engine.graph.ops import Ops, Tensor
-from polyhead.plan import Activation, Codec, Pool
+from polyhead.plan import Activation, Codec, Head, Pool
 from polyhead.store.codec import LARGEST_HALF
+
+FEATURES = "features"  # the output of slots whose heads compare two texts
 
 
 class Form(Value):
@@ -24,19 +26,25 @@ class Form(Value):
     width: int  # of the states
     layers: int  # how many states are read side by side: 1, or all that a learned mix reads
     mixed: bool  # the states come averaged already
-    hidden: int
+    hidden: int  # outputs of the first map; 0: it is the whole head
     activation: Activation
-    separate: bool  # the slots give features
-    labels: int  # room for outputs
+    output: str | None  # the name of all slots' outputs; None: each has its own
 
 
 def room_for(labels: int) -> int:
-    """Outputs of a slot: 32, 64, 128, ...; heads of like width share a graph."""
+    """Outputs of a slot: 32, 64, 128, ...; heads of like width share a product."""
     return max(32, 1 << (labels - 1).bit_length())
 
 
-def answers(ops: Ops, form: Form, slots: Sequence[Slot | None]) -> Tensor:
-    """Outputs (slots, texts, labels), or (slots, texts, words, labels); None is a spare slot.
+def output_of(head: Head) -> str:
+    """The name under which a head's outputs stand beside those of like width."""
+    return FEATURES if head.separate else str(room_for(head.width))
+
+
+def answers(ops: Ops, form: Form, slots: Sequence[Slot | None], outputs: Sequence[str]) -> dict[str, Tensor]:
+    """Under each slot's name the outputs (slots of it, texts, labels), or (..., texts, words, labels).
+
+    None is a spare slot, as wide as the first that is none. `outputs` names each slot's.
 
     Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
     end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions).
@@ -59,10 +67,16 @@ def answers(ops: Ops, form: Form, slots: Sequence[Slot | None]) -> Tensor:
         both = ops.reshape(both, (-1, len(slots), filled[0].first.shape[1]))
         first = ops.transpose(both, (1, 0, 2))
     first = ops.add(first, ops.constant(np.stack(_each(filled, "first_bias"))[:, None]))
-    out = _outputs(ops, first, filled, form)
-    if form.pool.positions != "tokens":
-        return out
-    return ops.reshape(out, (len(slots), -1, ops.size(x, 1), form.labels))
+    found = {}
+    for name in dict.fromkeys(outputs):
+        mine = [slot for slot, one in enumerate(outputs) if one == name]
+        all_alike = len(mine) == len(slots)
+        some = first if all_alike else ops.gather(first, ops.constant(np.array(mine, np.int64)))
+        out = _outputs(ops, some, [filled[slot] for slot in mine], form)
+        if form.pool.positions == "tokens":
+            out = ops.reshape(out, (len(mine), -1, ops.size(x, 1), filled[mine[0]].width))
+        found[name] = out
+    return found
 
 
 def _own_products(ops: Ops, x: Tensor, slots: Sequence[Slot]) -> Tensor:
@@ -71,7 +85,7 @@ def _own_products(ops: Ops, x: Tensor, slots: Sequence[Slot]) -> Tensor:
 
 
 def _outputs(ops: Ops, first: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
-    if form.separate or not form.hidden:
+    if slots[0].second is None:  # features, or heads of one map
         return first
     hidden = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](first)
     out = ops.matmul(hidden, ops.constant(np.stack(_each(slots, "second"))))
@@ -84,11 +98,11 @@ def _each(slots: Sequence[Slot], name: str) -> list[np.ndarray]:
 
 
 def padded(slot: Slot, form: Form) -> Slot:
-    """The slot with room for `labels` outputs."""
-    if form.separate:
+    """The slot with room for more outputs; features stay as they are."""
+    if form.hidden and slot.second is None:
         return slot
     last = ("first", "first_bias") if slot.second is None else ("second", "second_bias")
-    more = [(0, 0), (0, form.labels - slot.width)]
+    more = [(0, 0), (0, room_for(slot.width) - slot.width)]
     return msgspec.structs.replace(
         slot, **{name: np.pad(getattr(slot, name), more[-getattr(slot, name).ndim :]) for name in last}
     )

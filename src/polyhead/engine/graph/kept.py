@@ -23,9 +23,9 @@ class Recipe(Value, eq=False):
     build: Build
     label: str  # for errors
     layers: bool  # as in `Runtime.compile`
-    alone: tuple[
-        Token, ...
-    ] = ()  # of what may be asked without its siblings: kept for as long as these are loaded
+    # Of what may be asked without its siblings: kept for as long as these are loaded.
+    alone: tuple[Token, ...] = ()
+    outputs: tuple[str, ...] = ()  # of poolers and heads: the name of each slot's output
 
 
 class Graph:

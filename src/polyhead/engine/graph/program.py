@@ -24,7 +24,8 @@ class Answer(msgspec.Struct, frozen=True):
     """Where a task's outputs stand among those of its group."""
 
     task: str
-    slot: int
+    output: str  # of the graph
+    slot: int  # of this output
     width: int | None  # None: all
 
 

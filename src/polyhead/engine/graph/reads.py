@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from polyhead.architecture import Architecture
-from polyhead.engine.graph.heads import Form, room_for
+from polyhead.engine.graph.heads import Form, output_of
 from polyhead.errors import PlanError
 from polyhead.plan import Embed, Layers, Node, Path, Plan, Pool
 from polyhead.plan.passes import Passes
@@ -101,10 +101,10 @@ def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, mixed: b
         width=width,
         layers=len(states) if pool.layers == "learned" else 1,
         mixed=states[0][1] < 0,
-        hidden=0 if head.separate else head.hidden,
+        hidden=width if head.separate else head.hidden,
         activation=head.activation,
-        separate=head.separate,
-        labels=width if head.separate else room_for(head.width),
+        # Where bits must not depend on who else is there, nor where the first map is the whole head, no widths mix.
+        output=None if mixed and (head.separate or head.hidden) else output_of(head),
     )
 
 

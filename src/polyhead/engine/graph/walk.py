@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,9 +11,14 @@ from polyhead.engine.graph.encoder import HIDDEN
 from polyhead.engine.graph.kept import Graph
 from polyhead.engine.graph.program import Call, Program, Values
 
-AT_ONCE, WORDS_AT_ONCE = 64, 1024  # texts, or words, that poolers and heads take in one call of their graph
+# Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
+# number, weights too, so there are few.
+TEXTS = (4, 16, 32, 64)
+WORDS = (16, 64, 128, 256, 512, 1024)
+FULL = 0.75  # of such a number, at least; fewer are taken in several calls
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
+Outputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
 
 class Walk:
@@ -72,11 +77,11 @@ class Walk:
 
     def _called(self, call: Call) -> dict[str, np.ndarray]:
         inputs = {name: self._values[key] for name, key in call.inputs}
-        self._count(call.layers)
         if call.answers:
             out = self._pooled(call, inputs)
-            return {one.task: out[one.slot][..., : one.width] for one in call.answers}
+            return {one.task: out[one.output][one.slot][..., : one.width] for one in call.answers}
         outputs = call.graph(inputs)
+        self._count(call.layers)
         copied = self._apart or call.graph in self._program.repeated
         for name, keys in call.states:
             state = np.array(outputs[name]) if copied else outputs[name]
@@ -84,20 +89,21 @@ class Walk:
             self._values.update(zip(keys, lanes, strict=True))
         return {}
 
-    def _pooled(self, call: Call, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _pooled(self, call: Call, inputs: Mapping[str, np.ndarray]) -> Outputs:
         """What a group of poolers and heads gives; where bits matter, of exactly the shapes of the batch."""
         of, _, whose = dict(call.inputs)["places"]
         if self._exact or whose:  # of prompt rows each slot reads its own
-            return np.array(call.graph(inputs)["out"])
+            return {name: np.array(out) for name, out in call.graph(inputs).items()}
         if of != "words":
-            return _answered(call.graph, inputs, AT_ONCE)
+            return _answered(call.graph, inputs, TEXTS)
         there = self._batch.words >= 0
         if not there.any():
-            slots, labels = (
-                (1 + max(one.slot for one in call.answers)),
+            shape = (
+                len(call.graph.recipe.outputs),
+                *there.shape,
                 max(one.width or 0 for one in call.answers),
             )
-            return np.zeros((slots, *there.shape, labels), np.float32)
+            return {one.output: np.zeros(shape, np.float32) for one in call.answers}
         return _of_words(call.graph, inputs, there)
 
     def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:
@@ -105,33 +111,47 @@ class Walk:
             self._failed.setdefault(name, error)
 
 
-def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], most: int) -> np.ndarray:
+def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[int]) -> Outputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
 
-    A runtime keeps what it prepared for each shape, so there are few: texts and positions are filled up.
+    Texts are filled up to one of the `sizes`, positions to few numbers.
     """
     texts, positions = inputs["places"].shape
-    each = -(-texts // -(-texts // most))  # pieces of one size
-    found: list[np.ndarray] = []
-    for start in range(0, texts, each):
-        count = min(texts - start, each)
-        size = (_room(count), _room(positions))
+    found: dict[str, list[np.ndarray]] = {}
+    for start, stop, room in _pieces(texts, sizes):
+        size = (room, _room(positions))
         some = {
-            name: _filled(inputs[name][start : start + count], size, value)
+            name: _filled(inputs[name][start:stop], size, value)
             for name, value in BY_TEXT.items()
             if name in inputs
         }
-        out = graph({**inputs, **some})["out"][:, :count]
-        found.append(np.array(out[:, :, :positions] if out.ndim == 4 else out))
-    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+        for name, out in graph({**inputs, **some}).items():
+            out = out[:, : stop - start]
+            found.setdefault(name, []).append(np.array(out[:, :, :positions] if out.ndim == 4 else out))
+    return {name: some[0] if len(some) == 1 else np.concatenate(some, axis=1) for name, some in found.items()}
 
 
-def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> np.ndarray:
+def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> Outputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 for those not `there`."""
-    out = _answered(graph, {**inputs, "places": inputs["places"][there][:, None]}, WORDS_AT_ONCE)
-    found = np.zeros((len(out), *there.shape, out.shape[-1]), out.dtype)
-    found[:, there] = out[:, :, 0]
+    found = {}
+    flat = _answered(graph, {**inputs, "places": inputs["places"][there][:, None]}, WORDS)
+    for name, out in flat.items():
+        found[name] = np.zeros((len(out), *there.shape, out.shape[-1]), out.dtype)
+        found[name][:, there] = out[:, :, 0]
     return found
+
+
+def _pieces(texts: int, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Ranges of texts, and with how many each is computed: the largest first, the last one filled up."""
+    start = 0
+    while start < texts:
+        left = texts - start
+        room = next((size for size in sizes if left <= size), sizes[-1])
+        smaller = max((size for size in sizes if size < room), default=0)
+        if smaller and left < FULL * room and left > smaller:
+            room = smaller
+        yield start, min(start + room, texts), room
+        start += room
 
 
 def _room(size: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -68,6 +70,7 @@ class OpenVINORuntime:
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
         compiled = self._core.compile_model(model, "CPU", self._settings)
+        _trim()
         return _Compiled(compiled, list(ops.inputs), list(outputs))
 
     def _check(self, scales: Scales | None) -> None:
@@ -91,6 +94,13 @@ class OpenVINORuntime:
                 allowed="both int8 and scales, or neither",
                 do="find them with `polyhead quantize`",
             )
+
+
+def _trim() -> None:
+    """Gives back what compiling needed for a moment: glibc would keep it for this process."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 class _Compiled:
