@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import one_pass_tasks
 from engine_plans_claims import LAYERED, STACKED, Row, claims, lines
 from engine_plans_made import Machine, Run, drawn_trunk, over, runtime_of
-from settings import RESULTS, report, say
+from settings import RESULTS, command, report, say
 
 from polyhead import cost
 from polyhead.allocate import best_under, price_of
@@ -33,7 +33,6 @@ from polyhead.report.results import read_results
 from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 
 NAME = "engine_plans"
-COMMAND = f"python benchmarks/{NAME}.py"
 LEAST = 0.1  # seconds of a timing: shorter runs are repeated within it
 BUDGET = 24  # layer evaluations of the mixed model, half of eight full encoders of six layers
 SHARED, PRIVATE, PRODUCTION = 8, 32, 21  # layers and tasks of Wei et al. 2021, appendix E
@@ -67,7 +66,7 @@ def main() -> None:
         for claim in found:
             say(f"{claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.note}")
         return
-    report(NAME, command=COMMAND, rows=rows, claims=found, lacking=lacking)
+    report(NAME, command=command(), rows=rows, claims=found, lacking=lacking)
 
 
 def arguments() -> argparse.Namespace:

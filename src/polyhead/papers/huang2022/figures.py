@@ -33,7 +33,7 @@ def plot_methods(
     figure, axes = sheet(7.5, 1.2 + 0.4 * len(there))
     for place, (method, points) in enumerate(there.items()):
         values = list(points.values())
-        deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+        deviation = statistics.stdev(values) if len(values) > 1 else None  # no bar for one seed
         colour = _ONE_PASS if passes[method.name] == 1 else _MORE
         axes.errorbar(statistics.mean(values), place, xerr=deviation, fmt="D", color=colour, capsize=4)
         axes.plot(values, [place] * len(values), "o", color="black", markersize=2.5, zorder=3)
