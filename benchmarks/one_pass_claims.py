@@ -15,12 +15,12 @@ from polyhead.report.results import Claim
 Row = dict[str, object]
 # Why a target is missed, from trials that docs/log.md tells of, and what would close it.
 HEADS = (
-    "missed: what poolers and heads take beside the trunk; in trials in bfloat16 0.35 s of 4.5 with 21 tasks, 1.4 s of 5.9 "
-    "with 100 (docs/log.md). Their products in 8 bits would save some of it"
+    "missed: what poolers and heads take beside the trunk; in trials in bfloat16 0.35 s of 4.5 with 21 tasks, 1.4 s of "
+    "5.9 with 100 (docs/log.md). Their products in 8 bits would save some of it"
 )
 ONE_TEXT = (
-    "missed: in a trial Python took 2 of 7.1 ms, poolers and heads in two calls 1.3 (docs/log.md); answers of all tasks made "
-    "at once would close most of it"
+    "missed: in a trial Python took 2 of 7.1 ms, poolers and heads in two calls 1.3 (docs/log.md); answers of all tasks "
+    "made at once would close most of it"
 )
 SHAPES = "missed: OpenVINO keeps what it prepared for each shape of a graph, weights too"
 BF16, INT8 = "openvino:bfloat16", "openvino:int8"

@@ -76,9 +76,9 @@ def opened(root: Path, precision: str, texts: int) -> Session:
 
 
 def bundle_of(seed: int) -> Path:
-    """The bundle of the example at this seed, trained now if it is not there."""
-    bundle = RUNS / f"tweets-{seed}"
-    if not (bundle / "bundle.json").exists():
+    """The bundle of the example at this seed, trained now if it is not there, or not whole."""
+    bundle, wanted = RUNS / f"tweets-{seed}", [entry.name for entry in read_project(ROOT / PROJECT).tasks]
+    if not (bundle / "bundle.json").exists() or not {*wanted} <= Bundle.open(bundle).tasks.keys():
         kept = str(RUNS / "tweets-cache")
         polyhead("train", PROJECT, "--bundle", str(bundle), "--cache", kept, "--seed", str(seed))
     return bundle
