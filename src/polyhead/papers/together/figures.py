@@ -116,9 +116,17 @@ def plot_mixes(rows: Sequence[Row], names: Sequence[str], path: Path | str, *, s
     there = {name: points for name, points in found.items() if points}
     _check(there, f"gains of {', '.join(names)}")
     figure, axes = sheet(1.6 + 1.2 * len(there), 3.8)
-    _bars(axes, there)
+    _bars(axes, {_MIXES.get(name, name): points for name, points in there.items()})
     axes.set(ylabel=f"mean {_above(split)}", title=_seeds(there.values()))
     figure.savefig(path, dpi=150)
+
+
+# What names of mixes alone do not say.
+_MIXES = {
+    "batch": "batch-homogeneous",
+    "dataset": "one set after another",
+    "unscaled": "heterogeneous,\nlosses as they are",
+}
 
 
 def _bars(axes: Any, bars: Mapping[str, BySeed]) -> None:
