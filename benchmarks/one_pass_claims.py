@@ -19,8 +19,8 @@ HEADS = (
     "5.9 with 100 (docs/log.md). Their products in 8 bits would save some of it"
 )
 ONE_TEXT = (
-    "missed: in a trial Python took 2 of 7.1 ms, poolers and heads in two calls 1.3 (docs/log.md); answers of all "
-    "tasks made at once would close most of it"
+    "missed: in a trial Python took 2 of 7.1 ms, poolers and heads 1.5 (docs/log.md); answers of all "
+    "tasks made at once could close most of it"
 )
 SHAPES = "missed: OpenVINO keeps what it prepared for each shape of a graph, weights too"
 BF16, INT8 = "openvino:bfloat16", "openvino:int8"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
@@ -58,7 +59,7 @@ def rows_of(files: Iterable[Path]) -> list[dict]:
 
 def command() -> str:
     """This run's command line, as it is typed."""
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    return shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
 
 
 def within(id: str, text: str, seconds: Sequence[float], *, target: float) -> Claim | None:

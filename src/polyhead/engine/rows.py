@@ -20,7 +20,7 @@ from polyhead.text.tokenise import Input, Tokeniser, windows_of
 from polyhead.text.words import Reads, read_words, words_in_each
 from polyhead.trunk_data import TextSettings
 
-# Tokens in one batch, with their padding where the backend reads it; what more of them need leaves a processor's cache.
+# Tokens in one batch, with their padding where the backend reads it: more were no faster and took more memory.
 TOKEN_BUDGET = 2048
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
 

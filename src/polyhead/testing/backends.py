@@ -23,6 +23,7 @@ from polyhead.testing.tiny import (
     tiny_path,
     tiny_tasks,
     tiny_trunk,
+    tiny_widths,
 )
 from polyhead.trunk_data import TrunkData
 
@@ -86,18 +87,18 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
             _assert_agree(ours, ReferenceBackend(trunk, tasks), trunk, batch, tasks)
 
         yield Check(subject=subject, name=f"equals the reference, prompts and adapters, {name}", run=agrees)
-    alike = tiny_siblings(trunk)
+    for which, several in (
+        ("tasks alike but for their arrays", tiny_siblings(trunk)),
+        ("tasks of few and many labels", tiny_widths(trunk)),
+    ):
 
-    def siblings_agree() -> None:
-        backend = make(trunk, alike)
-        _assert_agree(
-            backend, ReferenceBackend(trunk, alike), trunk, tiny_batch(trunk, BATCHES["ragged"]), alike
-        )
-        assert backend.layers_run == cost.layer_evaluations(plan.merge({n: t.path for n, t in alike.items()}))
+        def agree(loaded: dict[str, LoadedTask] = several) -> None:
+            backend, batch = make(trunk, loaded), tiny_batch(trunk, BATCHES["ragged"])
+            _assert_agree(backend, ReferenceBackend(trunk, loaded), trunk, batch, loaded)
+            merged = plan.merge({n: task.path for n, task in loaded.items()})
+            assert backend.layers_run == cost.layer_evaluations(merged)
 
-    yield Check(
-        subject=subject, name="equals the reference, tasks alike but for their arrays", run=siblings_agree
-    )
+        yield Check(subject=subject, name=f"equals the reference, {which}", run=agree)
     for name, run, some in (
         ("gives the same bits twice", _assert_same_twice, make),
         ("does not depend on padding or order", _assert_rows_alone, lambda *_: ours),

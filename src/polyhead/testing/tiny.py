@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import string
 import zlib
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,9 @@ import tokenizers
 from polyhead import cost
 from polyhead.architecture import Architecture, Family, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
-from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
+from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, Positions
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import KindName, Task
 from polyhead.trunk_data import TextSettings, TrunkData
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -184,6 +185,22 @@ def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTa
             arrays = tiny_part(path, trunk.architecture, f"task:{name}", seed=len(found))
             found[name] = LoadedTask(path=path, arrays=arrays)
     return found
+
+
+def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
+    """Tasks of two, 40 and 70 labels, of whole texts by every pooler and of words: name -> path and arrays."""
+    paths = {}
+    pools: dict[KindName, tuple[Positions, ...]] = {
+        "single_label": ("first", "mean", "attention"),
+        "tagging": ("first",),
+    }
+    for kind, several in pools.items():
+        for positions, labels in itertools.product(several, (2, 40, 70)):
+            name = f"{kind}-{positions}-{labels}"
+            task = Task(name=name, kind=kind, labels=tuple(f"l{i}" for i in range(labels)))
+            pool = Pool(positions=positions, part="task:x" if positions == "attention" else None)
+            paths[name] = tiny_path(task, trunk, pool=pool)
+    return tiny_owned(paths, trunk.architecture)
 
 
 def _pools(task: Task, codec: Codec) -> Iterator[Pool]:

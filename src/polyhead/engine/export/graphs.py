@@ -89,7 +89,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> Built:
     for number, depth in enumerate(_pooled_depths(path)):
         ops.bound[f"state.{number}"] = states[depth]
     plan = merge({task.name: path})
-    form = form_of(plan, _read(plan), path, shape, mixed=False)
+    form = form_of(plan, _read(plan), path, shape, shared=False)
     ops.read(form.pool.positions, _own_rows(path))
     pooler = {} if path.pool.part is None else _owned(path.pool.part, trunk, loaded)
     slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)

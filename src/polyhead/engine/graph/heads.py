@@ -28,7 +28,7 @@ class Form(Value):
     mixed: bool  # the states come averaged already
     hidden: int  # outputs of the first map; 0: it is the whole head
     activation: Activation
-    output: str | None  # the name of all slots' outputs; None: each has its own
+    output: str | None  # the name of all slots' outputs; None: each its own
 
 
 def room_for(labels: int) -> int:
@@ -99,7 +99,7 @@ def _each(slots: Sequence[Slot], name: str) -> list[np.ndarray]:
 
 def padded(slot: Slot, form: Form) -> Slot:
     """The slot with room for more outputs; features stay as they are."""
-    if form.hidden and slot.second is None:
+    if form.output == FEATURES:
         return slot
     last = ("first", "first_bias") if slot.second is None else ("second", "second_bias")
     more = [(0, 0), (0, room_for(slot.width) - slot.width)]

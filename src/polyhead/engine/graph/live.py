@@ -162,7 +162,7 @@ class Live:
             prompt = str(read.pool.part) if self.deterministic and read.aside else ""
             for name in read.tasks:
                 path = self.tasks[name].path
-                form = form_of(plan, read, path, self.trunk.architecture, mixed=not self.deterministic)
+                form = form_of(plan, read, path, self.trunk.architecture, shared=not self.deterministic)
                 found[name] = HeadForm(chain(plan, read.at), prompt, form), self.tokens(path.pool, path.head)
         return {name: found[name] for name in self.tasks}
 

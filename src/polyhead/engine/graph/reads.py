@@ -81,8 +81,8 @@ def is_mean(pool: Pool) -> bool:
     return pool.layers == "mean" and not pool.codec.before_mean
 
 
-def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, mixed: bool) -> Form:
-    """The form of a task that reads this."""
+def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: bool) -> Form:
+    """The form of a task that reads this; `shared` where its bits may depend on what else is computed with it."""
     pool, head = path.pool, path.head
     owners = [prompt.part for prompt in path.embed.prompts]
     if pool.positions == "prompt" and pool.part not in owners:
@@ -91,7 +91,7 @@ def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, mixed: b
             got=pool.part,
             allowed=owners,
         )
-    states = states_read(plan, read, mixed=mixed)
+    states = states_read(plan, read, mixed=shared)
     widths = {width_after(plan, step, number, shape) for step, number in states}
     if len(widths) > 1:
         raise PlanError("a pool cannot mix layers of several widths", got=sorted(widths))
@@ -101,10 +101,10 @@ def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, mixed: b
         width=width,
         layers=len(states) if pool.layers == "learned" else 1,
         mixed=states[0][1] < 0,
-        hidden=width if head.separate else head.hidden,
+        hidden=0 if head.separate else head.hidden,
         activation=head.activation,
-        # Where bits must not depend on who else is there, nor where the first map is the whole head, no widths mix.
-        output=None if mixed and (head.separate or head.hidden) else output_of(head),
+        # Features stand apart: what is read for pairs alone needs no other heads.
+        output=None if shared and head.hidden and not head.separate else output_of(head),
     )
 
 

@@ -15,7 +15,7 @@ from polyhead.engine.graph.program import Call, Program, Values
 # number, weights too, so there are few.
 TEXTS = (4, 16, 32, 64)
 WORDS = (16, 64, 128, 256, 512, 1024)
-FULL = 0.75  # of such a number, at least; fewer are taken in several calls
+FULL = 0.75  # of a large one of these; fewer are taken in two calls, of the next smaller and of what is left
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
 Outputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
@@ -146,10 +146,9 @@ def _pieces(texts: int, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     start = 0
     while start < texts:
         left = texts - start
-        room = next((size for size in sizes if left <= size), sizes[-1])
-        smaller = max((size for size in sizes if size < room), default=0)
-        if smaller and left < FULL * room and left > smaller:
-            room = smaller
+        place = next((i for i, size in enumerate(sizes) if left <= size), len(sizes) - 1)
+        # Small calls take as long as smaller ones.
+        room = sizes[place - 1] if place > 2 and left < FULL * sizes[place] else sizes[place]
         yield start, min(start + room, texts), room
         start += room
 

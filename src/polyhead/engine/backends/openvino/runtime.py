@@ -97,10 +97,10 @@ class OpenVINORuntime:
 
 
 def _trim() -> None:
-    """Gives back what compiling needed for a moment: glibc would keep it for this process."""
+    """Gives back what compiling needed for a moment: glibc would keep it for this process; others have no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
-        trim(0)
+        trim(ctypes.c_size_t(0))
 
 
 class _Compiled:
