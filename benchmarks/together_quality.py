@@ -195,7 +195,7 @@ def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
                 target=0.0,
                 value=round(spread.mean, 2),
                 unit="points",
-                holds=spread.mean > 0,
+                holds=round(spread.mean, 2) > 0,
                 note=f"{said}; at most {SMALL_ROWS} rows a set",
             )
         )
