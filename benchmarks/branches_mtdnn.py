@@ -16,10 +16,7 @@ from polyhead.report.results import Study
 
 NAME = "branches_mtdnn"
 JOBS = ("together", "left-out")
-COMMAND = (
-    "python benchmarks/branches_mtdnn.py --threads 1 --jobs ... --tasks ... --rows FILE, two processes at once; "
-    "then --report --rows FILE FILE"
-)
+COMMAND = "python benchmarks/branches_mtdnn.py --threads 1 [--jobs together], then --report"
 
 
 def main() -> None:

@@ -120,6 +120,17 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     np.testing.assert_array_equal(wordless, np.zeros((1, *wanted_shape), np.float32))
 
 
+@pytest.mark.parametrize("sizes", [walk.TEXTS, walk.WORDS], ids=["texts", "words"])
+def test_pieces_take_each_once_in_few_calls_of_known_sizes(sizes):
+    for count in range(1, 3 * sizes[-1]):
+        pieces = list(walk._pieces(count, sizes))
+        assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(count))
+        assert all(stop - start <= room and room in sizes for start, stop, room in pieces)
+        assert len(pieces) <= count // sizes[-1] + 4
+        spare = sum(room for _, _, room in pieces) - count
+        assert spare <= max(sizes[2], count // 3), "little is computed in vain"
+
+
 def test_others_may_run_between_two_stages():
     backend, _ = backend_of()
     other, found = tiny_batch(TRUNK, (9, 9, 2, 1), seed=3), {}

@@ -18,9 +18,8 @@ class LoadedTask(msgspec.Struct, frozen=True, kw_only=True):
     arrays: Mapping[str, np.ndarray]  # those of its own part
     # Those of every other owner on the path but the trunk: families, and tasks of the same prompt group.
     others: Mapping[str, Mapping[str, np.ndarray]] = msgspec.field(default_factory=dict)
-    is_mapped: bool = (
-        False  # `arrays` lie in a file, nobody else has them: memory of pages read may be given back
-    )
+    # Whether `arrays` lie in a file and nobody else has them: memory of pages that were read may be given back.
+    is_mapped: bool = False
 
 
 class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):

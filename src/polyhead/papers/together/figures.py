@@ -29,6 +29,12 @@ from polyhead.papers.together.study import (
 )
 
 _BLUE, _GREY = "#2f6db3", "#b8c4d6"
+# What names of mixes alone do not say.
+_MIXES = {
+    "batch": "batch-homogeneous",
+    "dataset": "one set after another",
+    "unscaled": "heterogeneous,\nlosses as they are",
+}
 
 
 def plot_gains(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: Split = "test") -> None:
@@ -119,14 +125,6 @@ def plot_mixes(rows: Sequence[Row], names: Sequence[str], path: Path | str, *, s
     _bars(axes, {_MIXES.get(name, name): points for name, points in there.items()})
     axes.set(ylabel=f"mean {_above(split)}", title=_seeds(there.values()))
     figure.savefig(path, dpi=150)
-
-
-# What names of mixes alone do not say.
-_MIXES = {
-    "batch": "batch-homogeneous",
-    "dataset": "one set after another",
-    "unscaled": "heterogeneous,\nlosses as they are",
-}
 
 
 def _bars(axes: Any, bars: Mapping[str, BySeed]) -> None:
