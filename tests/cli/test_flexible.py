@@ -100,8 +100,10 @@ def test_table2_takes_the_runs_of_joint_training_from_a_file_of_their_own(rows, 
     (tmp_path / "results").mkdir()
     joint = tmp_path / "results" / "branches_mtdnn.json"
     joint.write_bytes(to_json({"rows": [*found, {"method": "trunk", "seed": 1}]}))
-    for words, folder in ((["--joint", joint], None), ([], tmp_path)):
-        out = run(*PAPER, "table2", "--rows", rows, *words, cwd=folder).out
+    assert "branches_mtdnn.py" in run(*PAPER, "table2", "--rows", rows, cwd=tmp_path).out
+    (tmp_path / "results" / "branches_quality.json").write_bytes(rows.read_bytes())
+    for words, folder in ((["--rows", rows, "--joint", joint], None), ([], tmp_path)):
+        out = run(*PAPER, "table2", *words, cwd=folder).out
         assert "branches_mtdnn.py" not in out
         ours = [line.split() for line in out.splitlines() if line.startswith("MT-DNN") and "80.0" in line]
         assert ours[0][2:7] == ["80.0", "80.0", "80.0", "±0.0", "3"] and ours[1][2:7] == [*ours[0][2:6], "-"]

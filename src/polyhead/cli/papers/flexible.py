@@ -80,7 +80,7 @@ def table1(files: tuple[str, ...], split: Split, statistic: Statistic, json_to: 
     "--joint",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help=f"Runs of joint training, for the MT-DNN rows; by default {JOINT}, if it is there.",
+    help=f"Runs of joint training, for the MT-DNN rows; without --rows by default {JOINT}, if it is there.",
 )
 @statistic_option("mean")
 @study_options(ROWS)
@@ -95,7 +95,9 @@ def table2(
     """Full fine-tuning, students, and the mixed model: scores, and layers run for all tasks."""
     from polyhead.papers import wei2021 as paper
 
-    printer, runs = Printer(json_to), (*_runs(files), *_runs([joint] if joint else [], JOINT))
+    printer, runs = Printer(json_to), _runs(files)
+    if joint or not files:  # rows of a study of its own are not mixed with ours of joint training
+        runs = (*runs, *_runs([joint] if joint else [], JOINT))
     published = paper.published_table2(c)
     printer.lines(["Table 2 as printed; averages, layers and overheads counted anew", ""])
     printer.lines([*_method_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
