@@ -134,3 +134,19 @@ def test_what_bfloat16_holds_float16_holds_too():
     np.testing.assert_allclose(
         halved(held, "bfloat16"), held.astype(np.float16).astype(np.float32), atol=2**-25, rtol=0
     )
+
+
+def test_weights_are_rounded_to_bfloat16_as_torch_rounds_them():
+    import torch
+
+    from polyhead.engine.backends.openvino.ops import rounded
+
+    rng = np.random.default_rng(0)
+    weights = (rng.normal(size=(33, 50)) * 10.0 ** rng.integers(-44, 38, (33, 50))).astype(np.float32)
+    special = [0.0, -0.0, np.inf, -np.inf, 3.4e38, 1e-45, 1 + 2**-8, 1 + 3 * 2**-8, np.nan]
+    weights[0, : len(special)] = special
+    node = rounded(weights)  # its data go with it
+    found = torch.from_numpy(node.data.view(np.int16).copy()).view(torch.bfloat16)
+    torch.testing.assert_close(found, torch.from_numpy(weights).bfloat16(), rtol=0, atol=0, equal_nan=True)
+    signs = torch.signbit(found)[~torch.isnan(found)]
+    assert torch.equal(signs, torch.signbit(torch.from_numpy(weights))[~torch.isnan(found)])
