@@ -76,6 +76,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple = ()  # of tasks beside those of `tiny`
     checkpoint: str | None = None
     stop: int | None = None  # after so many epochs are saved, as if it were killed
+    inside: int | None = None  # or after so many updates of the first epoch
     events: str | None = None
     precision: str = "float32"
 
@@ -125,13 +126,20 @@ def learn(place, job):
         if run.done == job.stop:
             raise Stopped
 
-    fit.SAVE_SECONDS, fit._Run.save = 0.0, noted
+    within = fit._Run.save_inside
+
+    def begun(run, state):
+        within(run, state)
+        if (run.done, state.updates) == (0, job.inside):
+            raise Stopped
+
+    fit.SAVE_SECONDS, fit.ASKED_EVERY, fit._Run.save, fit._Run.save_inside = 0.0, 1, noted, begun
     try:
         learned = course.learn()
     except Stopped:
         return None
     finally:
-        fit.SAVE_SECONDS, fit._Run.save = 5.0, save
+        fit.SAVE_SECONDS, fit.ASKED_EVERY, fit._Run.save, fit._Run.save_inside = 5.0, 64, save, within
     arrays = {f"trunk.{name}": value for name, value in learned.data.arrays.items()}
     for task, several in learned.arrays.items():
         arrays |= {f"{task}.{name}": value for name, value in several.items()}

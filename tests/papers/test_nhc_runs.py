@@ -210,6 +210,8 @@ def test_two_parts_of_the_study_have_every_run_once_and_half_of_the_work_each(mo
         runs = [(method.name, seed) for part in both for method, seed in part]
         assert {(m.name, s) for m in MAIN for s in range(1, 6)} <= set(runs)
         assert {(ABLATION[n].name, s) for n in range(2, 8) for s in (1, 2, 3)} <= set(runs)
+        seeds = [{seed for method, seed in part if method not in GRID.values()} for part in both]
+        assert not seeds[0] & seeds[1]  # methods of one seed share donors, which lie beside the rows
         learning = [sum(method.way != "frozen" for method, _ in part) for part in both]
         assert abs(learning[0] - learning[1]) <= most * sum(learning), learning
     assert [m for job in study.jobs_of(["main"], [2]) for m in job] == [(m, 2) for m in MAIN]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from papers.adapters import RATIO, SPREAD, rows
+from papers.adapters import RATIO, SPREAD, questions, rows
 from papers.sets import SETS, learning, letters, texts_of_splits, write_sets
 from polyhead.bundle.read import Bundle
 from polyhead.papers.stickland2019 import runs as module
@@ -179,6 +179,8 @@ def test_means_have_their_spread_and_the_claim_waits_for_all_main_methods(benchm
     monkeypatch.setattr(study.paper, "MAIN", [METHODS[name] for name in RATIO])
     (claim,) = study.claims(found)
     assert (claim.value, claim.holds) == (max(RATIO.values()), True)
+    two = [{**row, "ratio": 9.0, "method": "pals"} for row in questions()]  # what two other tasks cost
+    assert study.claims(rows_of([*rows(), *two])) == [claim]
 
 
 def test_the_papers_formulas_are_what_is_counted_for_any_number_of_tasks(benchmarks):

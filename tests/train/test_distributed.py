@@ -253,6 +253,20 @@ def test_a_stopped_run_goes_on_in_more_or_fewer_processes(pair, home, tmp_path, 
     assert_close(straight, again)
 
 
+@pytest.mark.parametrize("parallel", KINDS)
+def test_a_run_stopped_inside_an_epoch_goes_on_to_the_same_numbers(pair, home, tmp_path, parallel):
+    """Each process draws its dropout on from where it was."""
+    training = msgspec.structs.replace(TRAINING, dropout=0.3)
+    told = {"recipe": recipe(parallel=parallel, layer_dropout=0.2), "training": training}
+    straight = pair.run(learn, job(home, **told))[0]
+    stopped = job(home, inside=2, checkpoint=str(tmp_path / "one.pt"), **told)
+    assert pair.run(learn, stopped) == [None, None]
+    again = pair.run(learn, msgspec.structs.replace(stopped, inside=None))[0]
+    for name, array in straight["arrays"].items():
+        assert array.tobytes() == again["arrays"][name].tobytes(), name
+    assert [row["loss"] for row in again["history"]] == [row["loss"] for row in straight["history"]]
+
+
 def _run(pair, one, *, alone):
     return learn(Place(), one) if alone else pair.run(learn, one)[0]
 

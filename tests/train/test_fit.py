@@ -9,8 +9,10 @@ from torch import nn
 from polyhead.errors import TrainError
 from polyhead.project import Training
 from polyhead.train import fit as fitting
+from polyhead.train.events import Meter
 from polyhead.train.fit import Batch, Course, stream
 from polyhead.train.loss import LOSSES, UNLABELLED, cross_entropy
+from polyhead.train.optimizer import groups_of, rate_at
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 
 TRAINING = Training(seed=3, epochs=6, patience=6, batch=4, learning_rate=0.05, weight_decay=0.0)
@@ -80,7 +82,7 @@ def test_separable_points_are_separated():
 
 def test_rate_rises_over_the_warm_up_then_falls_to_zero_in_a_straight_line():
     steps, warmup = 50, 0.2
-    rates = [fitting._rate(step, steps, warmup) for step in range(steps + 1)]
+    rates = [rate_at(step, steps, warmup) for step in range(steps + 1)]
     rising = 10
     assert rates[:rising] == pytest.approx([(i + 1) / rising for i in range(rising)])
     assert rates[rising:] == pytest.approx([(steps - i) / (steps - rising) for i in range(rising, steps + 1)])
@@ -90,7 +92,7 @@ def test_rate_rises_over_the_warm_up_then_falls_to_zero_in_a_straight_line():
 def test_rate_is_positive_at_every_step_that_is_taken_whatever_the_warm_up():
     for steps in (1, 2, 3, 7):
         for warmup in (0.0, 0.06, 0.5, 1.0):
-            assert all(0 < fitting._rate(step, steps, warmup) <= 1 for step in range(steps)), (steps, warmup)
+            assert all(0 < rate_at(step, steps, warmup) <= 1 for step in range(steps)), (steps, warmup)
 
 
 def test_the_learning_rate_of_each_step_follows_the_schedule(monkeypatch):
@@ -106,7 +108,7 @@ def test_the_learning_rate_of_each_step_follows_the_schedule(monkeypatch):
     run(points)
     steps = points.steps(TRAINING.batch) * TRAINING.epochs
     assert len(seen) == steps == 36
-    assert seen == pytest.approx([0.05 * fitting._rate(i, steps, TRAINING.warmup) for i in range(steps)])
+    assert seen == pytest.approx([0.05 * rate_at(i, steps, TRAINING.warmup) for i in range(steps)])
 
 
 def test_gradients_are_scaled_down_to_the_clip_and_smaller_ones_left_alone(monkeypatch):
@@ -131,18 +133,26 @@ def test_gradients_are_scaled_down_to_the_clip_and_smaller_ones_left_alone(monke
     torch.manual_seed(stream(TRAINING.seed, "dropout", 0))
     batch = next(iter(fitting.Passes(Points(), TRAINING).updates(0)))[0][1]
     cross_entropy(naive(*batch.arguments), batch.targets, None).backward()
-    several = [p for group in fitting._groups(naive, 0.0, lambda name: 1.0) for p in group["params"]]
+    several = [p for group in groups_of(naive, 0.0, lambda name: 1.0) for p in group["params"]]
     assert all(torch.equal(p.grad, found) for p, found in zip(several, seen[1e9][0], strict=True))
+
+
+def test_prompts_and_prefixes_do_not_decay():
+    module = nn.ModuleDict({"prompt": nn.Embedding(2, 3), "key": nn.Linear(3, 3, bias=False)})
+    module.deltas = nn.Module()
+    module.deltas.key, module.deltas.value = (nn.Parameter(torch.zeros(2, 3)) for _ in range(2))
+    decaying, others = (group["params"] for group in groups_of(module, 0.5, lambda name: 1.0))
+    assert [id(p) for p in decaying] == [id(module["key"].weight)] and len(others) == 3
 
 
 def test_weights_decay_in_matrices_alone():
     module = nn.Module()
     module.matrix = nn.Parameter(torch.zeros(2, 2))
     module.bias, module.scale = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(()))
-    groups = fitting._groups(module, 0.5, lambda name: 1.0)
+    groups = groups_of(module, 0.5, lambda name: 1.0)
     assert [[p.ndim for p in group["params"]] for group in groups] == [[2], [1, 0]]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
-    apart = fitting._groups(module, 0.5, lambda name: 3.0 if name == "scale" else 1.0)
+    apart = groups_of(module, 0.5, lambda name: 3.0 if name == "scale" else 1.0)
     assert [(g["scale"], g["weight_decay"], len(g["params"])) for g in apart] == [
         (1, 0.5, 1),
         (1, 0, 1),
@@ -210,6 +220,44 @@ def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatc
     assert state(resumed) == state(whole)
     drop = [[{k: v for k, v in row.items() if k != "seconds"} for row in f.history] for f in (found, wanted)]
     assert drop[0] == drop[1] and found.best_epoch == wanted.best_epoch
+
+
+@pytest.mark.parametrize("epoch", [0, 3], ids=["in the first epoch", "in a later one"])
+@pytest.mark.parametrize("updates", [1, 4])
+def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch, epoch, updates):
+    """Its loss, which is a mean over the epoch, too; dropout goes on where it was."""
+    heard, update = [], Meter.update
+    monkeypatch.setattr(Meter, "update", lambda this, done: (heard.append(done), update(this, done))[1])
+    whole, wanted = run()
+    straight, saved = list(heard), fitting._Run.save_inside
+
+    def save(this, begun):
+        saved(this, begun)
+        if (this.done, begun.updates) == (epoch, updates):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fitting._Run, "save_inside", save)
+        with pytest.raises(KeyboardInterrupt):
+            run(checkpoint=tmp_path / "c.pt")
+    heard.clear()
+    resumed, found = run(checkpoint=tmp_path / "c.pt", module=line(seed=99))
+    steps = Points().steps(4)
+    assert (
+        heard == straight[epoch * steps + updates :]
+    )  # what was done is not done again, the rest to the bit
+    assert state(resumed) == state(whole) and found.best_epoch == wanted.best_epoch
+    assert [row["loss"] for row in found.history] == [row["loss"] for row in wanted.history]
+
+
+def test_checkpoints_that_take_long_come_seldom(tmp_path, monkeypatch):
+    """Each may cost a fiftieth of the time: here the second would have to wait for years."""
+    written = []
+    monkeypatch.setattr(fitting, "SAVE_SECONDS", 1e-9)
+    monkeypatch.setattr(fitting, "SAVE_COST", 1e-30)
+    monkeypatch.setattr(fitting, "write_checkpoint", lambda path, state: written.append(state))
+    run(checkpoint=tmp_path / "c.pt")
+    assert len(written) == 1
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

@@ -1,14 +1,51 @@
-"""The file that a training run goes on from."""
+"""What a training run goes on from: a module's weights, where draws stand, and the file that keeps them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor, nn
 
 from polyhead.errors import TrainError
+
+if TYPE_CHECKING:
+    from polyhead.train.devices import Place
+
+
+def learned_state(module: nn.Module) -> dict[str, Tensor]:
+    """The module's state without parameters that do not learn, such as a frozen trunk's."""
+    frozen = {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    return {name: value for name, value in module.state_dict().items() if name not in frozen}
+
+
+def restore(module: nn.Module, state: dict[str, Tensor]) -> None:
+    """The inverse of `learned_state`; what does not learn stays as it is."""
+    module.load_state_dict({**module.state_dict(), **state})
+
+
+def copied(module: nn.Module) -> dict[str, Tensor]:
+    """What learned, as it is now."""
+    return {name: value.detach().clone() for name, value in learned_state(module).items()}
+
+
+def generator_state(device: str) -> Tensor:
+    """The state of the generator that dropout draws from on this device."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state()
+
+
+def draw_on(states: Sequence[Tensor], place: Place) -> None:
+    """Draws go on from this process's state; nothing where the states are those of another number of processes."""
+    if len(states) == place.world:
+        if torch.device(place.device).type == "cuda":
+            torch.cuda.set_rng_state(states[place.rank], place.device)
+        else:
+            torch.set_rng_state(states[place.rank])
 
 
 def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ process gave a gradient keep none: no decay, no momentum.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import ConfigError, NotFinite, TrainError
 from polyhead.train.memory import keep_freed
 from polyhead.train.tables import Tables
 
@@ -127,6 +128,13 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
     losses: tuple[float, ...]
     tokens: int
+
+    def check(self, tasks: Sequence[str], *, when: str) -> None:
+        """Raises NotFinite, with its task, for a loss that is no number; `when` says where training stood."""
+        for task, value in zip(tasks, self.losses, strict=True):
+            if not math.isfinite(value):
+                of = f" of task '{task}'" if task else ""
+                raise NotFinite(f"the loss{of} is not finite in {when}", got=value, do="lower learning_rate")
 
 
 class Devices:
@@ -313,13 +321,13 @@ def devices_of(place: Place, module: nn.Module, *, parallel: str) -> Devices:
     return Sharded(module, place) if parallel == "fsdp" else Replicated(module, place)
 
 
-def check_same(place: Place, epochs: int) -> None:
-    """Raises TrainError unless all processes go on after the same epoch."""
-    found = gathered(place, epochs)
+def check_same(place: Place, epochs: int, updates: int) -> None:
+    """Raises TrainError unless all processes go on after the same epoch and update."""
+    found = gathered(place, (epochs, updates))
     if len(set(found)) > 1:
         raise TrainError(
             "the processes of one training found different checkpoints",
-            got=f"after epochs {found}",
+            got=f"after epochs and updates {found}",
             do="keep the cache in a folder that all of them read",
         )
 

@@ -1,4 +1,4 @@
-"""The only training loop: AdamW, linear warm-up and decay, early stopping, a checkpoint an epoch.
+"""The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
 
 Everything random in epoch e comes from (seed, e), so a resumed run is the uninterrupted one, byte for byte.
 """
@@ -6,7 +6,6 @@ Everything random in epoch e comes from (seed, e), so a resumed run is the unint
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,13 +19,22 @@ from torch import Tensor, nn
 
 from polyhead.errors import NotFinite
 from polyhead.project import Training
-from polyhead.train.checkpoint import read_checkpoint, write_checkpoint
-from polyhead.train.devices import Devices, Done, check_same, from_first
-from polyhead.train.events import Events, Meter, Update
-
-SAVE_SECONDS = (
-    5.0  # a kill loses at most this much, and an epoch, of a task's training; epochs of small tasks take less
+from polyhead.train.checkpoint import (
+    copied,
+    draw_on,
+    generator_state,
+    learned_state,
+    read_checkpoint,
+    restore,
+    write_checkpoint,
 )
+from polyhead.train.devices import Devices, check_same, from_first, gathered
+from polyhead.train.events import Events, Meter, Update
+from polyhead.train.optimizer import adamw, clipped, rate_at
+
+SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
+SAVE_COST = 0.1  # and as many times more as a checkpoint takes more than so many seconds to write
+ASKED_EVERY = 64  # updates after which several processes agree on whether to save
 STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
 EPSILON = 1e-8  # of Adam
 
@@ -115,8 +123,8 @@ class Curriculum:
     An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the module as it
     stands (higher is better). `rate` gives the multiple of the learning rate at which a parameter learns, by its name.
     Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
-    saved there after an epoch, at most every SAVE_SECONDS, and a run that was interrupted goes on after the last epoch
-    saved. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
+    saved there after updates and epochs, not oftener than SAVE_SECONDS, and a run that was interrupted goes on from
+    there. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
     epochs that do not all read the same tasks.
     """
 
@@ -153,16 +161,18 @@ class Curriculum:
     def advance(self, epochs: int) -> float:
         """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
         run, meter, began, steps = self._run, self._meter, time.monotonic(), self._run.feed.steps
-        progress = self._progress = self._events.progress(self._label, unit="updates", done=run.done * steps)
+        before = run.done * steps + (run.begun.updates if run.begun else 0)
+        progress = self._progress = self._events.progress(self._label, unit="updates", done=before)
         while not run.is_over and run.done < epochs:
-            started = time.monotonic()
+            run.epoch_began = started = time.monotonic()
             meter.start()
-            mean_loss = run.epoch(partial(self._step, started))
+            mean_loss = run.epoch(partial(self._step, started), meter.read)
             meter.tell()
             run.module.eval()
             with run.devices.published():
                 score = self._score()
-            run.note(mean_loss, score, time.monotonic() - started)
+            run.note(mean_loss, score, run.spent + time.monotonic() - started)
+            run.spent = 0.0
             last = run.history[-1]
             meter.epoch(last, step=run.done * steps)
             said = f"loss {last['loss']:.4f}, validation {last['score']:.4f}"
@@ -180,7 +190,7 @@ class Curriculum:
     def finish(self) -> Fitted:
         """Leaves the module with its best weights, in evaluation mode."""
         run = self._run
-        _restore(run.module, run.best_state)
+        restore(run.module, run.best_state)
         run.module.eval()
         return Fitted(
             best_epoch=run.best_epoch,
@@ -251,13 +261,13 @@ class _Run:
         self.devices, self.module, self.feed = devices, module, feed
         self.training, self.checkpoint = training, checkpoint
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            _groups(module, training.weight_decay, rate), lr=training.learning_rate, eps=epsilon, fused=True
-        )
+        self.optimizer = adamw(module, training, rate, epsilon=epsilon)
         self.history: list[dict[str, float]] = []
-        self.best_state = _copy(module)
+        self.best_state = copied(module)
         self.best_score, self.best_epoch = -float("inf"), 0
-        self.saved = time.monotonic()
+        self.begun: _Begun | None = None  # where a resumed run stands inside an epoch
+        self.saved, self.cost = time.monotonic(), 0.0  # the last checkpoint, and the seconds it took
+        self.epoch_began, self.spent = time.monotonic(), 0.0  # this epoch: here, and seconds of it before
 
     @property
     def done(self) -> int:
@@ -268,37 +278,43 @@ class _Run:
         stale = not self.last and self.done - self.best_epoch >= self.training.patience
         return self.done >= self.training.epochs or (self.done > 0 and stale)
 
-    def epoch(self, told: Callable[[Update, float], None]) -> float:
-        """One epoch of updates; gives the mean loss over them. `told` hears each update and the mean loss so far."""
-        training, number, steps, place = self.training, self.done, self.feed.steps, self.devices.place
-        own = () if place.world == 1 else (place.rank,)
-        torch.manual_seed(stream(training.seed, "dropout", number, *own))
-        total = 0.0
+    def epoch(self, told: Callable[[Update, float], None], skipped: Callable[[list[str]], None]) -> float:
+        """One epoch of updates; gives the mean loss over them.
+
+        `told` hears each update and the mean loss so far, `skipped` the tasks of those that were made before.
+        """
+        training, number, steps = self.training, self.done, self.feed.steps
+        begun, self.begun = self.begun, None
+        if begun is None:
+            begun = _Begun(feed=self.feed.state())
+            torch.manual_seed(self._stream(number))
+        total = begun.total
         self.module.train()
         for index, update in enumerate(self.feed.updates(number)):
-            share = _rate(number * steps + index, training.epochs * steps, training.warmup)
+            tasks = [task for task, _ in update]
+            if index < begun.updates:
+                skipped(tasks)
+                continue
+            if index == begun.updates > 0:
+                torch.manual_seed(self._stream(number, index))
+                draw_on(begun.random, self.devices.place)  # unless there are more or fewer processes now
+            share = rate_at(number * steps + index, training.epochs * steps, training.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * share * group["scale"]
             self.optimizer.zero_grad(set_to_none=True)
             done = self.devices.learn(update)
-            tasks = [task for task, _ in update]
-            _check_finite(tasks, done, epoch=number + 1, step=index + 1)
-            _check_norm(self._clip(), epoch=number + 1, step=index + 1)
+            when = f"epoch {number + 1}, step {index + 1}"
+            done.check(tasks, when=when)
+            clipped(self.parameters, training.clip, when=when)
             self.optimizer.step()
             total += sum(done.losses)
             losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
             step, rate = number * steps + index + 1, training.learning_rate * share
             fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
             told(fact, total / (index + 1))
+            if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
+                self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
         return total / max(steps, 1)
-
-    def _clip(self) -> float:
-        """Brings the norm of all gradients down to `training.clip`; gives what it was. Smaller ones are not touched."""
-        norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of slices
-        if norm > self.training.clip:
-            nn.utils.clip_grads_with_norm_(self.parameters, self.training.clip, norm)
-        return float(norm)
 
     def note(self, mean_loss: float, score: float, seconds: float) -> None:
         """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
@@ -308,92 +324,72 @@ class _Run:
             )
         self.history.append({"epoch": self.done + 1, "loss": mean_loss, "score": score, "seconds": seconds})
         if self.last or score > self.best_score:
-            self.best_score, self.best_epoch, self.best_state = score, self.done, _copy(self.module)
+            self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)
 
     def save(self) -> None:
-        """Writes the checkpoint, not more often than SAVE_SECONDS; the first process does, with what all hold."""
+        """Writes the checkpoint after an epoch."""
+        self._save(None)
+
+    def save_inside(self, begun: _Begun) -> None:
+        """Writes the checkpoint inside an epoch."""
+        self._save(begun)
+
+    def _save(self, begun: _Begun | None) -> None:
+        """Not more often than SAVE_SECONDS and SAVE_COST let it; the first process writes."""
         if self.checkpoint is None:
             return
-        devices = self.devices
-        if not from_first(devices.place, time.monotonic() - self.saved >= SAVE_SECONDS):
+        devices, started = self.devices, time.monotonic()
+        if not from_first(
+            devices.place, started - self.saved >= SAVE_SECONDS * max(1, self.cost / SAVE_COST)
+        ):
             return
-        self.saved = time.monotonic()
         state = {
-            "module": devices.whole(_learned(self.module)),
+            "module": devices.whole(learned_state(self.module)),
             "optimizer": devices.whole_optimizer(self.optimizer),
-            "feed": self.feed.state(),
+            "feed": begun.feed if begun else self.feed.state(),
             "history": self.history,
             "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
         }
+        if begun is not None:
+            seconds = self.spent + started - self.epoch_began
+            random = gathered(devices.place, generator_state(devices.place.device))
+            state["begun"] = [begun.updates, begun.total, seconds, random]
         if devices.place.is_first:
             write_checkpoint(self.checkpoint, state)
+        self.saved = time.monotonic()
+        self.cost = self.saved - started
 
     def resume(self) -> None:
         """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
         if self.checkpoint is not None and self.checkpoint.exists():
             state, devices = read_checkpoint(self.checkpoint), self.devices
-            _restore(self.module, devices.split(state["module"]))
+            restore(self.module, devices.split(state["module"]))
             self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
             self.feed.restore(state["feed"])
             self.history = state["history"]
             best, self.best_score, self.best_epoch = state["best"]
             self.best_state = devices.split(best)
-        check_same(self.devices.place, self.done)
+            if "begun" in state:
+                updates, total, self.spent, random = state["begun"]
+                self.begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
+        check_same(self.devices.place, self.done, self.begun.updates if self.begun else 0)
+
+    def _stream(self, *numbers: int) -> int:
+        """The seed of what this process draws there."""
+        place = self.devices.place
+        return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
 
 
-def _check_finite(tasks: Sequence[str], done: Done, *, epoch: int, step: int) -> None:
-    for task, value in zip(tasks, done.losses, strict=True):
-        if not math.isfinite(value):
-            of = f" of task '{task}'" if task else ""
-            raise NotFinite(
-                f"the loss{of} is not finite in epoch {epoch}, step {step}",
-                got=value,
-                do="lower learning_rate",
-            )
+class _Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands inside an epoch."""
 
-
-def _check_norm(norm: float, *, epoch: int, step: int) -> None:
-    if not math.isfinite(norm):
-        raise NotFinite(
-            f"the gradient is not finite in epoch {epoch}, step {step}", got=norm, do="lower learning_rate"
-        )
+    feed: dict[str, list[int]]  # its state when the epoch began
+    updates: int = 0  # made
+    total: float = 0.0  # of their losses
+    random: Sequence[Tensor] = ()  # each process's generator, by rank; none at an epoch's start
 
 
 def stream(seed: int, *names: object) -> int:
     """A seed of its own for each use, the same on every machine."""
     content = ":".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big")
-
-
-def _rate(step: int, steps: int, warmup: float) -> float:
-    """Linear from 0 to 1 over the warm-up, then linear to 0."""
-    rising = max(1, round(steps * warmup))
-    return (step + 1) / rising if step < rising else max(0.0, (steps - step) / max(1, steps - rising))
-
-
-def _groups(module: nn.Module, decay: float, rate: Callable[[str], float]) -> list[dict[str, object]]:
-    """Weight decay on matrices alone: not on biases, norms, queries, mixes, prompts. A group for each learning rate."""
-    groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            decays = parameter.ndim >= 2 and not name.endswith("prompt.weight")
-            groups.setdefault((rate(name), decays), []).append(parameter)
-    return [
-        {"params": several, "weight_decay": decay if matrices else 0.0, "scale": scale}
-        for (scale, matrices), several in groups.items()
-    ]
-
-
-def _learned(module: nn.Module) -> dict[str, Tensor]:
-    """The module's state without parameters that do not learn, such as a frozen trunk's."""
-    frozen = {name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad}
-    return {name: value for name, value in module.state_dict().items() if name not in frozen}
-
-
-def _restore(module: nn.Module, state: dict[str, Tensor]) -> None:
-    """The inverse of `_learned`; what does not learn stays as it is."""
-    module.load_state_dict({**module.state_dict(), **state})
-
-
-def _copy(module: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in _learned(module).items()}

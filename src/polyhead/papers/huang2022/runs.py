@@ -290,7 +290,8 @@ class Runs(runs.Runs):
 
     def _row(self, method: Method, task: str, seed: int, run: Callable[[], Facts]) -> None:
         def whole() -> Facts:
-            return {**run(), "rows": len(self._nhc.tasks[0].train), **self.costs(method)}
+            common = short_digest(self.scale, RECIPE, MAX_TOKENS, self.device, self.plain.digest, self._rows)
+            return {**run(), "rows": len(self._nhc.tasks[0].train), "scale": common, **self.costs(method)}
 
         before = len(self.study.rows)
         key: Facts = {"stage": "task", "method": method.name, "seed": seed, "task": task}

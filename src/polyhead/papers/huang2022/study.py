@@ -37,6 +37,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int  # of all that serves all tasks
     learned: str
     rows: int = 0  # of the task that were trained on
+    scale: str = ""  # a digest of what all methods have in common: data, epochs, rates, lengths
     settings: str = ""
 
 
