@@ -199,6 +199,94 @@ def test_a_wrong_value_names_its_path_and_what_is_expected(tmp_path, case):
     assert expected in message
 
 
+class Waves(Value, tag="waves", tag_field="kind"):
+    how: Literal["annealed", "even"] = "even"
+    mode: Literal["a", "b"] | None = None
+
+
+class Steps(Value, tag="steps", tag_field="kind"):
+    how: Literal["all", "none"] = "all"
+    count: Literal[1, 2] = 1
+
+
+class Choices(Value):
+    one: Waves | None = None
+    several: tuple[Waves | Steps, ...] | None = None
+    by_name: dict[str, Waves | Steps] = {}
+    both: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+    within: tuple[tuple[Literal["in", "out"], ...], ...] = ()
+    keyed: dict[Literal["first", "last"], int] = {}
+    auto: int | Literal["auto"] | None = None
+
+
+WRONG_CHOICES = {
+    "field": ({"one": {"kind": "waves", "how": "anneal"}}, "$.one.how", ["annealed", "even"], "annealed"),
+    "optional": ({"one": {"kind": "waves", "mode": "c"}}, "$.one.mode", ["a", "b"], None),
+    "tag": ({"several": [{"kind": "wave"}]}, "$.several[0].kind", ["waves", "steps"], "waves"),
+    "only-tag": ({"one": {"kind": "steps"}}, "$.one.kind", ["waves"], None),
+    "union": (
+        {"several": [{"kind": "waves"}, {"kind": "steps", "how": "al"}]},
+        "$.several[1].how",
+        ["all", "none"],
+        "all",
+    ),
+    "number": ({"several": [{"kind": "steps", "count": 3}]}, "$.several[0].count", [1, 2], None),
+    "in-a-table": (
+        {"by_name": {"x": {"kind": "steps", "how": "all"}, "y": {"kind": "waves", "how": "all"}}},
+        "$.by_name[...].how",
+        ["annealed", "even"],
+        None,
+    ),
+    "place": ({"both": ["left", "rigt"]}, "$.both[1]", ["right"], "right"),
+    "nested": ({"within": [["in"], ["in", "ou"]]}, "$.within[1][1]", ["in", "out"], "out"),
+    "key": ({"keyed": {"frist": 1}}, "$.keyed", ["first", "last"], "first"),
+    "or-a-number": ({"auto": "aut"}, "$.auto", ["auto", "a value of type int"], "auto"),
+    "quotes": (
+        {"one": {"kind": "waves", "how": "it's\n`x` - at `$.y`"}},
+        "$.one.how",
+        ["annealed", "even"],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CHOICES)
+def test_a_wrong_choice_names_those_that_are_allowed_and_the_nearest(case):
+    """It said 'Invalid enum value', and no more."""
+    data, path, allowed, nearest = WRONG_CHOICES[case]
+    with pytest.raises(ConfigError) as caught:
+        to_value(data, Choices, source="here")
+    assert (caught.value.path, caught.value.allowed) == (path, allowed)
+    assert f"`{path}`" in str(caught.value) and str(caught.value).startswith("here: wrong ")
+    assert caught.value.do == (f"did you mean '{nearest}'?" if nearest else "give one of these")
+
+
+class Mixed(Value):
+    pair: tuple[int, Rate] | None = None
+
+
+def test_a_refusal_in_the_second_place_of_a_pair_has_its_path():
+    """Its kind was taken for that of the first place."""
+    with pytest.raises(ConfigError, match="here, pair\\[1\\]: a rate is below zero"):
+        to_value({"pair": [1, {"value": -1.0}]}, Mixed, source="here")
+
+
+def test_a_wrong_key_in_an_optional_list_names_the_nearest():
+    with pytest.raises(ConfigError, match="unknown key 'modes' in several\\[0\\].*did you mean 'mode'"):
+        to_value({"several": [{"kind": "waves", "modes": "a"}]}, Choices, source="here")
+
+
+def test_a_wrong_choice_in_a_project_file_says_what_is_allowed():
+    """Four structs deep, one of them of a tagged union."""
+    from polyhead.project import Project as Real
+
+    data = {"recipe": {"kind": "joint", "sampling": {"kind": "anneal"}}}
+    with pytest.raises(
+        ConfigError, match=r"wrong value 'anneal' at `\$.recipe.sampling.kind`. Allowed: .*annealed"
+    ):
+        to_value(data, Real, source="here")
+
+
 @pytest.mark.parametrize(
     "text",
     [b"seed = ", b"seed = 1\nseed = 2", b"\xff\xfe", b"[[tasks]", b"seed = 1\0"],

@@ -7,9 +7,9 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -117,20 +117,67 @@ def _without_none(data: Any) -> Any:
 
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
+_CHOICE = re.compile(
+    r"Invalid (?:enum )?value (?P<value>.*) - at `(?P<path>.*?)`(?: in `(?P<table>.*?)`)?$", re.DOTALL
+)
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 def _config_error(message: str, data: object, kind: type, source: str) -> ConfigError:
-    found = _UNKNOWN.match(message)
-    if not found:
-        return ConfigError(f"{source}: {message}", do="fix that value")
-    key, path = found["key"], found["path"] or "$"
-    names = _field_names(kind, path, data)
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    do = f"did you mean '{near[0]}'?" if near else "remove the key"
+    if found := _UNKNOWN.match(message):
+        return _unknown_key(found["key"], found["path"] or "$", data, kind, source)
+    if found := _CHOICE.match(message):
+        return _wrong_choice(found["value"], found["path"], found["table"], data, kind, source)
+    return ConfigError(f"{source}: {message}", do="fix that value")
+
+
+def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> ConfigError:
+    found = [_keys(one) for kinds, value in _at(kind, path, data) for one in _chosen(_structs(kinds), value)]
+    names = {name for keys in found if key not in keys for name in keys}
     where = path.removeprefix("$").removeprefix(".") or "the top level"
     return ConfigError(
-        f"{source}: unknown key '{key}' in {where}", allowed=sorted(names), do=do, key=key, path=path
+        f"{source}: unknown key '{key}' in {where}",
+        allowed=sorted(names),
+        do=_nearest(key, names) or "remove the key",
+        key=key,
+        path=path,
     )
+
+
+def _wrong_choice(
+    shown: str, path: str, table: str | None, data: object, kind: type, source: str
+) -> ConfigError:
+    """`shown` is the value as msgspec writes it; of a key of a table, `table` is the path, and `path` none."""
+    path = table or path
+    allowed: dict[object, None] = {}
+    for kinds, value in _at(kind, path, data):
+        if table is not None:
+            tables = [one for one in kinds if typing.get_origin(one) is dict]
+            kinds = [key for one in tables for key in _options(typing.get_args(one)[0])]
+        choices = _choices(kinds)
+        if table is not None or (
+            value is not None and value not in choices
+        ):  # else another entry of its table
+            allowed |= dict.fromkeys(choices)
+    return ConfigError(
+        f"{source}: wrong {'value' if table is None else 'key'} {shown} at `{path}`",
+        allowed=list(allowed),
+        do=_nearest(shown.strip("'\""), map(str, allowed)) or "give one of these",
+        path=path,
+    )
+
+
+def _choices(kinds: Iterable[Any]) -> list[object]:
+    """What these allow, where a wrong choice was made: values, then types in words."""
+    literals = [one for one in kinds if typing.get_origin(one) is Literal]
+    values = [value for one in literals for value in typing.get_args(one) if value is not None]
+    return values + [f"a value of type {one.__name__}" for one in kinds if one in (bool, int, float, str)]
+
+
+def _nearest(given: str, names: Iterable[str]) -> str | None:
+    """What to do where one of the names is near."""
+    near = difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else None
 
 
 def _refused(data: object, kind: Any) -> str:
@@ -146,34 +193,54 @@ def _refused(data: object, kind: Any) -> str:
 def _parts(data: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
     """What data of this kind is made of, in its order: the step to each part, the part, and its kind."""
     if isinstance(data, dict):
-        for struct in _chosen(_structs(kind), data):
+        for struct in _chosen(_structs(_options(kind)), data):
             hints = typing.get_type_hints(struct)
             yield from ((f".{key}", part, hints[key]) for key, part in data.items() if key in hints)
     for option in _options(kind):
-        origin, of = typing.get_origin(option), typing.get_args(option)
-        if isinstance(data, dict) and origin is dict:
-            yield from ((f".{key}", part, of[1]) for key, part in data.items())
-        if isinstance(data, list) and origin in (list, tuple):
-            yield from ((f"[{number}]", part, of[0]) for number, part in enumerate(data))
+        if isinstance(data, dict) and typing.get_origin(option) is dict:
+            yield from ((f".{key}", part, typing.get_args(option)[1]) for key, part in data.items())
+        if isinstance(data, list):
+            items = ((number, part, _item(option, number)) for number, part in enumerate(data))
+            yield from ((f"[{number}]", part, of) for number, part, of in items if of is not None)
 
 
-def _field_names(kind: Any, path: str, data: object) -> list[str]:
-    """Names allowed at a msgspec error path such as `$.tasks[0].strategy`."""
-    for step in re.findall(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]", path):
-        name, index = step
-        kinds = _structs(kind)
-        if name:
-            hints = [typing.get_type_hints(k).get(name) for k in kinds if name in k.__struct_fields__]
-            if hints:
-                kind = hints[0]
-            elif typing.get_origin(kind) is dict:
-                kind = typing.get_args(kind)[1]
-            data = data.get(name) if isinstance(data, dict) else None
-        elif index:
-            options = typing.get_args(kind)
-            kind = options[typing.get_origin(kind) is dict] if options else kind
-            data = data[int(index)] if isinstance(data, list) and index.isdigit() else None
-    return [name for struct in _chosen(_structs(kind), data) for name in _keys(struct)]
+def _at(kind: Any, path: str, data: object) -> Iterator[tuple[list[Any], object]]:
+    """What may stand at a msgspec path such as `$.tasks[0].strategy`, unions taken apart, and the value there.
+
+    Behind `[...]`, which is any entry of a table, there is one such pair for each entry.
+    """
+    places = [(_options(kind), data)]
+    for name, index in _STEP.findall(path):
+        below = []
+        for kinds, value in places:
+            if index == "...":
+                of = [typing.get_args(one)[1] for one in kinds if typing.get_origin(one) is dict]
+                below += [(of, entry) for entry in (value.values() if isinstance(value, dict) else ())]
+            elif name:
+                of = [_hint(struct, name) for struct in _chosen(_structs(kinds), value)]
+                below.append((of, value.get(name) if isinstance(value, dict) else None))
+            else:
+                of = [_item(one, int(index)) for one in kinds]
+                below.append((of, value[int(index)] if isinstance(value, list) else None))
+        places = [
+            (tuple(option for one in of if one is not None for option in _options(one)), value)
+            for of, value in below
+        ]
+    return ((list(kinds), value) for kinds, value in places)
+
+
+def _hint(struct: Any, name: str) -> Any:
+    """The kind of a field, or of the tag, which is a choice too; None where there is no such key."""
+    config = struct.__struct_config__
+    return Literal[config.tag] if name == config.tag_field else typing.get_type_hints(struct).get(name)
+
+
+def _item(kind: Any, number: int) -> Any:
+    """The kind of an item of a list or tuple; None for other kinds."""
+    origin, of = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and of[-1] is not ...:
+        return of[number] if number < len(of) else None
+    return of[0] if origin in (list, tuple, set, frozenset) else None
 
 
 def _keys(struct: Any) -> tuple[str, ...]:
@@ -185,8 +252,8 @@ def _options(kind: Any) -> tuple[Any, ...]:
     return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
 
 
-def _structs(kind: Any) -> list[Any]:
-    return [one for one in _options(kind) if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+def _structs(kinds: Iterable[Any]) -> list[Any]:
+    return [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]
 
 
 def _chosen(structs: list[Any], data: object) -> list[Any]:

@@ -131,7 +131,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
     `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
     scores. With `head_epochs` training begins as linear probing, then fine-tuning (Kumar et al. 2022). With `tokens` a
     micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
-    ones; a single text that is longer stands alone. `steps` that are not given still count by `batch`.
+    ones; a single text that is longer stands alone.
 
     The trunk that is written is `blend` of the learned weights and the rest of those from which they began (WiSE-FT,
     Wortsman et al. 2022, eq. 1): some of what was known before is kept. The heads fit the learned trunk alone, so

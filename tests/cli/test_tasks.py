@@ -9,11 +9,12 @@ import pytest
 from bundle.test_models import draft
 from cli.commands import SOURCE, run, shell
 from disk import run_forking
-from engine.test_isolation import BY_NAME, add, certificates, flip, mood, tree
+from engine.test_isolation import BY_NAME, add, certificates, flip, make, mood, tree
 from polyhead.bundle.model_write import add_model
 from polyhead.bundle.models import Models, model_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
+from polyhead.engine.isolation.answers import backend_here, has_bfloat16
 from polyhead.engine.session import Session
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.tiny import Pool
@@ -488,17 +489,37 @@ def test_long_texts_are_shortened_and_tags_are_shown(bundle):
 
 
 def test_commands_work_where_torch_is_missing(bundle, other):
-    """The reference backend answers; its certificates are of other numerics than torch's."""
-    without = "import sys\nsys.modules['torch'] = None"
+    """And every other fast backend: the reference answers; its certificates are of other numerics."""
+    without = "import sys\nfor name in ('torch', 'openvino', 'onnxruntime'):\n    sys.modules[name] = None"
     run("tasks", "verify", bundle)
     done = shell(["tasks", "add", bundle, other, "extra"], before=without)
     assert done.code == 0, done.err
     first, second = certificates(bundle)
-    assert (first["numerics"]["backend"], second["numerics"]["backend"]) == ("torch", "reference")
+    assert first["numerics"]["backend"] == backend_here() != second["numerics"]["backend"] == "reference"
+    assert second["numerics"]["precision"] == "float32"
     assert first["after"]["mood"]["sha256"] != second["after"]["mood"]["sha256"]
     assert shell(["tasks", "verify", bundle], before=without).code == 0
     done = run("tasks", "verify", bundle)
     assert done.code == 0 and "not seen by a certificate made under these numerics: extra" in done.out
+
+
+@pytest.mark.parametrize("backend", ["openvino", "reference"])
+def test_tasks_trained_in_bfloat16_are_proven_where_torch_is_missing(tmp_path, backend):
+    """In float32 where that is all there is; the certificate says so."""
+    missing = ["torch", "onnxruntime", *(["openvino"] if backend == "reference" else [])]
+    if backend == "openvino":
+        pytest.importorskip("openvino")
+    root = make(tmp_path / "b", "mood", "names", precision="bfloat16")
+    done = shell(
+        ["tasks", "remove", root, "names"],
+        before=f"import sys\nfor name in {missing}:\n    sys.modules[name] = None",
+    )
+    assert done.code == 0, done.err
+    (certificate,) = certificates(root)
+    assert certificate["numerics"]["backend"] == backend
+    precision = "as trained" if has_bfloat16(backend) else "float32"
+    assert certificate["numerics"]["precision"] == precision
+    assert has_bfloat16("torch") and not has_bfloat16("reference")
 
 
 def test_bundle_in_a_folder_that_cannot_be_written_is_refused(bundle, other):

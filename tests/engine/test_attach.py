@@ -1,15 +1,21 @@
 """Tasks come and go while a session answers: the others keep their bits, and no call sees half a change."""
 
+import gc
 import threading
+import weakref
 
 import msgspec
 import numpy as np
 import pytest
 
+from graphs import NumpyRuntime
 from models import paths_of
 from polyhead.bundle import write
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.engine import call
+from polyhead.engine.live import Live
+from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
@@ -157,18 +163,21 @@ def test_a_task_of_another_trunk_or_with_other_arrays_is_refused(root):
 
 
 class Held:
-    """The backend's first run waits until it is let go."""
+    """The next call waits after its first batch until it is let go; calls after it do not."""
 
-    def __init__(self, session, monkeypatch):
+    def __init__(self, monkeypatch):
         self.begun, self.free = threading.Event(), threading.Event()
-        inner = session.backend.run
+        inner = call.batched
 
-        def run(plan, batch):
-            self.begun.set()
-            assert self.free.wait(SHORT)
-            return inner(plan, batch)
+        def batched(*given, **settings):
+            first, *rest = inner(*given, **settings)
+            yield first
+            if not self.begun.is_set():
+                self.begun.set()
+                assert self.free.wait(SHORT)
+            yield from rest
 
-        monkeypatch.setattr(session.backend, "run", run)
+        monkeypatch.setattr(call, "batched", batched)
 
 
 def in_thread(make):
@@ -179,30 +188,150 @@ def in_thread(make):
     return thread, found
 
 
-def test_a_task_is_attached_while_a_call_runs_and_replaced_only_after_it(root, monkeypatch):
-    """The call, of several batches, has the old task in all of them; the next call has the new one."""
-    session = opened(root)
-    monkeypatch.setattr("polyhead.engine.rows.FIXED_ROWS", 1)  # a batch a text
-    old = bits(session, "mood")["mood"]
-    held = Held(session, monkeypatch)
-    call, found = in_thread(lambda: bits(session, "mood")["mood"])
-    assert held.begun.wait(SHORT)
-    session.attach(*drawn("topics", 7))  # needs nobody to wait
-    assert "topics" in session.tasks
-    change, _ = in_thread(lambda: session.attach(*drawn("mood", 9)))
-    assert change.is_alive() and not found
-    held.free.set()
-    for thread in (call, change):
-        thread.join(SHORT)
-        assert not thread.is_alive()
-    assert found == [old]
-    assert bits(session, "mood")["mood"] == bits_of_seed(root, 9) != old
+def ended(begun):
+    """What a call in a thread gives, which needs nobody else to go on."""
+    thread, found = begun
+    thread.join(SHORT)
+    assert not thread.is_alive() and found
+    return found[0]
 
 
-def bits_of_seed(root, seed):
-    session = opened(root)
+def bits_of_seed(root, seed, backend="reference"):
+    session = opened(root, backend)
     session.attach(*drawn("mood", seed))
     return bits(session, "mood")["mood"]
+
+
+def test_neither_a_change_nor_any_other_call_waits_for_a_call_that_runs(root, backend, monkeypatch):
+    """A replacement waited for running calls and all later calls for it, with a deadline or without.
+
+    The call that runs has the old tasks in all its batches.
+    """
+    monkeypatch.setattr("polyhead.engine.rows.FIXED_ROWS", 1)  # a batch a text
+    new = bits_of_seed(root, 9, backend)
+    session = opened(root, backend)
+    old = bits(session, "mood", "names")
+    held = Held(monkeypatch)
+    running = in_thread(lambda: session.outputs("mood", [(text,) for text in TEXTS]))
+    assert held.begun.wait(SHORT)
+    ended(in_thread(lambda: session.attach(*drawn("mood", 9))))
+    ended(in_thread(lambda: session.detach("names")))
+    ended(in_thread(lambda: session.refresh()))
+    (result, *_) = ended(in_thread(lambda: session.predict(TEXTS, deadline=1e9)))
+    assert set(result.answers) == {"mood"} and not result.late
+    assert ended(in_thread(lambda: bits(session, "mood")))["mood"] == new != old["mood"]
+    assert running[0].is_alive()
+    held.free.set()
+    assert [one.tobytes() for one in ended(running)] == old["mood"]
+
+
+def test_calls_go_on_while_the_task_that_replaces_another_is_compiled(root):
+    """Graphs were compiled where no call was let in."""
+    runtime = NumpyRuntime()
+    session = Session(root, backend=runtime, deterministic=True)
+    old, compiling, inner = bits(session, "mood"), threading.Event(), runtime.compile
+
+    def compiled(*given, **settings):
+        compiling.set()
+        return inner(*given, **settings)
+
+    runtime.compile = compiled
+    runtime.wait.clear()
+    change = in_thread(lambda: session.attach(*drawn("mood", 9)))
+    assert compiling.wait(SHORT)
+    assert ended(in_thread(lambda: bits(session, "mood"))) == old
+    assert change[0].is_alive()
+    runtime.wait.set()
+    ended(change)
+    assert bits(session, "mood") != old
+
+
+def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monkeypatch):
+    """It was looked up before the call and once more in it, where it was a KeyError."""
+    session, inner = opened(root), Live.asked
+    old, inputs = bits(session, "mood")["mood"], [(text,) for text in TEXTS]
+
+    def asked(self, tasks):
+        names = inner(self, tasks)
+        monkeypatch.setattr(Live, "asked", inner)
+        session.detach("mood")
+        return names
+
+    monkeypatch.setattr(Live, "asked", asked)
+    assert [one.tobytes() for one in session.outputs("mood", inputs)] == old
+    with pytest.raises(UnknownTask, match="mood"):
+        session.outputs("mood", inputs)
+
+
+def test_outputs_of_tasks_together_are_given_where_one_goes_meanwhile(root, monkeypatch):
+    session, inner = opened(root), call.Gathered
+    tasks = {name: session.tasks[name] for name in ("mood", "names")}
+    inputs = [(text,) for text in TEXTS]
+    readings = readings_of(inputs, tasks, session.tokeniser, session.settings, None)
+    old = bits(session, "mood")["mood"]
+
+    def gathered(*given, **settings):
+        monkeypatch.setattr(call, "Gathered", inner)
+        session.detach("mood")
+        return inner(*given, **settings)
+
+    monkeypatch.setattr(call, "Gathered", gathered)
+    found = session.outputs_together(readings)
+    assert [one.tobytes() for one in found["mood"].values] == old
+    with pytest.raises(UnknownTask, match="mood"):
+        session.outputs_together(readings)
+
+
+def test_layers_of_a_call_that_began_before_a_change_are_counted(root, backend):
+    session = opened(root, backend)
+    stream = session.stream(TEXTS[:1], tasks=["mood"])
+    session.attach(*drawn("mood", 9))
+    assert [early.task for early in stream] == ["mood"]
+    assert session.backend.layers_run == 2
+    session.predict(TEXTS[:1], tasks=["mood"])
+    assert session.backend.layers_run == 4
+
+
+def of_mood(backend):
+    """The compiled graphs that the task has a part in, weakly."""
+    known = backend._graphs._known.values()
+    return [weakref.ref(one.compiled) for one in known if one.compiled and "mood" in one.recipe.label]
+
+
+def test_nothing_that_a_call_gave_keeps_the_graphs_of_tasks_that_were_replaced(root):
+    session = Session(root, backend=NumpyRuntime(), precision="float32")
+    columns, stream, open_stream = session.columns(TEXTS), session.stream(TEXTS), session.stream(TEXTS)
+    assert next(open_stream) and list(stream)
+    old = of_mood(session.backend)
+    session.attach(*drawn("mood", 9))
+    gc.collect()
+    assert old and all(one() is not None for one in old), "a stream that has not ended needs them"
+    del open_stream
+    gc.collect()
+    assert [one() for one in old] == [None] * len(old)
+    assert columns.results() and stream.columns().results()
+
+
+def test_a_refresh_that_is_given_up_says_nothing_on_standard_error(root, monkeypatch):
+    """Its thread failed with InvalidStateError, and Python printed that."""
+    session, free, said = opened(root), threading.Event(), []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    inner = session.refresh
+
+    def refresh():
+        assert free.wait(SHORT)
+        return inner()
+
+    monkeypatch.setattr(session, "refresh", refresh)
+    before = set(threading.enumerate())
+    done = session.refresh_behind()
+    (thread,) = set(threading.enumerate()) - before or {None}
+    given_up = done.cancel()
+    free.set()
+    if thread is not None:
+        thread.join(SHORT)
+    assert not said
+    assert given_up or done.result(SHORT) == Changes()
 
 
 def test_calls_in_many_threads_see_one_version_each(root):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from polyhead.engine import prepare
+from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, UnknownTask
@@ -160,22 +161,22 @@ def assert_close(one, other):
         assert one == (pytest.approx(other, abs=1e-5) if isinstance(one, float) else other)
 
 
-def broken(session, monkeypatch, *names):
+def broken(monkeypatch, *names):
     """The heads of these tasks fail; ValueError says that nobody meant it."""
-    inner = session.backend._headed
+    inner = ReferenceBackend._headed
 
-    def headed(task, features):
+    def headed(self, task, features):
         if task in names:
             raise ValueError("no such head")
-        return inner(task, features)
+        return inner(self, task, features)
 
-    monkeypatch.setattr(session.backend, "_headed", headed)
+    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
 
 
 @pytest.mark.parametrize("name", ["mood", "alike", "reply", "names"])
 def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, name):
     whole = session.predict(INPUTS)
-    broken(session, monkeypatch, name)
+    broken(monkeypatch, name)
     columns = session.columns(INPUTS)
     for one, other in zip(columns.results(), whole, strict=True):
         assert one.answers == {task: answer for task, answer in other.answers.items() if task != name}
@@ -190,7 +191,7 @@ def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, nam
 
 
 def test_where_no_task_has_any_answer_the_failure_is_raised(session, monkeypatch):
-    broken(session, monkeypatch, "mood")
+    broken(monkeypatch, "mood")
     for ask in (session.predict, session.columns):
         with pytest.raises(ValueError, match="no such head"):
             ask(["good"], tasks=["mood"])
@@ -203,7 +204,7 @@ def test_a_failure_of_the_trunk_itself_is_raised_and_not_hidden(session, monkeyp
     def states(*given):
         raise BackendError("out of memory")
 
-    monkeypatch.setattr(session.backend, "_states", states)
+    monkeypatch.setattr(ReferenceBackend, "_states", states)
     with pytest.raises(BackendError, match="out of memory"):
         session.predict(["good", "bad"])
 

@@ -1,6 +1,8 @@
 """Tasks come and go while a backend runs: only what is new is compiled, and no call ever sees half a change."""
 
+import gc
 import threading
+import weakref
 
 import msgspec
 import numpy as np
@@ -296,3 +298,59 @@ def test_a_call_that_began_before_a_change_ends_as_it_began():
     rest = next(stages)
     assert np.array_equal(first.outputs["low"], wanted["low"])
     assert np.array_equal(rest.outputs["high"], wanted["high"])
+
+
+def heads_of(backend):
+    """The compiled poolers and heads that are known, weakly."""
+    known = backend._graphs._known.values()
+    return [
+        weakref.ref(graph.compiled) for graph in known if graph.compiled and "heads" in graph.recipe.label
+    ]
+
+
+def test_graphs_of_tasks_that_were_replaced_go_with_the_last_call_that_needs_them():
+    """Also those of a plan that is asked for the first time when they are replaced, and of pairs' heads."""
+    paths = {"a": pooled("a"), "b": branch("b", 1), "pair": pooled("pair", separate=True)}
+    backend, _ = running(paths)
+    tasks, moment, features = loaded(paths), backend.now(), np.ones((2, 16), np.float32)
+    old = heads_of(backend)
+    backend.replace({name: changed(task) for name, task in tasks.items()})
+    known, held = dict(backend._graphs._known), backend._graphs._held
+    reference = ReferenceBackend(TRUNK, tasks)
+    for some in (["a"], ["b"], ["a", "pair"]):
+        merged = plan.merge({name: paths[name] for name in some})
+        for name, values in reference.run(merged, BATCH).items():
+            np.testing.assert_allclose(moment.run(merged, BATCH)[name], values, atol=2e-5)
+    found = moment.compared("pair", features, features)
+    np.testing.assert_allclose(found, reference.compared("pair", features, features), atol=2e-5)
+    assert (backend._graphs._known, backend._graphs._held) == (known, held)
+    gc.collect()
+    assert old and all(one() is not None for one in old)
+    del moment
+    gc.collect()
+    assert [one() for one in old] == [None] * len(old)
+
+
+def test_a_call_of_replaced_tasks_takes_nothing_from_a_change_that_compiles():
+    backend, runtime = running({"a": pooled("a")})
+    merged, moment = plan.merge({"a": pooled("a")}), backend.now()
+    wanted = moment.run(merged, BATCH)["a"]
+    backend.replace({"a": changed(loaded({"a": pooled("a")})["a"])})
+    compiling, inner = threading.Event(), runtime.compile
+
+    def compiled(*given, **settings):
+        compiling.set()
+        return inner(*given, **settings)
+
+    runtime.compile = compiled
+    runtime.wait.clear()
+    tasks = loaded({"a": pooled("a"), "b": branch("b", 1)})
+    change = threading.Thread(target=backend.replace, args=(tasks,))
+    change.start()
+    assert compiling.wait(20)
+    assert np.array_equal(moment.run(merged, BATCH)["a"], wanted)
+    runtime.wait.set()
+    change.join()
+    assert_right(backend, tasks)
+    known = backend._graphs._known
+    assert all(known.get(call.graph.recipe.key) is call.graph for call in backend._full(backend._loaded))

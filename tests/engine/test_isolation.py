@@ -24,6 +24,7 @@ from polyhead.bundle.remove import unlist
 from polyhead.bundle.write import write_bundle
 from polyhead.engine import isolation
 from polyhead.engine.isolation import Answering, Certificate, answers, certified, certify, checked, verify
+from polyhead.engine.isolation.answers import backend_here
 from polyhead.engine.isolation.certificate import Ledger, read_certificate
 from polyhead.engine.isolation.together import Asked, outputs_of
 from polyhead.engine.session import Session
@@ -142,7 +143,7 @@ def test_adding_leaves_a_certificate_that_says_what_was_proven(root, other):
     assert certificate.bundle == hashlib.sha256((root / "bundle.json").read_bytes()).hexdigest()
     file = root / "certificates" / "0001-add.json"
     assert msgspec.json.decode(file.read_bytes(), type=Certificate) == certificate
-    for key in ("backend", "torch", "threads", "processor", "deterministic", "precision"):
+    for key in ("backend", backend_here(), "threads", "processor", "deterministic", "precision"):
         assert certificate.numerics[key]
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.write import write_bundle
+from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -58,14 +59,15 @@ def session(root):
 
 def rows_read(session, monkeypatch):
     """The texts of every batch that is run from now on, decoded."""
-    found, inner = [], session.backend.run
+    kind, found = type(session.backend), []
+    inner = kind.run
 
-    def run(plan, batch):
+    def run(self, plan, batch):
         for ids, mask in zip(batch.ids, batch.mask, strict=True):
             found.append(tuple(ids[mask].tolist()))
-        return inner(plan, batch)
+        return inner(self, plan, batch)
 
-    monkeypatch.setattr(session.backend, "run", run)
+    monkeypatch.setattr(kind, "run", run)
     return found
 
 
@@ -166,14 +168,14 @@ def test_a_text_is_counted_for_the_input_that_it_is_else_for_the_first_pair(sess
 
 def test_a_task_over_pairs_that_fails_is_named_for_the_pairs_and_stops_no_other(session, monkeypatch):
     """Its features fail, over texts that others read too."""
-    whole, inner = session.predict(MIXED), session.backend._pooled
+    whole, inner = session.predict(MIXED), ReferenceBackend._pooled
 
-    def pooled(task, *given):
+    def pooled(self, task, *given):
         if task == "alike":
             raise ValueError("no such pooler")
-        return inner(task, *given)
+        return inner(self, task, *given)
 
-    monkeypatch.setattr(session.backend, "_pooled", pooled)
+    monkeypatch.setattr(ReferenceBackend, "_pooled", pooled)
     for one, other in zip(session.predict(MIXED), whole, strict=True):
         assert one.answers == {name: answer for name, answer in other.answers.items() if name != "alike"}
         assert one.failed == ({"alike": "ValueError: no such pooler"} if "alike" in other.answers else {})
@@ -182,14 +184,14 @@ def test_a_task_over_pairs_that_fails_is_named_for_the_pairs_and_stops_no_other(
 
 
 def test_pairs_of_one_call_that_could_not_be_compared_are_named_in_a_stream(session, monkeypatch):
-    whole, compared = session.predict(MIXED), session.backend.compared
+    whole, compared = session.predict(MIXED), ReferenceBackend.compared
 
-    def failing(task, first, second):
+    def failing(self, task, first, second):
         if task == "low":
             raise ValueError("no such head")
-        return compared(task, first, second)
+        return compared(self, task, first, second)
 
-    monkeypatch.setattr(session.backend, "compared", failing)
+    monkeypatch.setattr(ReferenceBackend, "compared", failing)
     stream = session.stream(MIXED)
     early = [(one.task, row) for one in stream for row in one.answers]
     assert len(set(early)) == len(early)

@@ -11,6 +11,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
+from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.inputs import Passage, input_of
 from polyhead.engine.isolation import Answering, certified
@@ -23,6 +24,7 @@ from polyhead.project import Project, TaskEntry
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
+from polyhead.text.tokenise import Tokeniser
 
 TRUNK = tiny_trunk()
 BY_NAME = {task.name: task for task in tiny_tasks()}
@@ -226,9 +228,10 @@ class Pointing:
 
 def pointing(tmp_path, word, *, null=0.0, **changes):
     task = msgspec.structs.replace(BY_NAME["who"], **changes)
-    session = Session(make(tmp_path / "b", task), deterministic=True)
-    session.backend = Pointing(int(session.tokeniser.encode([(word,)])[0].ids[1]), null)
-    return session
+    wanted = int(Tokeniser(TRUNK.tokenizer, TRUNK.settings).encode([(word,)])[0].ids[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyhead.engine.session.open_backend", lambda *_, **__: Pointing(wanted, null))
+        return Session(make(tmp_path / "b", task), deterministic=True)
 
 
 def test_windows_find_an_answer_at_the_end_of_a_long_context(tmp_path):
@@ -269,20 +272,21 @@ def test_cut_counts_each_unread_token_of_a_pair_once(tmp_path):
     assert (both.windows, cut.windows) == (both.passes, 1)
 
 
-def test_a_long_text_keeps_no_features_of_words_that_a_window_does_not_hold(tmp_path):
+def test_a_long_text_keeps_no_features_of_words_that_a_window_does_not_hold(tmp_path, monkeypatch):
     """Of a text with thousands of words, each window's batch has only its own."""
     task = msgspec.structs.replace(BY_NAME["names"], long_texts="windows")
     session = Session(
-        make(tmp_path / "b", task, msgspec.structs.replace(BY_NAME["who"], long_texts="windows"))
+        make(tmp_path / "b", task, msgspec.structs.replace(BY_NAME["who"], long_texts="windows")),
+        backend="reference",
     )
     widths = []
-    inner = session.backend.run
+    inner = ReferenceBackend.run
 
-    def run(plan, batch):
+    def run(self, plan, batch):
         widths.append(batch.words.shape[1])
-        return inner(plan, batch)
+        return inner(self, plan, batch)
 
-    session.backend.run = run
+    monkeypatch.setattr(ReferenceBackend, "run", run)
     text = "the lamp is late " * 500
     spans = session.predict([text])[0].answers["names"]["spans"]
     answer = session.predict([("what is late?", text)])[0].answers["who"]

@@ -8,7 +8,8 @@ from polyhead.errors import DataError
 from polyhead.papers import du2020
 from polyhead.papers.du2020.measured import measured
 from polyhead.papers.du2020.orderings import orderings
-from polyhead.papers.du2020.study import ROWS, cells_of, missing, read_cells, study_table
+from polyhead.papers.du2020.study import ROWS, cells_of, missing, notes_of, read_cells, study_table
+from polyhead.papers.together.leave_out import MORE, SETS
 
 
 @pytest.fixture
@@ -116,3 +117,28 @@ def test_bytes_on_disk_are_those_counted_and_a_key_and_offsets_more():
         assert (found.layers, found.positions) == (counted.layers, counted.positions)
         for name in ("float16", "uint8", "sign"):
             assert 16 < getattr(found, name) - getattr(counted, name) < 120
+
+
+def renamed(old, new):
+    """The made-up rows, with one task under another name."""
+    return [{**row, "task": new if row["task"] == old else row["task"]} for row in rows()]
+
+
+def test_notes_name_the_tasks_that_these_rows_have_not(cells):
+    """They named two sets as left out, whatever was asked for."""
+    (paper, without, further, _) = study_table(cells).notes
+    assert paper.startswith("Amazon-5") and without == "without runs yet: rte, ag_news, dbpedia, cola"
+    assert further == "left out unless asked for with --more: qnli, qqp, tweets"
+    (_, _, further, besides, _) = study_table(cells_of(renamed("imdb", "tweets"))).notes
+    assert (further, besides) == (
+        "left out unless asked for with --more: qnli, qqp",
+        "not of the paper: tweets",
+    )
+
+
+def test_notes_of_a_whole_study_leave_nothing_out():
+    every = [one.task for one in (*SETS, *MORE)]
+    assert len(every) == 11 and not any(
+        "left out unless" in note or "without" in note for note in notes_of(every)
+    )
+    assert len(notes_of([one.task for one in SETS])) == 3

@@ -10,6 +10,7 @@ import json
 import pytest
 
 from polyhead.engine.inputs import Passage
+from polyhead.errors import ConfigError, DataError
 from polyhead.scoring import table
 from polyhead.scoring.read import open_source
 from polyhead.scoring.write import text_of
@@ -351,3 +352,103 @@ def test_records_that_we_write_are_those_of_the_csv_module():
 )
 def test_values_as_cells(value, text):
     assert text_of(value) == text
+
+
+def test_numbers_that_are_not_finite_are_null_in_every_format(session, tmp_path):
+    """In cells of CSV, and in strings of Parquet, they were the text `null`."""
+    source = tmp_path / "in.jsonl"
+    source.write_text(
+        '{"text": "good", "x": NaN, "mixed": -Infinity}\n{"text": "bad", "x": 1e400, "mixed": "null"}\n'
+    )
+    for ending in (".jsonl", ".csv", ".parquet"):
+        run(session, source, tmp_path / f"out{ending}", tasks=("mood",))
+    cells, values, rows = (read(tmp_path / f"out{ending}") for ending in (".csv", ".jsonl", ".parquet"))
+    assert [(row["x"], row["mixed"]) for row in cells] == [("", ""), ("", "null")]
+    assert [(row["x"], row["mixed"]) for row in values] == [(None, None), (None, "null")]
+    assert [row["mixed"] for row in rows] == [None, "null"]
+    assert str(rows[0]["x"]) == "nan" and rows[1]["x"] == float("inf")
+
+
+def test_durations_are_texts_outside_of_parquet(session, tmp_path):
+    """In nanoseconds they could not be written at all, in microseconds they are what they were."""
+    nanoseconds = [90_061_500_000_001, -1_500_000_000, 0, None]
+    made = pyarrow.table(
+        {
+            "text": ["good", "bad", "late", "lamp"],
+            "ns": pyarrow.array(nanoseconds, pyarrow.duration("ns")),
+            "us": pyarrow.array([datetime.timedelta(days=3), None, None, None], pyarrow.duration("us")),
+            "s": pyarrow.array([2**62, -1, 86_400, None], pyarrow.duration("s")),
+        }
+    )
+    parquet.write_table(made, tmp_path / "in.parquet")
+    for ending in (".parquet", ".jsonl", ".csv"):
+        run(session, tmp_path / "in.parquet", tmp_path / f"out{ending}", tasks=("mood",))
+    found, cells = read(tmp_path / "out.jsonl"), read(tmp_path / "out.csv")
+    assert [row["ns"] for row in found] == ["P1DT3661.500000001S", "-PT1.5S", "P0D", None]
+    days, seconds = divmod(2**62, 86_400)
+    assert [row["s"] for row in found] == [f"P{days}DT{seconds}S", "-PT1S", "P1D", None]
+    assert found[0]["us"] == "P3D" and [row["ns"] for row in cells][-2:] == ["P0D", ""]
+    assert parquet.read_table(tmp_path / "out.parquet").column("ns").equals(made.column("ns"))
+
+
+@pytest.mark.parametrize("unit", ["ms", "us"])
+def test_durations_are_written_as_those_of_python_are(unit):
+    for count in (0, 1, -1, 999, -1500, 86_400_000, 3_661_000_001, -90_061_000_005):
+        array = pyarrow.array([count], pyarrow.duration(unit))
+        chunk = table.TableChunk(pyarrow.table({"d": array}), "in.parquet", 0)
+        assert chunk.kept(("d",)) == [{"d": text_of(array.to_pylist()[0])}]
+
+
+def test_a_column_that_cannot_be_a_text_is_left_out_as_the_error_says(session, tmp_path):
+    """The second command was refused: the first had left a job without a piece."""
+    far = pyarrow.array([2**60, None], pyarrow.timestamp("ms"))
+    parquet.write_table(pyarrow.table({"text": ["good", "bad"], "far": far}), tmp_path / "in.parquet")
+    source, out = tmp_path / "in.parquet", tmp_path / "out.jsonl"
+    with pytest.raises(DataError, match="column 'far'.*cannot be written as text.*--keep"):
+        run(session, source, out, tasks=("mood",))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
+    run(session, source, out, tasks=("mood",), kept=("text",))
+    assert [row["text"] for row in read(out)] == ["good", "bad"]
+
+
+def test_a_damaged_page_is_said_and_leaves_nothing(session, tmp_path):
+    source = tmp_path / "in.parquet"
+    rows = pyarrow.table({"text": [f"the lamp {i} {i * 7919 % 101}" for i in range(2000)]})
+    parquet.write_table(rows, source, use_dictionary=False)
+    raw = bytearray(source.read_bytes())
+    raw[200:260] = b"\xff" * 60
+    source.write_bytes(raw)
+    with pytest.raises(DataError, match="cannot read .*in.parquet"):
+        run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
+
+
+def test_a_column_whose_name_holds_a_comma_is_kept(session, tmp_path):
+    """It was taken for two columns."""
+    rows = [{"id": 1, "price, EUR": 5, "text": "good"}]
+    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.csv"
+    for kept, wanted in (
+        (("price, EUR",), ["price, EUR"]),
+        (("price, EUR", "text , id"), ["price, EUR", "text", "id"]),
+    ):
+        run(session, source, out, tasks=("mood",), kept=kept)
+        assert list(read(out)[0]) == [*wanted, "mood", "error"]
+    for kept, said in (
+        ("id,price, EUR", "no column 'price', 'EUR' to keep.*of its own"),
+        (",", "no column ','"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            run(session, source, out, tasks=("mood",), kept=(kept,))
+
+
+def test_the_command_keeps_such_a_column_too(bundle, tmp_path):
+    from click.testing import CliRunner
+
+    from polyhead.cli.score import command
+
+    source = write(tmp_path / "in.jsonl", [{"id": 1, "price, EUR": 5, "text": "good"}])
+    words = [bundle.root, source, tmp_path / "out.csv", "--tasks", "mood", "--backend", "reference"]
+    words += ["--keep", "price, EUR", "--keep", "text,id"]
+    done = CliRunner().invoke(command, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    assert list(read(tmp_path / "out.csv")[0]) == ["price, EUR", "text", "id", "mood", "error"]

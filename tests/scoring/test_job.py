@@ -4,14 +4,20 @@ import errno
 import json
 import weakref
 
+import msgspec
 import pytest
 
 from disk import FullDisk, fsync, run_forking
 from polyhead import scoring
+from polyhead.engine.backends.base import whole
+from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, UnknownTask
 from polyhead.files import held
+from polyhead.plan import Pool
 from polyhead.tasks import rows as rows_module
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import add_tiny
 from scoring.scored import make_bundle, read, run, texts, write
 
 KILLED = """
@@ -150,19 +156,13 @@ def test_pieces_of_another_job_are_refused_and_say_what_differs(bundle, tmp_path
 
 
 def test_a_task_that_was_replaced_in_between_is_refused(tmp_path, monkeypatch):
-    from polyhead.plan import Pool
-    from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
-    from polyhead.testing.strategies import add_tiny
-
     root = make_bundle(tmp_path / "bundle").root
     source, out = write(tmp_path / "in.jsonl", texts(7)), tmp_path / "out.jsonl"
     session = Session(root, backend="reference")
     stopping(monkeypatch, session, 1)
     with pytest.raises(KeyboardInterrupt):
         run(session, source, out, tasks=("mood",))
-    (mood,) = [task for task in tiny_tasks() if task.name == "mood"]
-    path = tiny_path(mood, tiny_trunk(), pool=Pool(positions="mean"))
-    add_tiny(root, tiny_trunk(), mood, path, seed=77, replace=True)
+    replaced(root, "mood")
     with pytest.raises(ConfigError, match="'tasks' differs.*v0002.*v0001"):
         run(Session(root, backend="reference"), source, out, tasks=("mood",))
 
@@ -210,8 +210,6 @@ def test_a_file_that_changes_while_it_is_read_gives_no_output(session, tmp_path,
 
 
 def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_path, monkeypatch):
-    import msgspec
-
     predict = session.predict
 
     def failing(inputs, **options):
@@ -356,3 +354,160 @@ def test_what_cannot_be_written_or_asked_is_refused(session, tmp_path):
     with pytest.raises(ConfigError, match="none of the tasks reads.*same reads a pair"):
         run(session, source, tmp_path / "out.csv", tasks=("same",))
     assert [path.name for path in tmp_path.iterdir()] == ["in.csv"]
+
+
+def replaced(root, name, seed=77):
+    """Puts other weights of a tiny task into a bundle, as its next version."""
+    (task,) = [one for one in tiny_tasks() if one.name == name]
+    path = tiny_path(task, tiny_trunk(), pool=Pool(positions="mean"))
+    add_tiny(root, tiny_trunk(), task, path, seed=seed, replace=True)
+
+
+def meanwhile(monkeypatch, session, at, change):
+    """`change` is called before the session answers its call number `at`, from 0."""
+    predict, calls = session.predict, []
+
+    def answer(inputs, **options):
+        if len(calls) == at:
+            change()
+        calls.append(len(inputs))
+        return predict(inputs, **options)
+
+    monkeypatch.setattr(session, "predict", answer)
+
+
+def test_a_task_that_is_replaced_meanwhile_stops_the_job_and_keeps_its_pieces(tmp_path, monkeypatch):
+    """Rows of both versions stood in one file, without a word."""
+    root = make_bundle(tmp_path / "bundle").root
+    source, out = write(tmp_path / "in.jsonl", texts(8)), tmp_path / "out.jsonl"
+    session, older = Session(root, backend="reference"), Session(root, backend="reference")
+
+    def change():
+        replaced(root, "mood")
+        session.refresh()
+
+    meanwhile(monkeypatch, session, 1, change)
+    with pytest.raises(ConfigError, match="replaced or removed while.*is kept. Got: mood.*--fresh"):
+        run(session, source, out, tasks=("mood", "urgency"))
+    assert not out.exists()
+    assert run(older, source, out, tasks=("mood", "urgency")).done_before == 3
+    run(older, source, tmp_path / "whole.jsonl", tasks=("mood", "urgency"))
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_task_that_is_removed_meanwhile_stops_the_job(bundle, tmp_path, monkeypatch):
+    source, out = write(tmp_path / "in.jsonl", texts(8)), tmp_path / "out.jsonl"
+    session = Session(bundle, backend="reference")
+    meanwhile(monkeypatch, session, 1, lambda: session.detach("mood"))
+    with pytest.raises(ConfigError, match="replaced or removed while.*Got: mood"):
+        run(session, source, out, tasks=("mood", "urgency"))
+    assert not out.exists()
+
+
+def test_changes_of_other_tasks_touch_no_job(tmp_path, monkeypatch):
+    root = make_bundle(tmp_path / "bundle").root
+    source, out = write(tmp_path / "in.jsonl", texts(8)), tmp_path / "out.jsonl"
+    session = Session(root, backend="reference")
+
+    def change():
+        replaced(root, "urgency")
+        session.refresh()
+        session.detach("topics")
+
+    meanwhile(monkeypatch, session, 1, change)
+    assert run(session, source, out, tasks=("mood",)).counts.rows == 8
+
+
+def test_a_task_that_is_attached_and_not_in_the_bundle_is_refused(tmp_path):
+    """Such a task was a KeyError; one that stood in place of the bundle's was taken for that."""
+    root = make_bundle(tmp_path / "bundle").root
+    source, out = write(tmp_path / "in.jsonl", texts(2)), tmp_path / "out.jsonl"
+    session = Session(root, backend="reference")
+    record = session.bundle.tasks["mood"]
+    alone = msgspec.structs.replace(record, task=msgspec.structs.replace(record.task, name="alone"))
+    other = msgspec.structs.replace(record, trained_with={"seed": 9}, arrays="0" * 64)
+    session.attach(msgspec.structs.replace(alone, owner=record.owner), session.bundle.part("mood"))
+    for name in ("alone", "mood"):
+        with pytest.raises(
+            ConfigError, match=f"attached to the session alone. Got: {name}. Allowed: .*topics"
+        ):
+            run(session, source, out, tasks=(name, "urgency"))
+        session.attach(other, session.bundle.part("mood"))
+    assert run(session, source, out, tasks=("urgency",)).counts.rows == 2
+
+
+def test_rows_that_every_task_fails_on_have_the_reason_and_the_job_goes_on(session, tmp_path, monkeypatch):
+    """Alone in its piece such a row stopped the job each time, with the error of the one task that was asked."""
+    inner = ReferenceBackend.stages
+
+    def stages(self, plan, batch):
+        if batch.ids.shape[1] > 40:
+            raise RuntimeError("too much")
+        yield from inner(self, plan, batch)
+
+    monkeypatch.setattr(ReferenceBackend, "stages", stages)
+    monkeypatch.setattr(ReferenceBackend, "run", lambda self, plan, batch: whole(self.stages(plan, batch)))
+    rows = texts(5)
+    rows[3]["text"] = "lamp " * 60
+    source, out = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    done = run(session, source, out, tasks=("mood", "urgency"), piece_rows=1)
+    found = read(out)
+    assert found[3]["error"] == "mood: RuntimeError: too much; urgency: RuntimeError: too much"
+    assert found[3]["mood"] is None and found[3]["urgency"] is None
+    assert all(row["mood"] and "error" not in row for row in found[:3] + found[4:])
+    assert (done.counts.errors, done.counts.unanswered) == (1, {"mood": 1, "urgency": 1})
+
+
+def test_what_is_no_tasks_own_failure_stops_the_job(session, tmp_path, monkeypatch):
+    from polyhead.engine.call import Call
+    from polyhead.errors import MissingExtra
+
+    def lacking(self, *given):
+        raise MissingExtra("torch", "train", "answering task 'mood'")
+
+    monkeypatch.setattr(Call, "_steps", lacking)
+    source, out = write(tmp_path / "in.jsonl", texts(2)), tmp_path / "out.jsonl"
+    with pytest.raises(MissingExtra):
+        run(session, source, out, tasks=("mood",))
+    assert not out.exists()
+
+
+def test_a_job_without_a_finished_piece_is_not_begun(session, tmp_path, monkeypatch):
+    """What it left was taken for another job's, as soon as an option changed."""
+    source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
+    folder = tmp_path / ".out.jsonl.pieces"
+    with monkeypatch.context() as patch:
+        stopping(patch, session, 0)
+        with pytest.raises(KeyboardInterrupt):
+            run(session, source, out, tasks=("mood",))
+    assert not folder.exists()
+    with monkeypatch.context() as patch:  # as a kill leaves it
+        patch.setattr("polyhead.scoring.pieces.shutil.rmtree", lambda *given, **options: None)
+        stopping(patch, session, 0)
+        with pytest.raises(KeyboardInterrupt):
+            run(session, source, out, tasks=("mood",))
+    assert (folder / "job.json").exists()
+    assert run(session, source, out, tasks=("mood",), kept=("id",)).counts.rows == 4
+    assert not folder.exists()
+
+
+def test_a_symbolic_link_stays_one_and_its_file_is_written(session, tmp_path):
+    source, file, link = (
+        write(tmp_path / "in.jsonl", texts(4)),
+        tmp_path / "there" / "data",
+        tmp_path / "out.csv",
+    )
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for _ in ("new", "older"):
+        run(session, source, link, tasks=("mood",))
+        assert link.is_symlink() and len(file.read_text().splitlines()) == 5
+        assert [path.name for path in file.parent.iterdir()] == ["data"]
+    source_link = tmp_path / "same.jsonl"
+    source_link.symlink_to(source)
+    with pytest.raises(ConfigError, match="the file that is read"):
+        run(session, source, source_link, tasks=("mood",))
+    around = tmp_path / "around.csv"
+    around.symlink_to(around)
+    with pytest.raises(ConfigError, match="a link that leads to itself"):
+        run(session, source, around, tasks=("mood",))

@@ -2,12 +2,13 @@
 
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples, ReadReport
-from polyhead.tasks.split import split
+from polyhead.tasks.split import Undivided, overlapping, split, split_together
 from polyhead.tasks.task import Task
 
 TASK = Task(name="t", kind="single_label", labels=("a", "b", "c"))
@@ -91,3 +92,90 @@ def test_words_and_targets_stay_with_their_rows():
 def test_too_few_inputs_are_refused(inputs):
     with pytest.raises(EmptyData, match="too few"):
         split(examples(inputs), 0.5, 1, TASK)
+
+
+def of_one_file(seed, rows=300, tasks=5):
+    """Tasks that read some of the same rows of a file, with labels that are rare for some."""
+    rng = np.random.default_rng(seed)
+    texts = [(f"text {rng.integers(0, 2 * rows)}",) for _ in range(rows)]
+    found = []
+    for index in range(tasks):
+        labels = rng.choice(3, rows, p=[0.8, 0.15, 0.05])
+        there = sorted(rng.choice(rows, int(rng.integers(rows // 2, rows + 1)), replace=False).tolist())
+        name = Task(name=f"t{index}", kind="single_label", labels=("a", "b", "c"))
+        found.append(Undivided(task=name, examples=examples(texts, labels).take(there), path="one.jsonl"))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_one_task_holds_out_no_other_keeps(seed):
+    several = of_one_file(seed)
+    sides = split_together(several, 0.2, seed)
+    held = set().union(*(side[1].inputs for side in sides))
+    kept = set().union(*(side[0].inputs for side in sides))
+    assert held and kept and not held & kept
+    for one, (left, chosen) in zip(several, sides, strict=True):
+        assert sorted(left.rows + chosen.rows) == one.examples.rows
+        assert left.rows == sorted(left.rows) and chosen.rows == sorted(chosen.rows)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_labels_of_tasks_that_hold_out_together_give_about_their_shares(seed):
+    """A random choice of groups would vary by sqrt(0.2 * 0.8 * rows) or more; rare labels are chosen first."""
+    several = of_one_file(seed)
+    for one, (_, chosen) in zip(several, split_together(several, 0.2, seed), strict=True):
+        total = Counter(int(target) for target in one.examples.targets)
+        found = Counter(int(target) for target in chosen.targets)
+        assert abs(len(chosen.rows) / len(one.examples.rows) - 0.2) <= 0.04
+        for label, count in total.items():
+            assert abs(found[label] - 0.2 * count) <= 1.5 * np.sqrt(0.16 * count) + 1
+
+
+def test_rows_of_a_file_stay_together_whatever_tasks_read_of_them():
+    """One task reads a text, another the pair that it stands in, a third the same text in another file."""
+    first = [(f"one {i}",) for i in range(40)]
+    both = [(f"one {i}", f"two {i}") for i in range(40)]
+    again = [(f"ONE  {i}",) for i in reversed(range(40))]
+    several = [
+        Undivided(task=TASK, examples=examples(given), path=path)
+        for given, path in ((first, "a"), (both, "a"), (again, "b"))
+    ]
+    (_, one), (_, two), (_, three) = split_together(several, 0.25, 1)
+    assert one.rows == two.rows == sorted(41 - row for row in three.rows) and len(one.rows) == 10
+
+
+def test_rows_held_out_together_follow_from_seed_and_texts_alone():
+    several = of_one_file(0)
+    first = [side[1].rows for side in split_together(several, 0.2, 1)]
+    assert first == [side[1].rows for side in split_together(of_one_file(0), 0.2, 1)]
+    assert first != [side[1].rows for side in split_together(several, 0.2, 2)]
+    moved = [msgspec.structs.replace(one, path="elsewhere.jsonl") for one in several]
+    assert first == [side[1].rows for side in split_together(moved, 0.2, 1)]
+
+
+def test_no_task_and_no_label_loses_its_last_input():
+    several = [
+        Undivided(task=TASK, examples=examples([(f"x {i}",) for i in range(12)], labels), path="a")
+        for labels in ([0] * 11 + [1], [2] + [0] * 11, [0, 1] * 6)
+    ]
+    for one, (kept, _) in zip(several, split_together(several, 0.5, 1), strict=True):
+        assert {int(t) for t in kept.targets} == {int(t) for t in one.examples.targets}
+
+
+def test_a_task_that_cannot_hold_out_with_others_is_named():
+    small = Task(name="small", kind="single_label", labels=("a", "b", "c"))
+    several = [
+        Undivided(task=TASK, examples=examples([(str(i),) for i in range(20)]), path="a"),
+        Undivided(task=small, examples=examples([("0",)]), path="a"),
+    ]
+    with pytest.raises(EmptyData, match="'small': too few .* 1 different inputs"):
+        split_together(several, 0.5, 1)
+
+
+def test_tasks_overlap_by_rows_and_by_texts():
+    def of(inputs, path):
+        return Undivided(task=TASK, examples=examples([(text,) for text in inputs]), path=path)
+
+    a, b, c, d = of("ab", "1"), of("cd", "1"), of("xD", "2"), of("yz", "3")
+    assert overlapping([a, d, b, c]) == [[a, b, c], [d]]
+    assert overlapping([a]) == [[a]] and overlapping([]) == []

@@ -13,7 +13,7 @@ from polyhead.strategy import Pooled
 from polyhead.tasks.read import Examples, ReadReport, Source, read
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
-from polyhead.train.leaks import Dropped, Leak, LeakReport, without_leaks
+from polyhead.train.leaks import Dropped, Leak, LeakReport, Reason, without_leaks
 from polyhead.train.prepare import Prepared, Split
 
 LAMP = "The lamp on the left desk is broken again"
@@ -67,7 +67,12 @@ def test_training_rows_go_and_evaluation_rows_stay():
     assert kept[2] is c
     for before, after in zip((a, b, c), kept, strict=True):
         assert after.splits[1:] == before.splits[1:]
-    assert report.dropped == (Dropped(task="a", rows=2, of=4), Dropped(task="b", rows=1, of=2))
+    of_a = (Reason(evaluated="b", split="validation", rows=1), Reason(evaluated="b", split="test", rows=1))
+    of_b = (Reason(evaluated="a", split="validation", rows=1),)
+    assert report.dropped == (
+        Dropped(task="a", rows=2, of=4, reasons=of_a),
+        Dropped(task="b", rows=1, of=2, reasons=of_b),
+    )
     assert report.leaks == (
         Leak(evaluated="b", split="test", trained="a", rows=1, share=1.0),
         Leak(evaluated="b", split="validation", trained="a", rows=2, share=2 / 3),
@@ -204,8 +209,30 @@ def test_the_report_says_rows_and_shares():
     assert without_leaks([a, b])[1].lines() == [
         "b test: 1 row (100.0%) with a text that a trains on",
         "b validation: 2 rows (66.7%) with a text that a trains on",
-        "a: 2 of 3 training rows dropped",
+        "a: 2 of 3 training rows dropped, with texts of b validation (1), b test (1)",
     ]
+
+
+def test_a_line_names_the_splits_that_cost_most_rows():
+    texts = [f"{LAMP} number {i}" for i in range(20)]
+    a = prepared("a", [*texts, other(1)], [other(2)])
+    rest = [prepared(f"b{i}", [other(3 + i)], texts[: 3 + i]) for i in range(6)]
+    (_, report) = without_leaks([a, *rest])
+    assert report.lines()[-1] == (
+        "a: 8 of 21 training rows dropped, with texts of "
+        "b5 validation (8), b4 validation (7), b3 validation (6), b2 validation (5) and 2 more"
+    )
+
+
+def test_what_parallel_tasks_train_on_themselves_is_no_reason():
+    """Row 18 goes since `b` is evaluated on that pair; members of it that `b` trains on too do not count for it."""
+    mixed = (PAIRS[0][0], PAIRS[1][1])
+    a, b = (
+        prepared("a", [*PAIRS, mixed], [other(1)]),
+        prepared("b", PAIRS, [mixed], [(PAIRS[2][0], other(2))]),
+    )
+    (dropped,) = without_leaks([a, b])[1].dropped
+    assert dropped.reasons == (Reason(evaluated="b", split="validation", rows=1),)
 
 
 DATA = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared" / "data"))

@@ -8,7 +8,8 @@ import torch
 import tiny
 from polyhead.errors import ConfigError, TrainError
 from polyhead.nn.load import load_trunk
-from polyhead.recipe import Joint
+from polyhead.recipe import Joint, Smoothing
+from polyhead.strategy import Prompted
 from polyhead.tasks.read import Examples
 from polyhead.train import fit as fitting
 from polyhead.train.events import Events
@@ -136,7 +137,9 @@ def test_epsilon_and_dropout_reach_adam_and_every_dropout(home, data, monkeypatc
     monkeypatch.setattr(torch.optim.AdamW, "__init__", noted)
     built, learn = [], JointCourse.learn
     monkeypatch.setattr(
-        JointCourse, "learn", lambda self, label: built.append(self.module) or learn(self, label)
+        JointCourse,
+        "learn",
+        lambda self, label, **named: built.append(self.module) or learn(self, label, **named),
     )
     search = Search(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
     refine(prepared(home, "mood"), data, search=search, precision="float32")
@@ -157,6 +160,45 @@ def test_a_head_that_was_left_is_where_every_candidate_starts(home, data):
     kept = refine(one, data, search=still, head=left, precision="float32").learned.arrays["mood"]
     fresh = refine(one, data, search=still, precision="float32").learned.arrays["mood"]
     assert arrays_digest(kept) == arrays_digest(left) != arrays_digest(fresh)
+
+
+STILL = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
+
+
+@pytest.mark.parametrize("name", ["mood", "names"])
+def test_a_head_starts_as_it_was_left_where_heads_are_normalised(home, data, name):
+    """The course names a head's matrix otherwise while it is normalised, so every head was refused."""
+    one = prepared(home, name)
+    left = refine(one, data, search=SEARCH, precision="float32").learned.arrays[name]
+    smooth = Joint(families=(), micro_batches=1, smoothing=Smoothing(spectral=True))
+    kept = refine(one, data, search=STILL, head=left, recipe=smooth, precision="float32").learned.arrays[name]
+    largest = np.linalg.norm(left["head.output.weight"], 2)
+    assert largest != pytest.approx(1.0, abs=1e-3)
+    for array, value in left.items():
+        divided = value / largest if array == "head.output.weight" else value
+        np.testing.assert_allclose(kept[array], divided, rtol=1e-5, atol=1e-7, err_msg=array)
+
+
+@pytest.mark.parametrize("init", ["frequent", "donors"])
+def test_a_prompt_that_was_left_is_where_every_candidate_starts(home, data, init):
+    """The declared start was made again over it, and by tokens or donors the given prompt was lost."""
+    strategy = Prompted(hidden=6, init=init, pooler_init="donors", donor_epochs=1)
+    one = prepared(home, "mood", strategy=strategy)
+    left = refine(one, data, search=SEARCH, precision="float32").learned.arrays["mood"]
+    assert "prompt.weight" in left
+    kept = refine(one, data, search=STILL, head=left, precision="float32").learned.arrays["mood"]
+    assert arrays_digest(kept) == arrays_digest(left)
+
+
+def test_a_head_that_was_left_is_not_probed_again(home, data):
+    one = prepared(home, "mood")
+    left = refine(one, data, search=SEARCH, precision="float32").learned.arrays["mood"]
+    probing = Joint(families=(), micro_batches=1, head_epochs=2, head_learning_rate=1e-2)
+    kept = refine(one, data, search=STILL, head=left, recipe=probing, precision="float32")
+    assert arrays_digest(kept.learned.arrays["mood"]) == arrays_digest(left)
+    fresh = refine(one, data, search=STILL, precision="float32").learned.arrays["mood"]
+    probed = refine(one, data, search=STILL, recipe=probing, precision="float32").learned.arrays["mood"]
+    assert arrays_digest(probed) != arrays_digest(fresh)
 
 
 def test_a_head_of_another_task_is_refused_by_name(home, data):

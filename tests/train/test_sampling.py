@@ -53,9 +53,9 @@ PUBLISHED = {
 }
 
 
-def mixture(sampling=None, sizes=SMALL, *, batch=32, epochs=4, seed=1, **recipe):
+def mixture(sampling=None, sizes=SMALL, *, batch=32, epochs=4, seed=1, in_a_pass=None, **recipe):
     joint = Joint(sampling=sampling or Sampling(), **recipe)
-    return Mixture(sizes, joint, batch=batch, epochs=epochs, seed=seed)
+    return Mixture(sizes, joint, batch=batch, epochs=epochs, seed=seed, in_a_pass=in_a_pass)
 
 
 def drawn(mix, epochs=None):
@@ -276,6 +276,28 @@ def test_an_epoch_is_by_default_as_long_as_reading_everything_once(micro_batches
     assert mixture(micro_batches=micro_batches, steps=7).steps == 7
 
 
+@pytest.mark.parametrize("micro_batches", [1, 8])
+@pytest.mark.parametrize("name", ["proportional", "shuffled"])
+def test_under_a_budget_an_epoch_has_every_batch_of_a_pass(name, micro_batches):
+    """It had as many updates as `batch` alone would give, a quarter of a pass here."""
+    sizes, in_a_pass = {"short": 320, "long": 160}, {"short": 10, "long": 50}
+    mix = mixture(SAMPLINGS[name], sizes, in_a_pass=in_a_pass, tokens=100, micro_batches=micro_batches)
+    assert mix.steps == math.ceil(60 / micro_batches)
+    by_task = {one.task: one for one in mix.expected()}
+    for task, batches in in_a_pass.items():
+        assert by_task[task].passes == pytest.approx(by_task[task].micro_batches / batches)
+    if name == "shuffled" and micro_batches == 1:
+        assert [one.passes for one in by_task.values()] == pytest.approx([4.0, 4.0])
+        assert [counts_of(mix.updates(epoch)) for epoch in range(4)] == [in_a_pass] * 4
+
+
+def test_under_a_budget_a_cap_counts_its_share_of_a_pass():
+    sizes, in_a_pass = {"short": 320, "long": 160}, {"short": 10, "long": 50}
+    mix = mixture(Sampling(cap=100), sizes, in_a_pass=in_a_pass, tokens=100, micro_batches=1)
+    assert mix.steps == math.ceil(10 * 100 / 320) + math.ceil(50 * 100 / 160)
+    assert mixture(sizes=sizes, in_a_pass=in_a_pass, tokens=100, steps=7).steps == 7
+
+
 def test_lines_say_what_is_expected():
     first, *rest = mixture(steps=100, micro_batches=8).lines()
     assert first == "4 epochs x 100 updates x 8 micro-batches of 32 examples; expected for each task:"
@@ -299,8 +321,9 @@ def test_the_table_in_the_docs_is_what_is_printed():
         ({}, Sampling(), "no task"),
         ({"a": 3, "b": 0}, Sampling(), "none for b"),
         ({"a": 3}, Sampling(kind="schedule", schedule=({"a": 1.0}, {"c": 2.0})), "names tasks"),
+        ({"a": 3}, Sampling(kind="schedule", schedule=({"a": 1.0},) * 5), "more epochs .* at most 4"),
     ],
-    ids=["no task", "no examples", "unknown task"],
+    ids=["no task", "no examples", "unknown task", "schedule beyond the last epoch"],
 )
 def test_what_cannot_be_mixed_is_refused(sizes, sampling, said):
     with pytest.raises(ConfigError, match=said):

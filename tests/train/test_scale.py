@@ -20,7 +20,6 @@ from polyhead.train.devices import Place, on
 from polyhead.train.events import Events, Meter, Update, tensorboard
 from polyhead.train.fit import Batch
 from polyhead.train.joint import Mixed
-from polyhead.train.joint_run import batches_in_a_pass
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 
 NAMES = ("mood", "urgency", "names", "same")
@@ -149,18 +148,29 @@ def test_what_is_expected_before_training_counts_what_a_budget_gives(home):
     for epoch in range(TRAINING.epochs):
         list(feed.updates(epoch))
     read = {name: feed.state()[name][2] / examples.count for name, examples in made.examples.items()}
-    in_a_pass = batches_in_a_pass(made)
-    expected = {one.task: one for one in made.mixture.expected(in_a_pass)}
+    expected = {one.task: one for one in made.mixture.expected()}
     assert {name: one.passes for name, one in expected.items()} == pytest.approx(read, rel=0.1)
-    assert all(one.passes > 2 * read[one.task] for one in made.mixture.expected())
-    heading, *rows = made.mixture.lines(in_a_pass)
+    batches = {name: -(-examples.count // TRAINING.batch) for name, examples in made.examples.items()}
+    assert all(one.micro_batches / batches[name] > 2 * read[name] for name, one in expected.items())
+    heading, *rows = made.mixture.lines()
     assert f"at most {TRAINING.batch} examples and 40 tokens" in heading
     assert [row.split()[-2] for row in rows] == [f"{one.passes:.2f}" for one in expected.values()]
 
 
+def test_an_epoch_under_a_budget_reads_every_example_once(home):
+    """Without `steps` it read less than a third of them: updates were counted by `batch` alone."""
+    whole = with_(tokens=40, sampling=Sampling(kind="shuffled"), steps=None, micro_batches=1)
+    made = course_of(job(home, recipe=whole), Place())
+    feed = Mixed(made.examples, made.mixture, TRAINING, tokens=40)
+    list(feed.updates(0))
+    read = {name: feed.state()[name][2] for name in NAMES}
+    assert read == {name: examples.count for name, examples in made.examples.items()}
+
+
 def test_without_a_budget_a_pass_is_counted_by_examples(home):
-    made = course_of(job(home), Place())
-    assert made.mixture.lines(batches_in_a_pass(made)) == made.mixture.lines()
+    mixture, training = course_of(job(home), Place()).mixture, TRAINING
+    examples = {one.task: one.examples for one in mixture.expected()}
+    assert mixture.in_a_pass == {name: -(-count // training.batch) for name, count in examples.items()}
 
 
 def test_bf16_computes_the_trunk_and_stores_nothing(home):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(bundle: str, backend: str | None, precision: str | None, json_to: str | None) -> None:
     """Measure how far answers of a backend agree with those of BUNDLE's tasks as they were trained.
 
-    Every task answers its pinned probes twice: in deterministic mode with torch (without it, with the slow reference)
+    Every task answers its pinned probes twice: in deterministic mode with torch (without it, with what else there is)
     in the precision that it was trained in, and as --backend and --precision say. What is found is kept in the bundle's
     agreements.json, beside all that digests cover, and `polyhead inspect` shows it.
     """

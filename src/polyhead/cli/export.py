@@ -28,7 +28,7 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
     labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
 
     Before OUT gets its name, the files are run on the tasks' pinned probes and compared with the bundle's answers on
-    --backend (by default torch, or reference where that is not installed), in float32; where they differ, nothing is
+    --backend (by default torch; without it, what answers by default), in float32; where they differ, nothing is
     written and the command ends with an error.
     """
     from polyhead.engine.isolation.answers import backend_here

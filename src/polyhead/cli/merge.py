@@ -158,14 +158,15 @@ def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[s
 
 def _check_together(made: Bundle) -> None:
     """Some probes answered with the merged plan, all tasks of one precision at once, against each task alone."""
-    from polyhead.engine.isolation.answers import Answering, backend_here, precision_of
+    from polyhead.engine.isolation.answers import Answering, precision_here
     from polyhead.engine.session import Session
 
     answering = Answering(made)
-    for precision in _precisions(made):
-        names = [name for name, record in made.tasks.items() if precision_of(record) == precision]
+    precisions = {name: precision_here(record, answering.backend) for name, record in made.tasks.items()}
+    for precision in sorted(set(precisions.values())):
+        names = [name for name in made.tasks if precisions[name] == precision]
         some = made.view({name: made.lines[name] for name in names})
-        session = Session(some, backend=backend_here(), precision=precision, deterministic=True)
+        session = Session(some, backend=answering.backend, precision=precision, deterministic=True)
         _refuse([name for name in names if not _is_alike(session, name, answering.probes(name))])
 
 
@@ -193,12 +194,6 @@ def _refuse(names: Sequence[str]) -> None:
             do="run `polyhead tasks verify` on those; if it finds no file that was touched, report it",
             tasks=tuple(names),
         )
-
-
-def _precisions(bundle: Bundle) -> list[str]:
-    from polyhead.engine.isolation.answers import precision_of
-
-    return sorted({precision_of(record) for record in bundle.tasks.values()})
 
 
 def _proofs(

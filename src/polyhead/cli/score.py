@@ -79,7 +79,7 @@ def command(
     wish = Wish(
         tasks=names,
         columns={role: column for role, column in roles.items() if column is not None},
-        kept=() if only_answers else _columns(keep) or None,
+        kept=() if only_answers else keep or None,
         prefix=prefix,
         scores=scores,
     )
@@ -91,10 +91,6 @@ def command(
     if done.counts.errors:
         note(f"{counted(done.counts.errors, 'row')} not answered: column '{done.columns[-1]}' says why")
     printer.json(done)
-
-
-def _columns(given: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name.strip() for one in given for name in one.split(",") if name.strip())
 
 
 def _lines(done: Summary) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.backends.base import Backend, Stage, TokenBatch
+from polyhead.engine.backends.base import Runner, Stage, TokenBatch
 from polyhead.engine.columns import Column, Columns
 from polyhead.engine.gather import Gathered, Outputs
 from polyhead.engine.inputs import AnyInput, Form, forms_of, why_not
@@ -25,13 +25,15 @@ from polyhead.text.tokenise import Tokeniser
 from polyhead.trunk_data import TextSettings
 
 Stages = Callable[[Plan, TokenBatch], Iterator[Stage]]
-"""How a batch is run: `Backend.stages`, or `Reader.stages`."""
+"""How a batch is run: `Runner.stages`, or `Reader.stages`."""
+WRITTEN = 8  # texts that a task which owns its model writes of between two looks at the clock
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """What computes for a session."""
+    """The tasks of one moment and what computes them: a call that has it ends as it began, whatever changes."""
 
-    backend: Backend
+    live: Live
+    backend: Runner
     tokeniser: Tokeniser
     settings: TextSettings
     deterministic: bool
@@ -55,9 +57,9 @@ class Reader(msgspec.Struct, frozen=True):
             return
         yield Stage(outputs=outputs, failed={}, layers_left=0)
 
-    def gathered(self, readings: Sequence[Readings], live: Live) -> Gathered:
+    def gathered(self, readings: Sequence[Readings]) -> Gathered:
         """What takes the outputs of these readings."""
-        return Gathered(readings, live.tasks, self.backend.compared, alone=self.deterministic)
+        return Gathered(readings, self.live.tasks, self.backend.compared, alone=self.deterministic)
 
 
 class Asked(Value, eq=False):
@@ -79,11 +81,10 @@ class Found(Value, eq=False):
 
 
 class Call:
-    """What one call has answered so far. It sees the tasks of the moment at which it was made."""
+    """What one call has answered so far. It does not keep what computes: `run` and `found` are given that."""
 
-    def __init__(self, reader: Reader, live: Live, asked: Asked) -> None:
+    def __init__(self, live: Live, asked: Asked) -> None:
         self.live, self.asked = live, asked
-        self._reader = reader
         self._end = None if asked.deadline is None else monotonic() + asked.deadline
         self._names, self._writing = live.summaries.apart(asked.tasks)
         self._forms: list[Form | None] = []
@@ -99,19 +100,18 @@ class Call:
         """Whether the deadline has passed."""
         return self._end is not None and monotonic() >= self._end
 
-    def run(self) -> Columns:
+    def run(self, reader: Reader) -> Columns:
         """Goes on to the end; raises the first failure where it left no task with any answer."""
-        stages = self._reader.stages if self._end is None else self._reader.backend.stages
-        for _ in self._steps(stages):
+        for _ in self._steps(reader, reader.stages if self._end is None else reader.backend.stages):
             pass
         failures = [error for failed in self._failed.values() for error in failed.values()]
         if failures and not any(map(self._answered, self._outputs)):
             raise failures[0]
         return self.columns()
 
-    def found(self) -> Iterator[Found]:
+    def found(self, reader: Reader) -> Iterator[Found]:
         """Goes on to the end, and gives what each stage brings: a task's outputs, once for an input."""
-        for gathered, start, batch, stage in self._steps(self._reader.backend.stages):
+        for gathered, start, batch, stage in self._steps(reader, reader.backend.stages):
             if batch is None:
                 for task in gathered.tasks:
                     if not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
@@ -122,8 +122,8 @@ class Call:
                     outputs = _moved(gathered.of(task, batch=batch), start)
                     yield Found(task=task, outputs=outputs, layers_left=stage.layers_left)
         for task in self._writing:
-            if self._answered(task):
-                yield Found(task=task, outputs=self._outputs[task][0], layers_left=0)
+            for outputs in self._outputs[task]:
+                yield Found(task=task, outputs=outputs, layers_left=0)
 
     def columns(self) -> Columns:
         """All that is answered by now; what is neither answered nor failed nor unfit is late."""
@@ -133,7 +133,7 @@ class Call:
         for row, form in enumerate(self._forms):
             rows.setdefault(form, []).append(row)
         ran, repaired, costs = list(self._ran), dict(self._repaired), dict(self._costs)
-        written = {task: self._outputs[task][0].rows.tolist() for task in costs}
+        written = {task: _joined(self._outputs[task]).rows.tolist() for task in costs}
 
         def receipts() -> Receipts:
             found = Receipts.of(ran, size, repaired)
@@ -167,24 +167,25 @@ class Call:
     def _answered(self, task: str) -> bool:
         return any(len(outputs.rows) for outputs in self._outputs[task])
 
-    def _steps(self, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
+    def _steps(self, reader: Reader, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
         """Stage by stage what is gathered, the number of its first input, and the batch; at its end without one."""
         tasks = {name: self.live.tasks[name] for name in self._names}
-        given = (tasks, self._reader.tokeniser, self._reader.settings, self.asked.words)
+        given = (tasks, reader.tokeniser, reader.settings, self.asked.words)
         for piece in prepared(self.asked.inputs, *given):
             self._forms += piece.forms
             self._repaired |= piece.repaired
-            yield from self._piece(piece, stages)
+            yield from self._piece(reader, piece, stages)
             if self.is_late:
                 return
         for task in self._writing:
-            if not self.is_late:
-                self._write(task)
+            self._write(task)
 
-    def _piece(self, piece: Piece, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
-        gathered = self._reader.gathered(piece.readings, self.live)
+    def _piece(
+        self, reader: Reader, piece: Piece, stages: Stages
+    ) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
+        gathered = reader.gathered(piece.readings)
         for number, readings in enumerate(piece.readings):
-            for batch in self._reader.batches([readings]):
+            for batch in reader.batches([readings]):
                 if self.is_late:
                     break
                 given = stages(self.live.plan(readings.tasks), batch.tokens)
@@ -223,17 +224,22 @@ class Call:
         inputs, live = self.asked.inputs, self.live
         fitting = forms_of(live.tasks[task])
         rows = [row for row, form in enumerate(self._forms) if form in fitting]
-        try:
-            summed = live.summaries.answered(task, inputs, rows, required=self.asked.required)
-        except MissingExtra:
-            raise
-        except Exception as error:  # of this task alone
-            self._fail(task, np.array(rows, np.int64), error)
-            return
-        if summed is None:
-            self._lacking.add(task)
-            return
-        self._outputs[task], self._costs[task] = [summed.outputs], summed.costs
+        most = len(rows) if self._end is None else WRITTEN
+        while rows and not self.is_late:
+            some, rest = rows[:most], rows[most:]
+            try:
+                summed = live.summaries.answered(task, inputs, some, required=self.asked.required)
+            except MissingExtra:
+                raise
+            except Exception as error:  # of this task alone
+                self._fail(task, np.array(rows, np.int64), error)
+                return
+            if summed is None:
+                self._lacking.add(task)
+                return
+            self._outputs[task].append(summed.outputs)
+            self._costs[task] = self._costs.get(task, []) + summed.costs
+            rows = rest
 
     def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
         self._failed[task] |= dict.fromkeys(rows.tolist(), error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +39,43 @@ _GIVEN: Mapping[Form, str] = {
     "passage": "a question about a context was given",
     "question": "a question with options was given",
 }
+
+
+def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
+    """The inputs, each string as one text; raises BadValue for what is no input, with its number."""
+    if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
+        raise BadValue("inputs come in a list, and one value was given", got=repr(inputs), do="give [...]")
+    return [(one,) if type(one) is str else _checked(one, number) for number, one in enumerate(inputs)]
+
+
+def checked_words(
+    words: Sequence[np.ndarray | None] | None, inputs: int
+) -> Sequence[np.ndarray | None] | None:
+    """The words of so many inputs, an array for each that has its own; raises BadValue for any other form."""
+    if words is None:
+        return None
+    if len(words) != inputs:
+        raise BadValue(
+            "words are given for all inputs or for none",
+            got=f"those of {len(words)}",
+            allowed=f"those of {inputs}, None for an input whose words are to be found",
+            do="give an array, or None, for each input",
+        )
+    found: list[np.ndarray | None] = []
+    for number, one in enumerate(words):
+        own = None if one is None else np.asarray(one)
+        if own is not None and not own.size:
+            own = np.zeros((0, 2), np.int32)
+        if own is not None and (own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu"):
+            raise BadValue(
+                f"input {number}: these are no places of words",
+                got=f"{own.dtype} {own.shape}",
+                allowed="whole numbers (words, 2)",
+                do="give where each word begins and ends, in characters",
+                row=number,
+            )
+        found.append(own)
+    return found
 
 
 def form_of(given: AnyInput) -> Form:
@@ -96,6 +133,28 @@ def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
         if (tokens := _tokens(row)) is not None:
             return tokens
     raise _bad(f"{where}: this is not an input", "null" if row is None else row, FORMS)
+
+
+def _checked(given: object, number: int) -> AnyInput:
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, (tuple, list)) and len(given) in (1, 2) and _are_texts(given):
+        return (given[0], given[1]) if len(given) == 2 else (given[0],)
+    if isinstance(given, Passage) and _are_texts(texts_of(plain(given))):
+        return given
+    if isinstance(given, Question) and isinstance(given.options, (tuple, list)) and _are_texts(given.texts):
+        return given
+    raise BadValue(
+        f"input {number} is none that can be read",
+        got=repr(given),
+        allowed="a string, a pair of strings, a Passage or a Question, each text a string",
+        do="give one of these, or leave it out",
+        row=number,
+    )
+
+
+def _are_texts(several: Iterable[object]) -> bool:
+    return all(isinstance(text, str) for text in several)
 
 
 def _text(row: Mapping[str, Any]) -> Input | None:

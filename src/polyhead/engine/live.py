@@ -1,10 +1,8 @@
-"""Tasks that can be answered, as they are at one moment; and the gate between calls and changes of them."""
+"""Tasks that can be answered, as they are at one moment."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -13,7 +11,7 @@ from polyhead.architecture import Architecture
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.summaries import Summaries
-from polyhead.errors import UnknownTask
+from polyhead.errors import BadValue, UnknownTask
 from polyhead.plan import Plan, merge
 
 
@@ -38,6 +36,12 @@ class Live:
 
     def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
+        if isinstance(tasks, str):
+            raise BadValue(
+                "tasks are asked by a list of names, and one string was given",
+                got=tasks,
+                do=f"ask for [{tasks!r}]",
+            )
         known = self.tasks
         names = tuple(dict.fromkeys(tasks)) if tasks is not None else tuple(known)
         unknown = [name for name in names if name not in known]
@@ -72,38 +76,3 @@ class Live:
             }
             self._flops[tasks, tokens] = dict.fromkeys(tasks, 0) | named
         return self._flops[tasks, tokens]
-
-
-class Gate:
-    """Calls pass it side by side; a change waits until none is inside, and new ones wait until it is done."""
-
-    def __init__(self) -> None:
-        self._free = threading.Condition()
-        self._inside, self._changing = 0, False
-
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Inside it no task is replaced or removed."""
-        with self._free:
-            self._free.wait_for(lambda: not self._changing)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._free:
-                self._inside -= 1
-                self._free.notify_all()
-
-    @contextmanager
-    def change(self) -> Iterator[None]:
-        """Inside it no call runs."""
-        with self._free:
-            self._free.wait_for(lambda: not self._changing)
-            self._changing = True
-            self._free.wait_for(lambda: not self._inside)
-        try:
-            yield
-        finally:
-            with self._free:
-                self._changing = False
-                self._free.notify_all()

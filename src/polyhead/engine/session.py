@@ -13,14 +13,14 @@ import numpy as np
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import LiveBackend
+from polyhead.engine.backends.base import LiveBackend, now
 from polyhead.engine.call import Asked, Call, Reader
 from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision
 from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.gather import Outputs
 from polyhead.engine.graph.ops import Runtime
-from polyhead.engine.inputs import AnyInput, why_not
-from polyhead.engine.live import Gate, Live, Loaded
+from polyhead.engine.inputs import AnyInput, checked_inputs, checked_words, why_not
+from polyhead.engine.live import Live, Loaded
 from polyhead.engine.quantize.files import scales_for
 from polyhead.engine.receipts import Receipt
 from polyhead.engine.rows import Batch, Readings
@@ -41,7 +41,7 @@ class Session:
     is that of the trunk; None takes the one the tasks were trained with, where this machine has it. In deterministic
     mode every batch has the same shapes, so that a row's answer is the same bits whatever its batch mates are.
 
-    Several threads may call it at once, also while tasks come and go.
+    Several threads may call it at once, also while tasks come and go: no call waits for a change, nor a change for one.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Session:
         self.tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
         self.shape, self.settings = trunk.architecture, trunk.settings
         summaries = Summaries(self.bundle, deterministic=deterministic)
-        self._live = Live(tasks, summaries, self.shape)
-        self._gate, self._changing = Gate(), threading.Lock()
+        self._changing = threading.Lock()
+        self._reader = self._reading(Live(tasks, summaries, self.shape))
 
     def predict(
         self,
@@ -84,6 +84,7 @@ class Session:
         An input is a text, a pair of texts, a `Passage` (a question and its context, for span tasks alone) or a
         `Question` with options. `words` gives an input's own words (words, 2), in characters, for tagging; without it
         words are found. After `deadline` seconds no further layer is begun, and results name the tasks that are late.
+        Raises BadValue, with its number, for what is no input.
 
         A task that fails is named in the results and stops no other; where no task has any answer, its error is raised.
         """
@@ -98,8 +99,8 @@ class Session:
         deadline: float | None = None,
     ) -> Columns:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
-        with self._gate.call():
-            return self._call(inputs, tasks, words, deadline).run()
+        reader = self._reader
+        return _call(reader.live, inputs, tasks, words, deadline).run(reader)
 
     def stream(
         self,
@@ -110,20 +111,19 @@ class Session:
         deadline: float | None = None,
     ) -> Stream:
         """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
-        return Stream(self._call(inputs, tasks, words, deadline), self._gate, lambda: self._live)
+        reader = self._reader
+        return Stream(_call(reader.live, inputs, tasks, words, deadline), reader)
 
     def outputs(
         self, task: str, inputs: Sequence[AnyInput], *, words: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
-        live = self._live
-        live.asked([task])
-        if task in live.summaries.tasks:
-            return live.summaries.outputs(task, inputs)
-        with self._gate.call():
-            call = Call(self._reader, self._live, Asked(inputs=inputs, tasks=(task,), words=words))
-            column = call.run()[task]
-        for index, given in enumerate(inputs):
+        reader = self._reader
+        call = _call(reader.live, inputs, [task], words, None)
+        if task in reader.live.summaries.tasks:
+            return reader.live.summaries.outputs(task, call.asked.inputs)
+        column = call.run(reader)[task]
+        for index, given in enumerate(call.asked.inputs):
             if index in column.skipped:
                 raise BadValue(
                     f"task '{task}' has no output for input {index}",
@@ -136,12 +136,13 @@ class Session:
 
     def outputs_together(self, readings: Sequence[Readings]) -> dict[str, Outputs]:
         """Outputs of these readings, batched in common: all tasks of a batch run over all its rows."""
-        live, found = self._live, self._reader.gathered(readings, self._live)
-        with self._gate.call():
-            for batch in self.batches(readings):
-                names = (task for part in batch.parts for task in readings[part.readings].tasks)
-                found.add(batch, self.backend.run(live.plan(dict.fromkeys(names)), batch.tokens))
-            return {task: found.of(task) for task in found.tasks}
+        reader = self._reader
+        live, found = reader.live, reader.gathered(readings)
+        live.asked(found.tasks)
+        for batch in reader.batches(readings):
+            names = (task for part in batch.parts for task in readings[part.readings].tasks)
+            found.add(batch, reader.backend.run(live.plan(dict.fromkeys(names)), batch.tokens))
+        return {task: found.of(task) for task in found.tasks}
 
     def batches(self, readings: Sequence[Readings]) -> Iterable[Batch]:
         """The batches of all these readings together."""
@@ -157,15 +158,15 @@ class Session:
         """Makes a task answerable, or replaces it; `others` are the arrays that its path reads of other owners.
 
         Nothing is written; for what a bundle holds see `refresh`. Calls that run meanwhile answer as before, those that
-        begin later have the task; a task is replaced when no call runs, and calls wait for that moment. Raises
-        WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are not its path's.
+        begin later have the task. Raises WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are
+        not its path's.
         """
         task = checked(record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape)
         with self._changing:
             self._change({**self._live.loaded, record.task.name: task}, self._live.summaries)
 
     def detach(self, name: str) -> None:
-        """Forgets a task that reads the trunk, when no call runs; nothing is written. Raises UnknownTask."""
+        """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
         with self._changing:
             self._live.asked([name])
             rest = {other: task for other, task in self._live.loaded.items() if other != name}
@@ -195,6 +196,8 @@ class Session:
         done: Future[Changes] = Future()
 
         def run() -> None:
+            if not done.set_running_or_notify_cancel():
+                return
             try:
                 done.set_result(self.refresh())
             except BaseException as error:  # it is raised where the result is asked for
@@ -204,23 +207,22 @@ class Session:
         return done
 
     def _change(self, tasks: Mapping[str, Loaded], summaries: Summaries) -> None:
-        """Answers these tasks from now on."""
-        before, backend = self._live.loaded, self.backend
+        """Calls that begin from now on have these tasks, those that run the tasks with which they began."""
+        backend = self.backend
         if not isinstance(backend, LiveBackend):
             raise BackendError(
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )
-        wanted = {name: one.task for name, one in tasks.items()}
-        live = Live(tasks, summaries, self.shape)
-        if all(
-            tasks.get(name) is one for name, one in before.items()
-        ):  # some came, and no call can miss them
-            backend.replace(wanted)
-            self._live = live
-            return
-        with self._gate.change():
-            backend.replace(wanted)
-            self._live = live
+        backend.replace({name: one.task for name, one in tasks.items()})
+        self._reader = self._reading(Live(tasks, summaries, self.shape))
+
+    def _reading(self, live: Live) -> Reader:
+        """What reads for these tasks, which the backend has loaded."""
+        return Reader(live, now(self.backend), self.tokeniser, self.settings, self.deterministic)
+
+    @property
+    def _live(self) -> Live:
+        return self._reader.live
 
     @property
     def records(self) -> Mapping[str, TaskRecord]:
@@ -245,24 +247,20 @@ class Session:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         return self._live.asked(tasks)
 
-    @property
-    def _reader(self) -> Reader:
-        return Reader(self.backend, self.tokeniser, self.settings, self.deterministic)
 
-    def _call(
-        self,
-        inputs: Sequence[AnyInput | str],
-        tasks: Iterable[str] | None,
-        words: Sequence[np.ndarray | None] | None,
-        deadline: float | None,
-    ) -> Call:
-        live, some = self._live, None if tasks is None else tuple(tasks)
-        given: list[AnyInput] = [(text,) if isinstance(text, str) else text for text in inputs]
-        asked = Asked(
-            inputs=given,
-            tasks=live.asked(some),
-            required=some is not None,
-            words=words,
-            deadline=deadline,
-        )
-        return Call(self._reader, live, asked)
+def _call(
+    live: Live,
+    inputs: Sequence[AnyInput | str],
+    tasks: Iterable[str] | None,
+    words: Sequence[np.ndarray | None] | None,
+    deadline: float | None,
+) -> Call:
+    given = checked_inputs(inputs)
+    asked = Asked(
+        inputs=given,
+        tasks=live.asked(tasks),
+        required=tasks is not None,
+        words=checked_words(words, len(given)),
+        deadline=deadline,
+    )
+    return Call(live, asked)

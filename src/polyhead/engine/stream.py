@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from polyhead.config import Value
-from polyhead.engine.call import Call
+from polyhead.engine.call import Call, Reader
 from polyhead.engine.columns import Column, Columns
-from polyhead.engine.live import Gate, Live
-from polyhead.errors import BackendError
 from polyhead.tasks.kinds.base import Answer
 
 
@@ -25,18 +23,16 @@ class Stream(Iterator[Early]):
 
     A task over pairs read separately, in windows or over options is given when all that it reads of an input is there.
     After the deadline nothing more is given; `columns` then names what is late. What fails for one task is named there
-    too, and stops no other.
+    too, and stops no other. Tasks that are replaced or removed meanwhile answer here as when it began; what only they
+    need stays in memory until the stream has ended or is forgotten.
     """
 
-    def __init__(self, call: Call, gate: Gate, live: Callable[[], Live]) -> None:
-        """`live` gives the tasks as they are now."""
-        self._call, self._gate, self._live, self._found = call, gate, live, call.found()
+    def __init__(self, call: Call, reader: Reader) -> None:
+        self._call, self._found = call, call.found(reader)
 
     def __next__(self) -> Early:
-        """Raises BackendError where a task was replaced or removed since the stream began."""
-        with self._gate.call():
-            self._check()
-            found = next(self._found)
+        """The next answers; work goes on until they are known."""
+        found = next(self._found)
         nothing: dict[int, str] = {}
         column = Column(
             self._call.live.tasks[found.task],
@@ -52,13 +48,3 @@ class Stream(Iterator[Early]):
     def columns(self) -> Columns:
         """All that is answered by now, the receipts so far, and why the rest is not answered."""
         return self._call.columns()
-
-    def _check(self) -> None:
-        then, now = self._call.live.loaded, self._live().loaded
-        changed = [name for name in self._call.asked.tasks if then.get(name) is not now.get(name)]
-        if changed:
-            raise BackendError(
-                "tasks were replaced or removed while their answers were read from a stream",
-                got=changed,
-                do="ask again",
-            )

@@ -6,11 +6,13 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from polyhead import __version__
 from polyhead.config import Value
+from polyhead.engine.inputs import AnyInput
 from polyhead.engine.numerics import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData
@@ -31,7 +33,8 @@ class Wish(Value):
 
     tasks: tuple[str, ...] = ()  # none: all
     columns: dict[str, str] = {}  # by the role (`columns.NAMES`) that the column has
-    kept: tuple[str, ...] | None = None  # columns of the input to write too; None: all
+    # Columns of the input to write too, a name each, or several between commas; None: all.
+    kept: tuple[str, ...] | None = None
     prefix: str = ""  # of the names of added columns
     scores: bool = False  # one column more for a task that has a score for each label or option
 
@@ -61,10 +64,11 @@ def score(
     """Writes the rows of `source` with their answers to `target`, a piece of `piece_rows` rows at a time.
 
     Where the same call was stopped before, at any moment, it goes on, and the bytes written are those of a call that
-    was not. A row that cannot be read or answered has nulls and the reason. `fresh` drops what was begun.
+    was not. A row that cannot be read or answered has nulls and the reason. `fresh` drops what was begun. Where the
+    target is a symbolic link, the file that it leads to is written.
 
-    Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash or pieces
-    of another job, EmptyData for a file without rows.
+    Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
+    of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
     began, stamp = time.monotonic(), _stamp(source)
     work = _Work(session, open_source(source), Path(target), wish)
@@ -97,8 +101,11 @@ class _Work:
     """What is asked of which file, and where the answers go."""
 
     def __init__(self, session: Session, file: Source, target: Path, wish: Wish) -> None:
-        _check_target(file, target)
-        self.session, self.file, self.target, self.wish = session, file, target, wish
+        self.session, self.file, self.wish = session, file, wish
+        # A link stays one; the format is that of the name that was given.
+        self.target, self.ending = Path(os.path.realpath(target)), _ending(target)
+        _check_target(file, self.target, self.ending)
+        self.records, self.models = session.records, session.summaries.models.lines
         tasks = {name: session.tasks[name] for name in session.asked(wish.tasks or None)}
         self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores)
 
@@ -111,12 +118,11 @@ class _Work:
         roles = roles_of(self.file.path, survey, self.wish.columns)
         check_fit(self.file.path, roles, self.answers.tasks)
         session = self.session
-        lines = {**session.bundle.lines, **session.summaries.models.lines}
         return Job(
             version=__version__,
             source=digest,
-            form=f"{''.join(Path(self.file.path).suffixes)} to {_ending(self.target)}",
-            tasks=tuple(f"{name} {lines[name].version} {lines[name].record}" for name in self.answers.tasks),
+            form=f"{''.join(Path(self.file.path).suffixes)} to {self.ending}",
+            tasks=self._versions(),
             trunk=session.bundle.digest,
             numerics=numerics_of(session),
             deterministic=session.deterministic,
@@ -130,7 +136,7 @@ class _Work:
 
     def writer(self, job: Job) -> Writer:
         """For the format that the target's name says."""
-        ending, columns = _ending(self.target), self.answers.columns
+        ending, columns = self.ending, self.answers.columns
         if ending == ".parquet":
             from polyhead.scoring.table import ParquetWriter
 
@@ -147,6 +153,7 @@ class _Work:
             piece_began = time.monotonic()
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
+            self._check_unchanged()
             pieces.add(content, self._facts(results, time.monotonic() - piece_began))
             done, seconds = pieces.facts.rows, time.monotonic() - began
             total = job.survey.rows
@@ -157,8 +164,20 @@ class _Work:
         asks = chunk.asks(roles)
         read = [one for one in asks if isinstance(one, Ask)]
         inputs, words = [one.input for one in read], [one.words for one in read]
-        found = iter(self.session.predict(inputs, tasks=self.answers.tasks, words=words) if read else [])
+        found = iter(self._answers(inputs, words) if read else [])
         return [next(found) if isinstance(one, Ask) else one for one in asks]
+
+    def _answers(self, inputs: Sequence[AnyInput], words: Sequence[Any]) -> list[Result]:
+        """One an input; where every task fails on every input, results that say so."""
+        try:
+            return self.session.predict(inputs, tasks=self.answers.tasks, words=words)
+        except Exception:
+            self._check_unchanged()
+            # A stream keeps what fails, and raises what is no task's own: a missing package, for one.
+            stream = self.session.stream(inputs, tasks=self.answers.tasks, words=words)
+            for _ in stream:
+                pass
+            return stream.columns().results()
 
     def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
         answered = [one for one in results if isinstance(one, Result)]
@@ -176,6 +195,36 @@ class _Work:
             seconds=seconds,
         )
 
+    def _versions(self) -> tuple[str, ...]:
+        """Each task with its version in the bundle; raises ConfigError for one that only the session has."""
+        bundle = self.session.bundle
+        apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.tasks.get(n)]
+        if apart:
+            raise ConfigError(
+                "a job goes on by the versions of its tasks, and these were attached to the session alone",
+                got=apart,
+                allowed=[name for name in self.session.tasks if name not in apart],
+                do="add them to the bundle and refresh the session, or ask for other tasks",
+            )
+        lines = {**bundle.lines, **self.models}
+        return tuple(f"{name} {lines[name].version} {lines[name].record}" for name in self.answers.tasks)
+
+    def _check_unchanged(self) -> None:
+        """Raises ConfigError where an asked task is no longer what it was at the start."""
+        records, models = self.session.records, self.session.summaries.models.lines
+        changed = [
+            name
+            for name in self.answers.tasks
+            if records.get(name) is not self.records.get(name) or models.get(name) != self.models.get(name)
+        ]
+        if changed:
+            raise ConfigError(
+                f"tasks were replaced or removed while {self.file.path} was scored; what was answered is kept",
+                got=changed,
+                allowed="the same versions for all rows of a file",
+                do="score with the versions of before to go on, or start anew with --fresh",
+            )
+
     def _digest(self, show: Show) -> str:
         show(f"looking at {Path(self.file.path).name}")
         with open(self.file.path, "rb") as opened:
@@ -183,12 +232,15 @@ class _Work:
 
     def _kept(self, survey: Survey) -> tuple[str, ...]:
         """The columns of the input to write; raises ConfigError where two columns would have one name."""
-        wanted, added = self.wish.kept, [column.name for column in self.answers.columns]
-        unknown = [name for name in wanted or () if name not in survey.columns]
+        added, there = [column.name for column in self.answers.columns], list(survey.columns)
+        wish = self.wish.kept
+        wanted = there if wish is None else [name for given in wish for name in _names(given, there)]
+        unknown = [name for name in wanted if name not in there]
         if unknown:
             what = f"{Path(self.file.path).name} has no column {', '.join(map(repr, unknown))} to keep"
-            raise ConfigError(what, allowed=list(survey.columns))
-        kept = tuple(survey.columns if wanted is None else dict.fromkeys(wanted))
+            do = "name its columns; one with a comma in its name has a --keep of its own"
+            raise ConfigError(what, allowed=there, do=do)
+        kept = tuple(dict.fromkeys(wanted))
         twice = [name for name, count in Counter((*kept, *added)).items() if count > 1]
         if twice:
             raise ConfigError(
@@ -199,12 +251,20 @@ class _Work:
         return kept
 
 
-def _check_target(file: Source, target: Path) -> None:
+def _names(given: str, columns: Collection[str]) -> tuple[str, ...]:
+    """The column of this name; where there is none, the names between commas."""
+    several = tuple(name.strip() for name in given.split(",") if name.strip())
+    return (given,) if given in columns or not several else several
+
+
+def _check_target(file: Source, target: Path, ending: str) -> None:
     """Raises ConfigError where the target cannot be written, before any work."""
-    if not _ending(target):
+    if not ending:
         raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS)
     if not target.parent.is_dir():
         reason = f"there is no folder {target.parent}"
+    elif target.is_symlink():
+        reason = "it is a link that leads to itself"
     elif target.exists() and not target.is_file():
         reason = "it is no plain file"
     elif target.exists() and target.samefile(file.path):

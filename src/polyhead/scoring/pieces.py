@@ -87,24 +87,26 @@ class Pieces:
             try:
                 yield pieces
             finally:
-                if not (pieces.folder / JOB).exists():
+                if not pieces._has_any:
                     shutil.rmtree(pieces.folder, ignore_errors=True)
 
     def begun(self) -> Job | None:
-        """The job to which the pieces belong; raises ConfigError where that cannot be read."""
+        """The job to which the pieces belong; raises ConfigError where there are some and it cannot be read."""
         path = self.folder / JOB
         if not path.exists():
             return None
         try:
             return from_json(path.read_bytes(), Job, source=str(path))
         except ConfigError as error:
+            if not self._has_any:
+                return None
             what = f"{path} was written by another version, or is damaged"
             raise ConfigError(what, got=error.what, do="start anew with --fresh") from None
 
     def go_on(self, job: Job) -> None:
         """Finds the pieces that are done; raises ConfigError where they are another job's."""
         begun = self.begun()
-        if begun is None:
+        if begun is None or (begun != job and not self._has_any):
             self._begin(job)
             return
         for name in Job.__struct_fields__:
@@ -145,6 +147,11 @@ class Pieces:
         os.replace(whole, self.target)
         sync_folder(self.target.parent)
         self.forget()
+
+    @property
+    def _has_any(self) -> bool:
+        """Whether a piece is finished: a job without one binds nobody."""
+        return (self.folder / JOB).exists() and self._piece(0).exists()
 
     def _begin(self, job: Job) -> None:
         for path in self.folder.iterdir():  # pieces of which nobody knows whose they are

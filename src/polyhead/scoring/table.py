@@ -14,8 +14,9 @@ from polyhead.scoring.answers import Column
 from polyhead.scoring.columns import Ask, Roles
 from polyhead.scoring.read import Chunk, Show, Source
 from polyhead.scoring.survey import Survey, Word
-from polyhead.scoring.write import Writer, text_of
+from polyhead.scoring.write import Writer, is_null, text_of
 
+UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a second
 GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are joined up to it
 
 
@@ -60,8 +61,8 @@ class ParquetFile(Source):
         try:
             with arrow.parquet.ParquetFile(self.path) as file:
                 yield file
-        except arrow.ArrowException as error:
-            raise DataError(f"cannot read {self.path}", got=error, do="give a Parquet file") from None
+        except (arrow.ArrowException, OSError) as error:  # OSError: a page that is damaged
+            raise DataError(f"cannot read {self.path}", got=error, do="give a whole Parquet file") from None
 
 
 class TableChunk(Chunk):
@@ -94,14 +95,17 @@ class TableChunk(Chunk):
         return column.cast(_plain_type(column.type))
 
     def _values(self, name: str) -> list[object]:
-        """Plain values; times finer than Python's are texts."""
+        """Plain values; durations, and times finer than Python's, are texts."""
         arrow, column = _arrow(), self.column(name)
-        if getattr(column.type, "unit", None) == "ns" and not arrow.types.is_duration(column.type):
+        if arrow.types.is_duration(column.type):
+            counts, unit = column.cast(arrow.int64()).to_pylist(), UNITS[column.type.unit]
+            return [None if count is None else _duration(count, unit) for count in counts]
+        if getattr(column.type, "unit", None) == "ns":
             column = column.cast(arrow.string())
         try:
             return list(column.to_pylist())
-        except (ValueError, arrow.ArrowException) as error:
-            do = "leave the column out with --keep, or write .parquet"
+        except (ValueError, OverflowError, arrow.ArrowException) as error:
+            do = "leave the column out with --keep and --fresh, or write .parquet"
             raise DataError(
                 f"column '{name}' of {self._path} cannot be written as text", got=error, do=do
             ) from None
@@ -227,13 +231,22 @@ def _word(kind: Any) -> Word:
     return next((word for word, holds in named if holds), "other")
 
 
+def _duration(count: int, digits: int) -> str:
+    """A duration of ISO 8601 in days and seconds, to the last digit: `P1DT3661.5S`."""
+    seconds, part = divmod(abs(count), 10**digits)
+    days, seconds = divmod(seconds, 24 * 60 * 60)
+    fraction = f".{part:0{digits}d}".rstrip("0") if part else ""
+    time = f"T{seconds}{fraction}S" if seconds or part else ""
+    return f"{'-' if count < 0 else ''}P{f'{days}D' if days or not time else ''}{time}"
+
+
 def _array(values: Any, kind: Any) -> Any:
     """The values of a kept column: an array as it is, a list as an array of this type."""
     arrow = _arrow()
     if not isinstance(values, list):
         return values
     if arrow.types.is_string(kind):
-        values = [None if value is None else text_of(value) for value in values]
+        values = [None if is_null(value) else text_of(value) for value in values]
     return arrow.array(values, kind)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -102,7 +103,12 @@ def text_of(value: object) -> str:
 
 def cell_of(value: object) -> str:
     """The same, and null as nothing."""
-    return "" if value is None else text_of(value)
+    return "" if is_null(value) else text_of(value)
+
+
+def is_null(value: object) -> bool:
+    """Whether JSON has null for it: numbers that are not finite are none there."""
+    return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
 def _json(value: object) -> bytes:

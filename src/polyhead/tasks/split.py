@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import msgspec
 import numpy as np
 
+from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, texts_of
+
+
+class Undivided(Value, eq=False):
+    """The examples of a task of which some are to be held out, and the file that they were read from."""
+
+    task: Task
+    examples: Examples
+    path: str
 
 
 def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
@@ -23,19 +36,160 @@ def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[E
         groups.setdefault(_key(given), []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
-        label = int(examples.targets[group[0]]) if task.kind == "single_label" else 0
-        strata.setdefault(label, []).append(group)
+        strata.setdefault(_label(task, examples, group[0]), []).append(group)
     held: list[int] = []
     shortfall = 0.0  # rows that rounding has owed so far, so that small strata together get their share
     for label in sorted(strata):
         taken, shortfall = _taken(strata[label], fraction, shortfall, rng)
         held += taken
+    return _halves(examples, held, task, fraction, groups=len(groups))
+
+
+def split_together(
+    several: Sequence[Undivided], fraction: float, seed: int
+) -> list[tuple[Examples, Examples]]:
+    """(kept, held out) of each task, as `split` does it, and what one task holds out no other one keeps.
+
+    Rows with equal texts stay together across tasks and files, and so does what tasks read of one row of a file. Each
+    label of each `single_label` task, and each other task, gives about its share: the rarest first, which then decide
+    for those that are more frequent, as in iterative stratification (Sechidis et al. 2011).
+    """
+    groups = _groups(several, seed)
+    strata = _strata(several, groups)
+    held: list[list[int]] = [[] for _ in several]
+    for group in _chosen(strata, fraction):
+        for task, row in groups[group]:
+            held[task].append(row)
+    counts = [sum(len(one.rows) for one in strata if one.task == index) for index in range(len(several))]
+    return [
+        _halves(one.examples, rows, one.task, fraction, groups=count)
+        for one, rows, count in zip(several, held, counts, strict=True)
+    ]
+
+
+def overlapping(several: Sequence[Undivided]) -> list[list[Undivided]]:
+    """The tasks by what they read: in one list are those with rows of a file or texts in common; most are alone."""
+    joined = _Joined()
+    for index, one in enumerate(several if len(several) > 1 else ()):
+        for things in _things(one):
+            joined.join([("task", index), *things])
+    found: dict[int, list[Undivided]] = {}
+    for index, one in enumerate(several):
+        found.setdefault(joined.of(("task", index)), []).append(one)
+    return list(found.values())
+
+
+class _Stratum(msgspec.Struct, frozen=True):
+    """What gives a share of its own: a label of a task, or a whole task; the rows that each of its groups counts."""
+
+    task: int
+    rows: dict[int, int]
+
+
+class _Joined:
+    """Which things stand together, as far as they were joined."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+        self._above: list[int] = []
+
+    def join(self, things: Sequence[object]) -> None:
+        first, *rest = (self.of(thing) for thing in things)
+        for other in rest:
+            self._above[self._top(other)] = self._top(first)
+
+    def of(self, thing: object) -> int:
+        """The number of all that stand with it."""
+        number = self._numbers.setdefault(thing, len(self._above))
+        if number == len(self._above):
+            self._above.append(number)
+        return self._top(number)
+
+    def _top(self, number: int) -> int:
+        while self._above[number] != number:
+            self._above[number] = self._above[self._above[number]]
+            number = self._above[number]
+        return number
+
+
+def _things(one: Undivided) -> list[tuple[object, object]]:
+    """Of each example what other tasks' examples may have too: its row in the file, and its texts."""
+    places = ((one.path, row) for row in one.examples.rows)
+    return list(zip(places, map(_key, one.examples.inputs), strict=True))
+
+
+def _groups(several: Sequence[Undivided], seed: int) -> list[list[tuple[int, int]]]:
+    """(task, row) of the examples that stay together, in an order that texts and seed alone decide."""
+    joined, found = _Joined(), dict[int, list[tuple[int, int]]]()
+    things = [_things(one) for one in several]
+    for of_task in things:
+        for one in of_task:
+            joined.join(one)
+    ranks: dict[int, bytes] = {}
+    for task, of_task in enumerate(things):
+        for row, (place, key) in enumerate(of_task):
+            group = joined.of(place)
+            found.setdefault(group, []).append((task, row))
+            rank = blake2b(repr((seed, key)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            ranks[group] = min(rank, ranks.get(group, rank))
+    return [found[group] for group in sorted(found, key=lambda group: ranks[group])]
+
+
+def _strata(several: Sequence[Undivided], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
+    """In the order of tasks and labels; a group has the label of its first row."""
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for number, group in enumerate(groups):
+        labels: dict[int, int] = {}
+        for task, row in group:
+            label = labels.setdefault(task, _label(several[task].task, several[task].examples, row))
+            rows = found.setdefault((task, label), {})
+            rows[number] = rows.get(number, 0) + 1
+    return [_Stratum(task, found[task, label]) for task, label in sorted(found)]
+
+
+def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
+    """The groups to hold out: about `fraction` of each stratum's rows, and never all of its groups."""
+    left = [len(one.rows) for one in strata]  # groups that are not held out
+    within: dict[int, list[int]] = {}
+    for number, one in enumerate(strata):
+        for group in one.rows:
+            within.setdefault(group, []).append(number)
+    held: dict[int, bool] = {}
+    rows_of = {one.task: 0 for one in strata}  # that were decided on
+    held_of = dict(rows_of)
+    for one in sorted(strata, key=lambda one: len(one.rows)):
+        undecided = [group for group in one.rows if group not in held]
+        there = sum(rows for group, rows in one.rows.items() if held.get(group))
+        of_label = fraction * sum(one.rows.values()) - there
+        of_task = fraction * (rows_of[one.task] + sum(one.rows[group] for group in undecided))
+        # The share of the label alone adds up its rounding, that of the task forgets the label.
+        wanted, taken = (of_label + of_task - held_of[one.task]) / 2, 0
+        for group in undecided:
+            is_last = any(left[number] == 1 for number in within[group])
+            held[group] = not is_last and taken + one.rows[group] / 2 <= wanted
+            taken += one.rows[group] * held[group]
+            for number in within[group]:
+                other = strata[number]
+                left[number] -= held[group]
+                rows_of[other.task] += other.rows[group]
+                held_of[other.task] += other.rows[group] * held[group]
+    return [group for group, is_held in held.items() if is_held]
+
+
+def _label(task: Task, examples: Examples, row: int) -> int:
+    """What gives a share of its own: the label of `single_label`; all rows of another task are one."""
+    return int(examples.targets[row]) if task.kind == "single_label" else 0
+
+
+def _halves(
+    examples: Examples, held: Sequence[int], task: Task, fraction: float, *, groups: int
+) -> tuple[Examples, Examples]:
     chosen = sorted(held)
     kept = sorted(set(range(len(examples.inputs))) - set(held))
     if not kept or not chosen:
         raise EmptyData(
             f"task '{task.name}': too few different inputs to hold some out",
-            got=f"{len(examples.inputs)} rows, {len(groups)} different inputs, fraction {fraction}",
+            got=f"{len(examples.inputs)} rows, {groups} different inputs, fraction {fraction}",
             do="give more rows or a validation file",
         )
     return examples.take(kept), examples.take(chosen)

@@ -27,7 +27,7 @@ from polyhead.train.fit import EPSILON, Batch, Curriculum, Fitted, stream
 from polyhead.train.joint_paths import with_trunk
 from polyhead.train.kept import keep_texts
 from polyhead.train.prepare import Prepared, Split
-from polyhead.train.sampling import Mixture
+from polyhead.train.sampling import Mixture, batches_in_a_pass
 from polyhead.train.smooth import normalise_heads, settle_heads
 from polyhead.train.together import Learning, Together
 from polyhead.train.weighting import Objective
@@ -166,7 +166,12 @@ class JointCourse:
             self._validation[p.task.name] = (rows, text_examples(rows, p.task, self.tokeniser))
         sizes = {name: examples.count for name, examples in self.examples.items()}
         self.mixture = Mixture(
-            sizes, recipe, batch=training.batch, epochs=training.epochs, seed=training.seed
+            sizes,
+            recipe,
+            batch=training.batch,
+            epochs=training.epochs,
+            seed=training.seed,
+            in_a_pass=batches_in_a_pass(self.examples, training, recipe.tokens) if recipe.tokens else None,
         )
         self.objective = Objective(
             {p.task.name: (p.task, p.train.examples.targets) for p in prepared},

@@ -10,7 +10,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 
 import msgspec
-import numpy as np
 
 from polyhead import __version__
 from polyhead.bundle.families import FamilyDraft
@@ -31,7 +30,6 @@ from polyhead.tasks.task import Task, owner_of
 from polyhead.train.card import card_of
 from polyhead.train.devices import Place, from_first, joined
 from polyhead.train.events import Events
-from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse, Learned
 from polyhead.train.joint_paths import joint_paths, with_owner
 from polyhead.train.leaks import without_leaks
@@ -149,20 +147,11 @@ def joint_training(prepared: Sequence[Prepared]) -> Training:
 def _outlook(prepared: Sequence[Prepared], course: JointCourse) -> list[str]:
     """What is going to be done, by whom."""
     paths = {name: [path] for name, path in course.paths.items()}
-    in_a_pass = batches_in_a_pass(course)
+    in_a_pass = course.mixture.in_a_pass
     lines = outlook(prepared, paths, course.data.architecture, kept=(), in_a_pass=in_a_pass)
     place, parallel = course.place, course.recipe.parallel
     by = [f"{place.world} processes ({parallel}), the first on {place.device}"] if place.world > 1 else []
-    return [*lines, *course.mixture.lines(in_a_pass), *by]
-
-
-def batches_in_a_pass(course: JointCourse) -> dict[str, int]:
-    """Micro-batches of each task's first pass; under a budget of tokens every pass is cut a little otherwise."""
-    training, found = course.training, {}
-    for name, examples in course.examples.items():
-        generator = np.random.default_rng(stream(training.seed, "order", name, 0))
-        found[name] = sum(1 for _ in examples.drawn(training.batch, generator, tokens=course.recipe.tokens))
-    return found
+    return [*lines, *course.mixture.lines(), *by]
 
 
 def _lineage(course: JointCourse, learned: Learned, fingerprint: str, precision: str) -> Lineage:
@@ -204,6 +193,10 @@ def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData)
         }
     if recipe.blend == 1:
         del told["blend"]
+    if recipe.tokens is not None and (recipe.steps is None or recipe.sampling.kind == "shuffled"):
+        told["passes"] = "by tokens"  # at first they were counted by `batch`
+    if recipe.head_epochs and recipe.sampling.kind == "schedule":
+        told["probes"] = "by size"  # at first by the schedule's first epochs
     content = [data.digest, told, [p.fingerprint() for p in prepared]]
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 

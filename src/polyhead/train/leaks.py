@@ -10,18 +10,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.text.question import Given, texts_of
-from polyhead.train.prepare import Prepared
+
+if TYPE_CHECKING:
+    from polyhead.train.prepare import Prepared  # which itself reaches this module through `units`
 
 LEAST = 25  # letters and digits of a text that is looked for; shorter ones are the same by chance
 PARALLEL = (
     0.9  # share of one task's training inputs that another holds, from which on the two read the same rows
 )
+NAMED = 4  # splits for which rows are dropped; the rest are counted
 
 _LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 _DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
@@ -38,12 +42,21 @@ class Leak(Value):
     share: float  # of the split's rows
 
 
+class Reason(Value):
+    """How many of a task's dropped rows hold a text of another one's evaluation split."""
+
+    evaluated: str
+    split: str
+    rows: int
+
+
 class Dropped(Value):
-    """Training rows that a task lost, of so many."""
+    """Training rows that a task lost, of so many, and for which splits: the most rows first, some for several."""
 
     task: str
     rows: int
     of: int
+    reasons: tuple[Reason, ...]
 
 
 class LeakReport(Value):
@@ -61,7 +74,10 @@ class LeakReport(Value):
             f"{one.evaluated} {one.split}: {_rows(one.rows)} ({one.share:.1%}) with a text that {one.trained} trains on"
             for one in self.leaks
         ]
-        lost = [f"{one.task}: {one.rows:,} of {one.of:,} training rows dropped" for one in self.dropped]
+        lost = [
+            f"{one.task}: {one.rows:,} of {one.of:,} training rows dropped, with texts of {_named(one.reasons)}"
+            for one in self.dropped
+        ]
         return found + lost
 
 
@@ -85,7 +101,9 @@ def without_leaks(
         sources = [known.in_evaluation(index, row) for row in known.rows[index][0]]
         clean = [row for row, source in enumerate(sources) if not source]
         if len(clean) < len(sources):
-            dropped.append(Dropped(task=one.task.name, rows=len(sources) - len(clean), of=len(sources)))
+            rows = len(sources) - len(clean)
+            reasons = known.reasons(index, sources)
+            dropped.append(Dropped(task=one.task.name, rows=rows, of=len(sources), reasons=reasons))
         if not clean:
             raise _nothing_left(one, known.names_of(sources))
         kept.append(one if len(clean) == len(sources) else _training_on(one, clean))
@@ -114,9 +132,24 @@ class _Known:
         """The tasks whose evaluation a training row of `task` would spoil."""
         found = 0
         for text in row.texts:
-            by = self.evaluated.get(text, 0) & ~(1 << task)
-            found |= by & ~(self.parallel[task] & self.trained[text])
+            found |= self._spoiled(task, text)
         return found
+
+    def _spoiled(self, task: int, text: bytes) -> int:
+        by = self.evaluated.get(text, 0) & ~(1 << task)
+        return by & ~(self.parallel[task] & self.trained[text])
+
+    def reasons(self, task: int, sources: Sequence[int]) -> tuple[Reason, ...]:
+        """For which splits training rows of `task` are dropped; `sources` are what `in_evaluation` says of them."""
+        lost = [row for row, source in zip(self.rows[task][0], sources, strict=True) if source]
+        found = []
+        for index, one in enumerate(self.tasks):
+            spoils = [{t for t in row.texts if self._spoiled(task, t) >> index & 1} for row in lost]
+            for split, rows in zip(one.splits[1:], self.rows[index][1:], strict=True) if any(spoils) else ():
+                there = {text for row in rows for text in row.texts}
+                if count := sum(not texts.isdisjoint(there) for texts in spoils):
+                    found.append(Reason(evaluated=one.task.name, split=split.name, rows=count))
+        return tuple(sorted(found, key=lambda reason: -reason.rows))
 
     def in_training(self, task: int, row: _Row) -> int:
         """The tasks that train here on a text of an evaluation row of `task`."""
@@ -216,6 +249,13 @@ def _digest(letters: str) -> bytes:
 def _training_on(one: Prepared, rows: list[int]) -> Prepared:
     train = msgspec.structs.replace(one.train, examples=one.train.examples.take(rows))
     return msgspec.structs.replace(one, train=train)
+
+
+def _named(reasons: Sequence[Reason]) -> str:
+    """`a validation (12), b test (3) and 2 more`."""
+    said = [f"{one.evaluated} {one.split} ({one.rows:,})" for one in reasons[:NAMED]]
+    more = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+    return ", ".join(said) + more
 
 
 def _rows(count: int) -> str:

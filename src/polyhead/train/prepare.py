@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,13 +12,15 @@ import numpy as np
 from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import EmptyData
 from polyhead.project import Project, TaskEntry, Training, strategy_of, training_of
+from polyhead.recipe import Joint
 from polyhead.strategy import Strategy
 from polyhead.tasks.read import Examples, read
-from polyhead.tasks.split import split
+from polyhead.tasks.split import Undivided, overlapping, split, split_together
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, Question, read_alone, texts_of
 from polyhead.text.tokenise import Input
 from polyhead.train.fit import stream
+from polyhead.train.units import units_of
 from polyhead.train.windows import reads_windows
 
 TRAINER = 1  # counted up when the same declaration and data would train another part
@@ -72,16 +74,59 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def prepare(project: Project, folder: Path) -> list[Prepared]:
-    """Reads every task's files; errors name task, file and row."""
-    return [_prepared(project, entry, folder) for entry in project.tasks]
+    """Reads every task's files; errors name task, file and row.
+
+    Where tasks that are trained together read the same rows or texts, they hold out the same ones for validation.
+    """
+    whole = {entry.name: _whole(entry, folder) for entry in project.tasks}
+    halves = _halves(project, whole)
+    return [
+        _prepared(project, entry, folder, *halves.get(entry.name, (whole[entry.name].examples, None)))
+        for entry in project.tasks
+    ]
 
 
-def _prepared(project: Project, entry: TaskEntry, folder: Path) -> Prepared:
+def _whole(entry: TaskEntry, folder: Path) -> Undivided:
+    task, source = entry.task(), entry.source(entry.train, folder)
+    return Undivided(task=task, examples=read(source, task), path=source.path)
+
+
+def _halves(project: Project, whole: Mapping[str, Undivided]) -> dict[str, tuple[Examples, Examples]]:
+    """(kept, held out) of the tasks that hold a share out."""
+    shares = {e.name: e.validation for e in project.tasks if isinstance(e.validation, float)}
+    seeds = {e.name: training_of(project, e).seed for e in project.tasks}
+    found: dict[str, tuple[Examples, Examples]] = {}
+    for names in _trained_together(project):
+        for several in overlapping([whole[name] for name in names if name in shares]):
+            if len(several) == 1:
+                name = several[0].task.name
+                seed = stream(seeds[name], "split", name)
+                found[name] = split(several[0].examples, shares[name], seed, several[0].task)
+                continue
+            alike: dict[tuple[float, int], list[Undivided]] = {}
+            for one in several:
+                alike.setdefault((shares[one.task.name], seeds[one.task.name]), []).append(one)
+            for (share, seed), some in alike.items():
+                both = split_together(some, share, stream(seed, "split"))
+                found |= {one.task.name: pair for one, pair in zip(some, both, strict=True)}
+    return found
+
+
+def _trained_together(project: Project) -> list[tuple[str, ...]]:
+    """The names of all tasks, in lists of those that learn the same arrays."""
+    if isinstance(project.recipe, Joint):
+        return [tuple(entry.name for entry in project.tasks)]
+    summaries = [(entry.name,) for entry in project.tasks if entry.kind == "summarization"]
+    others = [entry for entry in project.tasks if entry.kind != "summarization"]
+    return units_of({entry.name: strategy_of(project, entry) for entry in others}) + summaries
+
+
+def _prepared(
+    project: Project, entry: TaskEntry, folder: Path, train: Examples, validation: Examples | None
+) -> Prepared:
     task, training = entry.task(), training_of(project, entry)
-    train = read(entry.source(entry.train, folder), task)
-    if isinstance(entry.validation, float):
-        train, validation = split(train, entry.validation, stream(training.seed, "split", task.name), task)
-    else:
+    if validation is None:
+        assert not isinstance(entry.validation, float)
         validation = read(entry.source(entry.validation, folder), task)
     test = read(entry.source(entry.test, folder), task) if entry.test is not None else None
     for name, examples in (("train", train), ("validation", validation), ("test", test)):

@@ -28,6 +28,7 @@ from polyhead.train.joint import JointCourse, Learned, text_examples
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import fingerprint_of
 from polyhead.train.prepare import Prepared
+from polyhead.train.smooth import normalise_heads, settle_heads
 from polyhead.train.together import Together
 from polyhead.trunk_data import TrunkData, arrays_digest
 
@@ -106,9 +107,11 @@ def refine(
     The rule for stopping is that of all training here: a candidate stops after `patience` epochs without a better
     validation score, at `epochs` at the latest, and its best epoch counts. Epochs, patience, batch and seed are the
     task's own; the test split is read once, by the candidate that is chosen. `head` are the arrays of a part that
-    every candidate starts from (`Learned.arrays`, `Bundle.part`); without them heads are fresh. `checkpoints` is a
-    folder where a search that was stopped goes on; files of other data, numbers, trunks and heads may lie there too.
-    A candidate whose numbers do not stay finite has failed, and the search goes on; raises NotFinite if all fail.
+    every candidate starts from (`Learned.arrays`, `Bundle.part`); without them heads are fresh. Given ones have their
+    start: they learn with the trunk at once, without the recipe's `head_epochs`, whatever `init` a prompt declares.
+    `checkpoints` is a folder where a search that was stopped goes on; files of other data, numbers, trunks and heads
+    may lie there too. A candidate whose numbers do not stay finite has failed, and the search goes on; raises
+    NotFinite if all fail.
     """
     best: tuple[Candidate, JointCourse, Learned] | None = None
     tried: list[Tried] = []
@@ -116,7 +119,7 @@ def refine(
         course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, events, place)
         label = f"{prepared.task.name} {_said(candidate)}"
         try:
-            learned = course.learn(label)
+            learned = course.learn(label, fresh=head is None)
         except NotFinite as error:
             tried.append(Tried(candidate=candidate, error=error.what))
             if events is not None:
@@ -190,13 +193,17 @@ def _course(
         epsilon=candidate.epsilon,
     )
     if head is not None:
+        settle_heads(course.module)  # as the given one is
         _start(course.module.model.parts[one.task.name], head, one)
+        if recipe.smoothing is not None and recipe.smoothing.spectral:
+            normalise_heads(course.module)
     return course
 
 
 def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float, precision: str) -> str:
     """A short digest of what decides a candidate's run."""
-    content = [fingerprint, arrays_digest(head) if head is not None else None, epsilon, precision]
+    started = ["as it is", arrays_digest(head)] if head is not None else None
+    content = [fingerprint, started, epsilon, precision]
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 

@@ -14,8 +14,10 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import ConfigError
+from polyhead.project import Training
 from polyhead.recipe import Joint, Sampling
 from polyhead.train.fit import stream
+from polyhead.train.order import LengthSorted
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,22 +33,34 @@ class Mixture:
     """The tasks of every update of a run: `epochs` times `steps` updates, each of some single-task micro-batches.
 
     `sizes` are the tasks' numbers of training examples, in the tasks' order; `batch` examples make a micro-batch.
-    Raises ConfigError for a task without examples, and for shares that name no task or forget all of them.
+    `in_a_pass` are the micro-batches of one pass over each task, where a budget of tokens makes more of them.
+    Raises ConfigError for a task without examples, for shares that name no task or forget all of them, and for a
+    schedule of more epochs than there are.
     """
 
     def __init__(
-        self, sizes: Mapping[str, int], recipe: Joint, *, batch: int, epochs: int, seed: int
+        self,
+        sizes: Mapping[str, int],
+        recipe: Joint,
+        *,
+        batch: int,
+        epochs: int,
+        seed: int,
+        in_a_pass: Mapping[str, int] | None = None,
     ) -> None:
         sampling, self.tasks = recipe.sampling, tuple(sizes)
-        _check(sizes, sampling)
+        _check(sizes, sampling, epochs)
         self._sizes, self._batch, self._tokens, self._epochs = dict(sizes), batch, recipe.tokens, epochs
         self.micro_batches = len(sizes) if sampling.kind == "all" else recipe.micro_batches
         counted = capped(sizes, sampling.cap)
-        self.steps = recipe.steps or -(-int(_batches(counted, batch).sum()) // self.micro_batches)
+        by_count = dict(zip(sizes, _batches(sizes, batch).tolist(), strict=True))
+        self.in_a_pass = by_count if in_a_pass is None else dict(in_a_pass)
+        batches = _batches(counted, batch) if in_a_pass is None else _part(in_a_pass, counted, sizes)
+        self.steps = recipe.steps or -(-int(batches.sum()) // self.micro_batches)
         mixed = recipe.scheme == "heterogeneous"
         self._draws = self.steps * (self.micro_batches if mixed else 1)  # of an epoch
         self._repeats = 1 if mixed else self.micro_batches
-        order = _order(sampling, self.tasks, counted, batch=batch, epochs=epochs, seed=seed)
+        order = _order(sampling, self.tasks, counted, batches, epochs=epochs, seed=seed)
         if recipe.scheme == "dataset":
             order = _OneAfterTheOther(order, len(self.tasks), epochs=epochs, draws=self._draws)
         self._order = order
@@ -63,22 +77,17 @@ class Mixture:
         self._check_epoch(epoch)
         return dict(zip(self.tasks, self._order.shares(epoch).tolist(), strict=True))
 
-    def expected(self, in_a_pass: Mapping[str, int] | None = None) -> tuple[Expected, ...]:
-        """What the whole run is expected to read of each task; fewer epochs, where patience ends it, read less.
-
-        `in_a_pass` are the micro-batches of one pass over each task, if a budget of tokens makes more of them than
-        `batch` examples each would give.
-        """
+    def expected(self) -> tuple[Expected, ...]:
+        """What the whole run is expected to read of each task; fewer epochs, where patience ends it, read less."""
         shares = np.sum([self._order.shares(epoch) for epoch in range(self._epochs)], axis=0)
         micro_batches = shares * self.steps * self.micro_batches
-        whole = _batches(self._sizes, self._batch)
-        passes = micro_batches / (whole if in_a_pass is None else [in_a_pass[task] for task in self.tasks])
+        passes = micro_batches / [self.in_a_pass[task] for task in self.tasks]
         return tuple(
             Expected(task=task, examples=self._sizes[task], micro_batches=m, passes=p)
             for task, m, p in zip(self.tasks, micro_batches.tolist(), passes.tolist(), strict=True)
         )
 
-    def lines(self, in_a_pass: Mapping[str, int] | None = None) -> list[str]:
+    def lines(self) -> list[str]:
         """`expected` as a table: what is printed before training."""
         updates = self._epochs * self.steps
         size = f"{self._batch} examples"
@@ -89,7 +98,7 @@ class Mixture:
             " for each task:"
         ]
         width = max(map(len, self.tasks))
-        for one in self.expected(in_a_pass):
+        for one in self.expected():
             found.append(
                 f"{one.task:<{width}}  {one.examples:>9} examples  {one.micro_batches:>10.1f} micro-batches"
                 f"  {one.micro_batches / updates:>6.2f} an update  {one.passes:>8.2f} passes"
@@ -98,6 +107,17 @@ class Mixture:
 
     def _check_epoch(self, epoch: int) -> None:
         assert 0 <= epoch < self._epochs, epoch
+
+
+def batches_in_a_pass(
+    examples: Mapping[str, LengthSorted], training: Training, tokens: int | None
+) -> dict[str, int]:
+    """Micro-batches of each task's first pass; under a budget of tokens every pass is cut a little otherwise."""
+    found = {}
+    for name, one in examples.items():
+        generator = np.random.default_rng(stream(training.seed, "order", name, 0))
+        found[name] = sum(1 for _ in one.drawn(training.batch, generator, tokens=tokens))
+    return found
 
 
 def capped(sizes: Mapping[str, int], cap: int | None) -> dict[str, int]:
@@ -198,7 +218,13 @@ def apportioned(shares: np.ndarray, total: int) -> np.ndarray:
 
 
 def _order(
-    sampling: Sampling, tasks: Sequence[str], counted: dict[str, int], *, batch: int, epochs: int, seed: int
+    sampling: Sampling,
+    tasks: Sequence[str],
+    counted: dict[str, int],
+    batches: np.ndarray,
+    *,
+    epochs: int,
+    seed: int,
 ) -> _Order:
     match sampling.kind:
         case "size" | "annealed" | "schedule":
@@ -207,7 +233,7 @@ def _order(
         case "round_robin" | "all":
             return _InTurn(len(tasks))
         case "shuffled":
-            return _Shuffled(_batches(counted, batch), seed)
+            return _Shuffled(batches, seed)
 
 
 def _shares_of(
@@ -228,7 +254,12 @@ def _batches(sizes: Mapping[str, int], batch: int) -> np.ndarray:
     return np.array([math.ceil(size / batch) for size in sizes.values()], np.int64)
 
 
-def _check(sizes: Mapping[str, int], sampling: Sampling) -> None:
+def _part(in_a_pass: Mapping[str, int], counted: Mapping[str, int], sizes: Mapping[str, int]) -> np.ndarray:
+    """(tasks,) batches of the examples that count, as their share of a pass."""
+    return np.array([-(-in_a_pass[task] * counted[task] // size) for task, size in sizes.items()], np.int64)
+
+
+def _check(sizes: Mapping[str, int], sampling: Sampling, epochs: int) -> None:
     empty = [task for task, size in sizes.items() if size < 1]
     if empty or not sizes:
         raise ConfigError(
@@ -240,4 +271,11 @@ def _check(sizes: Mapping[str, int], sampling: Sampling) -> None:
     if unknown:
         raise ConfigError(
             "sampling.schedule names tasks that are not there", got=unknown, allowed=list(sizes)
+        )
+    if len(sampling.schedule) > epochs:
+        raise ConfigError(
+            "sampling.schedule has more epochs than are trained",
+            got=f"shares for {len(sampling.schedule)} epochs",
+            allowed=f"at most {epochs}, as training.epochs says",
+            do="raise training.epochs, or shorten the schedule",
         )

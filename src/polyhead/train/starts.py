@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.recipe import ONE_TASK
+from polyhead.recipe import ONE_TASK, Sampling
 from polyhead.sharing.make import arrays_of_part
 from polyhead.sharing.part import Part
 from polyhead.strategy import Prompted
@@ -43,8 +43,13 @@ def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> N
 
 
 def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
-    """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept."""
+    """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept.
+
+    A schedule counts the epochs that follow, and its first ones may leave tasks out: here they come by their sizes.
+    """
     recipe = msgspec.structs.replace(course.recipe, head_epochs=0, head_rate=1.0)
+    if recipe.sampling.kind == "schedule":
+        recipe = msgspec.structs.replace(recipe, sampling=Sampling(cap=recipe.sampling.cap))
     epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
     training = msgspec.structs.replace(course.training, epochs=epochs, patience=epochs, learning_rate=rate)
     probing = JointCourse(

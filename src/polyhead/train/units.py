@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -15,7 +16,9 @@ from polyhead.sharing.prompted import shared_prompt
 from polyhead.strategy import InLayer, OnTop, Prompted, Strategy
 from polyhead.train.events import Events
 from polyhead.train.leaks import without_leaks
-from polyhead.train.prepare import Prepared
+
+if TYPE_CHECKING:
+    from polyhead.train.prepare import Prepared  # which itself asks here what is trained together
 
 
 def bonds_of(strategy: Strategy) -> set[str]:

@@ -11,6 +11,7 @@ import click
 from polyhead.cli.output import Printer, json_option, table
 from polyhead.cli.papers.lines import (
     MISSING,
+    draw_study,
     missing_lines,
     no_runs,
     number,
@@ -46,7 +47,7 @@ def du2020() -> None:
 def table1(files: tuple[str, ...], json_to: str | None) -> None:
     """Rows of each task; ours with the group that it belongs to."""
     from polyhead.papers import du2020 as paper
-    from polyhead.papers.du2020.study import NOTES, used
+    from polyhead.papers.du2020.study import notes_of, used
     from polyhead.papers.rows import rows_in
 
     printer, published = Printer(json_to), paper.published_table1()
@@ -59,22 +60,45 @@ def table1(files: tuple[str, ...], json_to: str | None) -> None:
     cells = [["task", "group", *splits]]
     cells += [[one.task, one.group, *(one.rows.get(split, MISSING) for split in splits)] for one in ours]
     printer.lines(["", "At our scale: rows that are used", "", *table(cells, left=2), ""])
-    printer.lines([*NOTES] if any(one.rows for one in ours) else [no_runs(MAKE, ROWS), *NOTES])
+    runs = [one.task for one in ours if one.rows]
+    printer.lines([*([] if runs else [no_runs(MAKE, ROWS)]), *notes_of(runs or [one.task for one in ours])])
     printer.json({"published": published, "study": ours})
 
 
 @du2020.command("table3")
+@plot_option("Draw the frozen trunks of our study by group of tasks into FILE (.svg, .png or .pdf).")
 @study_options(ROWS)
-def table3(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Accuracy by group of tasks, and GFLOPs of one text for all tasks; then which orderings hold."""
-    _blocks("Table 3", _group_lines, files, split, json_to)
+    from polyhead.papers.du2020.figures import plot_groups
+
+    _blocks(
+        "Table 3",
+        _group_lines,
+        files,
+        split,
+        json_to,
+        plot=plot,
+        draw=lambda ours, file: plot_groups(ours, file, split=split),
+    )
 
 
 @du2020.command("table4")
+@plot_option("Draw the frozen trunks of our study by task into FILE (.svg, .png or .pdf).")
 @study_options(ROWS)
-def table4(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+def table4(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     """Accuracy by task; then which orderings hold."""
-    _blocks("Table 4", _task_lines, files, split, json_to)
+    from polyhead.papers.du2020.figures import plot_tasks
+
+    _blocks(
+        "Table 4",
+        _task_lines,
+        files,
+        split,
+        json_to,
+        plot=plot,
+        draw=lambda ours, file: plot_tasks(ours, file, split=split),
+    )
 
 
 @du2020.command("figure4")
@@ -139,12 +163,16 @@ def _blocks(
     files: tuple[str, ...],
     split: Split,
     json_to: str | None,
+    *,
+    plot: str | None,
+    draw: Callable[[Table, str], None],
 ) -> None:
-    """The paper's rows by block and ours, each with the orderings that hold in it."""
+    """The paper's rows by block and ours, each with the orderings that hold in it; ours drawn where asked for."""
     from polyhead.papers import du2020 as paper
     from polyhead.papers.du2020.orderings import orderings
     from polyhead.papers.du2020.study import missing, read_cells, study_table
 
+    check_drawable(plot)
     printer, published = Printer(json_to), paper.published_table4()
     printer.lines([f"{name} as printed: accuracy; averages, groups and GFLOPs counted anew", ""])
     printer.lines([*lines(published), *otherwise_lines(paper.printed_otherwise(published))])
@@ -159,6 +187,8 @@ def _blocks(
         holding["study"] = orderings(ours)
         printer.lines([*lines(ours), *missing_lines(missing(cells)), *_ordering_lines(holding["study"])])
         printer.lines(["", *ours.notes])
+    whole = [] if ours is None else [ours]
+    draw_study(printer, plot, whole, lambda file: draw(whole[0], file), make=MAKE)
     printer.json({"published": published, "study": ours, "orderings": holding})
 
 

@@ -39,6 +39,7 @@ TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
 TABLE4 = ("commonsenseqa",)
 TABLE5 = ("emotion", "cola", "stsb", "banking77", "snips_slots")
 SCHEMES = ("heterogeneous", "batch", "dataset")
+NOT_SCALED = ("summarization",)  # kinds that `polyhead.train.summarize` trains, apart from all others
 OTHER_WAYS = ("unscaled", "proportional", "square-root", "annealed")
 
 
@@ -206,9 +207,14 @@ def weights(json_to: str | None) -> None:
     printer.lines([*_last_to_the_left(cells), ""])
     guesses = scaling.uniform_guesses()
     cells = [["kind", "outcomes", "plain loss", "scaled loss"]]
-    cells += [[g.kind, g.outcomes, f"{g.plain:.4f}", f"{g.scaled:.4f}"] for g in guesses]
+    for guess in guesses:
+        mark = " *" if guess.kind in NOT_SCALED else ""
+        cells.append([guess.kind + mark, guess.outcomes, f"{guess.plain:.4f}", f"{guess.scaled:.4f}"])
     printer.lines(["What a uniform guess loses, by the losses that training uses", "", *table(cells, left=2)])
-    printer.json({"factors": factors, "uniform_guesses": guesses})
+    printer.lines(
+        ["", "* the scaled loss is not used in training: these models learn alone, with the plain one"]
+    )
+    printer.json({"factors": factors, "uniform_guesses": guesses, "not_scaled_in_training": NOT_SCALED})
 
 
 def _before_and_after(

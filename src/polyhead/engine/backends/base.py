@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
@@ -39,17 +40,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     layers_left: int  # of the run, not evaluated yet
 
 
-class Backend(Protocol):
-    """A backend keeps no state between calls but what it loaded and what it counted."""
+class Runner(Protocol):
+    """What runs plans: a backend, or its tasks of one moment."""
 
-    name: str
-    precision: str
-    tolerance: float  # largest absolute difference of outputs from the reference backend at float32 weights
     packs: bool  # reads no padding, so that a batch costs its tokens
-
-    @property
-    def layers_run(self) -> int:
-        """Layers evaluated so far, one a batch and layer, as `cost.layer_evaluations` counts them for the plan."""
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's outputs (rows, labels), or (rows, words, labels) for a path that reads words.
@@ -68,12 +62,27 @@ class Backend(Protocol):
         """Outputs (rows, labels) of a task over pairs read separately, from the features of both texts."""
 
 
+class Backend(Runner, Protocol):
+    """A backend keeps no state between calls but what it loaded and what it counted."""
+
+    name: str
+    precision: str
+    tolerance: float  # largest absolute difference of outputs from the reference backend at float32 weights
+
+    @property
+    def layers_run(self) -> int:
+        """Layers evaluated so far, one a batch and layer, as `cost.layer_evaluations` counts them for the plan."""
+
+
 @runtime_checkable
 class LiveBackend(Backend, Protocol):
-    """A backend whose tasks change while it runs: calls in other threads see the tasks before, or those after.
+    """A backend whose tasks change while it runs, and no call waits for that or is waited for.
 
     What cannot be loaded raises, and leaves everything as it was.
     """
+
+    def now(self) -> Runner:
+        """The tasks of this moment, which it answers whatever comes and goes; what nobody else needs goes with it."""
 
     def attach(self, name: str, task: LoadedTask) -> None:
         """Loads one more task, or another in the place of one of this name."""
@@ -83,6 +92,23 @@ class LiveBackend(Backend, Protocol):
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Loads these tasks and no others; what they have in common with those before stays as it is."""
+
+
+class Count:
+    """Layers that were run, by calls in several threads."""
+
+    def __init__(self) -> None:
+        self.layers, self._lock = 0, threading.Lock()
+
+    def add(self, layers: int) -> None:
+        """So many more."""
+        with self._lock:
+            self.layers += layers
+
+
+def now(backend: Backend) -> Runner:
+    """The backend's tasks of this moment; a backend whose tasks never change is that itself."""
+    return backend.now() if isinstance(backend, LiveBackend) else backend
 
 
 def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:

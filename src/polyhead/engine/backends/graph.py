@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 
 import msgspec
 import numpy as np
 
-from polyhead.engine.backends.base import LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
 from polyhead.engine.graph.compose import composed
-from polyhead.engine.graph.kept import Graphs, Recipe
+from polyhead.engine.graph.kept import Graph, Graphs, Recipe
 from polyhead.engine.graph.live import Live
 from polyhead.engine.graph.ops import Ops, Runtime, Tensor
 from polyhead.engine.graph.pairs import compared_outputs
@@ -27,6 +27,7 @@ PROGRAMS = 64  # plans that are remembered
 class _Loaded(msgspec.Struct, frozen=True, eq=False):
     live: Live
     program: Callable[[Plan], Program]
+    comparing: Callable[[str], Graph]  # of a task over pairs read separately: its head
 
 
 class GraphBackend:
@@ -47,44 +48,34 @@ class GraphBackend:
         deterministic: bool = False,
     ) -> None:
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
-        self.layers_run, self.packs = 0, not deterministic
+        self.packs = not deterministic
         self._trunk, self._deterministic = trunk, deterministic
-        self._graphs = Graphs(runtime)
-        self._counting, self._changing = threading.Lock(), threading.Lock()
+        self._graphs, self._count = Graphs(runtime), Count()
+        self._changing, self._holding, self._is_compiling = threading.Lock(), threading.Lock(), False
         self._loaded = self._loading(tasks, None)
         self._hold(self._loaded)
 
+    @property
+    def layers_run(self) -> int:
+        """Layers evaluated so far."""
+        return self._count.layers
+
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's outputs; raises what any of them fails with."""
-        loaded = self._loaded
-        found = whole(self._stages(loaded, plan, batch, apart=False))
-        return {name: found[name] for name in loaded.program(plan).tasks}
+        return self.now().run(plan, batch)
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """The same as soon as each is known; layers above run only when more is asked for."""
-        return self._stages(self._loaded, plan, batch, apart=True)
+        return self.now().stages(plan, batch)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Outputs of a task over pairs read separately, from the features of both texts."""
-        live = self._loaded.live
-        head = self._task(live, task).path.head
-        own, hidden = live.arrays(head.part), live.arrays(head.hidden_part or head.part)
+        return self.now().compared(task, first, second)
 
-        def build(ops: Ops) -> dict[str, Tensor]:
-            return {"out": compared_outputs(ops, head, own, hidden)}
-
-        tokens = live.tokens(head)
-        label = f"head of {task}"
-        graph = self._graphs.graph(
-            Recipe(
-                key=("pair", head, tokens),
-                build=build,
-                label=label,
-                layers=False,
-                alone=tokens,
-            )
-        )
-        return np.array(graph({"first": first, "second": second})["out"])
+    def now(self) -> Moment:
+        """The tasks of this moment, whatever comes and goes; graphs that only they need go with it."""
+        loaded = self._loaded
+        return Moment(loaded, self._count, partial(self._left, loaded), exact=self._deterministic)
 
     # -- what is loaded ----------------------------------------------------------------------------------------------
 
@@ -96,7 +87,7 @@ class GraphBackend:
     def detach(self, name: str) -> None:
         """Forgets a task, and the graphs that only it needs."""
         with self._changing:
-            self._task(self._loaded.live, name)
+            _task(self._loaded.live, name)
             self._swap({one: task for one, task in self._loaded.live.tasks.items() if one != name})
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
@@ -105,20 +96,26 @@ class GraphBackend:
             self._swap(tasks)
 
     def _swap(self, tasks: Mapping[str, LoadedTask]) -> None:
+        loaded = self._loaded
         try:
-            loaded = self._loading(tasks, self._loaded.live)
-            for call in self._full(loaded):
+            with self._holding:
+                self._is_compiling = True
+            made = self._loading(tasks, loaded.live)
+            for call in self._full(made):
                 call.graph.ready()
-        except BaseException:
-            self._hold(self._loaded)
-            raise
-        self._loaded = loaded
-        self._hold(loaded)
+            loaded = made
+        finally:
+            with self._holding:
+                self._loaded, self._is_compiling = loaded, False
+                self._hold(loaded)
 
     def _loading(self, tasks: Mapping[str, LoadedTask], before: Live | None) -> _Loaded:
         live = Live(self._trunk, tasks, deterministic=self._deterministic, before=before)
-        program = functools.lru_cache(maxsize=PROGRAMS)(functools.partial(composed, live, self._graphs))
-        return _Loaded(live, program)
+        return _Loaded(
+            live,
+            program=lru_cache(maxsize=PROGRAMS)(partial(composed, live, self._graphs)),
+            comparing=lru_cache(maxsize=PROGRAMS)(partial(_comparing, live, self._graphs)),
+        )
 
     def _full(self, loaded: _Loaded) -> tuple[Call, ...]:
         """The calls of all tasks."""
@@ -128,25 +125,66 @@ class GraphBackend:
         tokens = [owner.token for owner in loaded.live.owners.values()]
         self._graphs.hold([call.graph for call in self._full(loaded)], tokens)
 
-    # -- runs --------------------------------------------------------------------------------------------------------
+    def _left(self, loaded: _Loaded) -> None:
+        """Of tasks that were replaced: leaves the graphs that they alone need to those who run them."""
+        if loaded is self._loaded:
+            return
+        with self._holding:  # a change that compiles still needs what it found, and holds its own at its end
+            if not self._is_compiling:
+                self._hold(self._loaded)
 
-    def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
-        program = loaded.program(plan)
+
+class Moment:
+    """A backend's tasks as they were loaded at one moment."""
+
+    def __init__(self, loaded: _Loaded, count: Count, left: Callable[[], None], *, exact: bool) -> None:
+        """`left` is called whenever graphs were made for them."""
+        self.packs = not exact
+        self._loaded, self._count, self._left, self._exact = loaded, count, left, exact
+
+    def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
+        """Every task's outputs; raises what any of them fails with."""
+        found = whole(self._stages(plan, batch, apart=False))
+        return {name: found[name] for name in self._loaded.program(plan).tasks}
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """The same as soon as each is known; layers above run only when more is asked for."""
+        return self._stages(plan, batch, apart=True)
+
+    def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Outputs of a task over pairs read separately, from the features of both texts."""
+        graph = self._loaded.comparing(task)
+        self._left()
+        return np.array(graph({"first": first, "second": second})["out"])
+
+    def _stages(self, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
+        program = self._loaded.program(plan)
+        self._left()
         if not len(batch.ids):
-            outputs = {name: _nothing(loaded.live, name, batch) for name in program.tasks}
+            outputs = {name: _nothing(self._loaded.live, name, batch) for name in program.tasks}
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
-        walk = Walk(program, batch, count=self._count, apart=apart, exact=self._deterministic)
+        walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._exact)
         yield from walk.stages()
 
-    def _count(self, layers: int) -> None:
-        with self._counting:
-            self.layers_run += layers
 
-    def _task(self, live: Live, name: str) -> LoadedTask:
-        if name not in live.tasks:
-            raise BackendError(f"task '{name}' is not loaded", allowed=list(live.tasks))
-        return live.tasks[name]
+def _comparing(live: Live, graphs: Graphs, task: str) -> Graph:
+    """The head of a task over pairs read separately; it reads the features of both texts."""
+    head = _task(live, task).path.head
+    own, hidden = live.arrays(head.part), live.arrays(head.hidden_part or head.part)
+    tokens = live.tokens(head)
+
+    def build(ops: Ops) -> dict[str, Tensor]:
+        return {"out": compared_outputs(ops, head, own, hidden)}
+
+    key = ("pair", head, tokens)
+    return graphs.graph(Recipe(key=key, build=build, label=f"head of {task}", layers=False, alone=tokens))
+
+
+def _task(live: Live, name: str) -> LoadedTask:
+    if name not in live.tasks:
+        raise BackendError(f"task '{name}' is not loaded", allowed=list(live.tasks))
+    return live.tasks[name]
 
 
 def _nothing(live: Live, name: str, batch: TokenBatch) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.engine.backends.base import LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
 from polyhead.errors import BackendError
 from polyhead.model import Model, Pooled, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
@@ -18,6 +20,14 @@ from polyhead.plan import Plan
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.pooled import compared
 from polyhead.trunk_data import TrunkData
+
+
+class _Loaded:
+    """Tasks and their model; `counted` of the layers that it ran are in the backend's count."""
+
+    def __init__(self, tasks: Mapping[str, LoadedTask], model: Model) -> None:
+        self.tasks, self.model = dict(tasks), model
+        self.counted, self.counting = 0, threading.Lock()
 
 
 class TorchBackend:
@@ -43,12 +53,17 @@ class TorchBackend:
         self.tolerance = 1e-4 if precision == "float32" else 0.5
         self._trunk, self._shape = Trunk.from_data(trunk, dtype=getattr(torch, precision)), trunk.architecture
         self._stacked = not deterministic
-        self._model = self._made(tasks)
+        self._count = Count()
+        self._loaded = self._made(tasks)
 
     @property
     def layers_run(self) -> int:
         """Layers evaluated so far."""
-        return self._model.layers_run
+        return self._count.layers
+
+    def now(self) -> TorchBackend:
+        """The tasks of this moment, whatever comes and goes; the layers that it runs count here."""
+        return copy.copy(self)
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """One run of the plan, then each task's own pooler and head."""
@@ -56,8 +71,9 @@ class TorchBackend:
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """One stage: all layers have run when it comes."""
-        model, outputs, failed = self._model, dict[str, np.ndarray](), dict[str, Exception]()
-        for task, value in self._stored(model, plan, batch).items():
+        loaded, outputs, failed = self._loaded, dict[str, np.ndarray](), dict[str, Exception]()
+        model = loaded.model
+        for task, value in self._stored(loaded, plan, batch).items():
             try:
                 features = self._features(model, task, value)
                 outputs[task] = (
@@ -69,30 +85,28 @@ class TorchBackend:
 
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """What each task's head reads: (rows, width), or (rows, words, width)."""
-        model = self._model
-        stored = self._stored(model, plan, batch)
-        return {task: self._features(model, task, value) for task, value in stored.items()}
+        loaded = self._loaded
+        stored = self._stored(loaded, plan, batch)
+        return {task: self._features(loaded.model, task, value) for task, value in stored.items()}
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """The task's head on the features of both texts."""
         both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
-        return self._headed(self._model, task, both)
+        return self._headed(self._loaded.model, task, both)
 
     def attach(self, name: str, task: LoadedTask) -> None:
         """Loads one more task, or another in the place of one of this name."""
-        self.replace({**self._tasks, name: task})
+        self.replace({**self._loaded.tasks, name: task})
 
     def detach(self, name: str) -> None:
         """Forgets a task."""
-        self.replace({other: task for other, task in self._tasks.items() if other != name})
+        self.replace({other: task for other, task in self._loaded.tasks.items() if other != name})
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Loads these tasks and no others beside the same trunk."""
-        made = self._made(tasks)
-        made.layers_run = self._model.layers_run
-        self._model = made
+        self._loaded = self._made(tasks)
 
-    def _made(self, tasks: Mapping[str, LoadedTask]) -> Model:
+    def _made(self, tasks: Mapping[str, LoadedTask]) -> _Loaded:
         dtype = getattr(torch, self.precision)
         families = make_families({name: task.path for name, task in tasks.items()}, self._shape)
         for owner, family in families.items():
@@ -105,19 +119,24 @@ class TorchBackend:
             parts[name].lower(dtype)
         model = Model(self._trunk, parts, families, stacked=self._stacked)
         model.eval().requires_grad_(False)
-        self._tasks = dict(tasks)
-        return model
+        return _Loaded(tasks, model)
 
     @torch.inference_mode()
-    def _stored(self, model: Model, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
+    def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
         tensors = TextBatch(
             ids=torch.from_numpy(batch.ids),
             mask=torch.from_numpy(batch.mask),
             segments=torch.from_numpy(batch.segments),
             words=torch.from_numpy(batch.words),
         )
-        with self._guard():
-            return model.stored(plan, tensors)
+        try:
+            with self._guard():
+                return loaded.model.stored(plan, tensors)
+        finally:
+            with loaded.counting:
+                run = loaded.model.layers_run
+                self._count.add(run - loaded.counted)
+                loaded.counted = run
 
     @torch.inference_mode()
     def _features(self, model: Model, task: str, value: Pooled) -> np.ndarray:

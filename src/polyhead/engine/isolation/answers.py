@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.metadata
-import importlib.util
+import os
 import platform
 import re
 from collections.abc import Iterable, Sequence
@@ -20,7 +21,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import without_scores
-from polyhead.engine.backends import BackendName
+from polyhead.engine.backends import PRECISIONS, BackendName, default_backend, is_installed
 from polyhead.engine.isolation.certificate import AnswerChange, Answered
 from polyhead.engine.isolation.together import Asked, outputs_of
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
@@ -46,7 +47,7 @@ class Answering:
         by_session: dict[str, dict[str, list[Asked]]] = {}
         for name, some in probes.items():
             if some:
-                precision = precision_of(self.bundle.tasks[name])
+                precision = self._precision(self.bundle.tasks[name])
                 by_session.setdefault(precision, {})[name] = [
                     _asked(self.bundle.tasks[name], p) for p in some
                 ]
@@ -56,7 +57,7 @@ class Answering:
 
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
         """The task's decoded answers without their scores; None where it cannot read the probe."""
-        return answers_of(self._session(precision_of(self.bundle.tasks[name])), name, probes)
+        return answers_of(self._session(self._precision(self.bundle.tasks[name])), name, probes)
 
     def probes(self, name: str) -> list[Probe]:
         """The task's pinned probes that it can be asked."""
@@ -78,11 +79,14 @@ class Answering:
         digest = total.hexdigest() if outputs else ""
         return Answered(version=line.version, record=line.record, probes=len(outputs), sha256=digest)
 
+    def _precision(self, record: TaskRecord) -> str:
+        return precision_here(record, self.backend)
+
     def _session(self, precision: str) -> Session:
         if precision not in self._sessions:
             records = self.bundle.tasks
             lines = {
-                n: line for n, line in self.bundle.lines.items() if precision_of(records[n]) == precision
+                n: line for n, line in self.bundle.lines.items() if self._precision(records[n]) == precision
             }
             self.bundle.trunk()  # once for all precisions
             self._sessions[precision] = Session(
@@ -111,19 +115,38 @@ def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[
 
 def numerics() -> dict[str, str]:
     """How outputs are computed here; what may change their bits though every file is the same."""
-    label = {"backend": backend_here(), "precision": "as trained", "deterministic": "yes"}
+    backend = backend_here()
+    precision = "as trained" if has_bfloat16(backend) else "float32"
+    label = {"backend": backend, "precision": precision, "deterministic": "yes"}
     label |= {"shapes": f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}", "polyhead": __version__}
-    if label["backend"] == "torch":
+    if backend == "torch":
         torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
         label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
     else:
-        label["numpy"] = np.__version__
+        package = "numpy" if backend == "reference" else backend
+        label |= {package: importlib.metadata.version(package), "threads": str(os.cpu_count())}
     return label | {"processor": _processor()}
 
 
 def backend_here() -> BackendName:
-    """torch where it is installed, else the reference backend."""
-    return "torch" if importlib.util.find_spec("torch") is not None else "reference"
+    """torch where it is installed, as training computes; else the fastest there is."""
+    return "torch" if is_installed("torch") else default_backend()
+
+
+@functools.cache
+def has_bfloat16(backend: BackendName) -> bool:
+    """Whether the backend can run a trunk in bfloat16 on this processor."""
+    if backend == "openvino":
+        from polyhead.engine.backends.openvino import OpenVINORuntime
+
+        return OpenVINORuntime(precision="float32").has_bfloat16
+    return "bfloat16" in PRECISIONS[backend]
+
+
+def precision_here(record: TaskRecord, backend: BackendName) -> str:
+    """The precision of the trunk that the task was trained on, or float32 where the backend does not have it."""
+    precision = precision_of(record)
+    return precision if precision != "bfloat16" or has_bfloat16(backend) else "float32"
 
 
 def precision_of(record: TaskRecord) -> str:

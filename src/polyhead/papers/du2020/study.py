@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,11 +36,7 @@ ROWS: dict[Block, tuple[str, ...]] = {
     "e": (OWN,),
 }
 GROUPS_OF = {one.task: one.group for one in (*SETS, *MORE)}
-NOTES = (
-    "Amazon-5, Amazon-2, Yelp-5 and Yelp-2 of the paper's fourteen tasks are not here; QNLI and QQP are left out "
-    "unless asked for",
-    "where a task is a group of its own, leaving out either is the same run",
-)
+OTHERS = ("tweets",)  # sets of ours that the paper has not
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +90,21 @@ def tasks_of(found: Sequence[Cell]) -> tuple[str, ...]:
     return (*(task for task in GROUPS_OF if task in there), *sorted(there - GROUPS_OF.keys()))
 
 
+def notes_of(tasks: Collection[str]) -> tuple[str, ...]:
+    """What to know of a study of these tasks: which of the paper's and of ours it has not, and which it has besides."""
+    lacking = [one.task for one in SETS if one.task not in tasks]
+    further = [one.task for one in MORE if one.task not in tasks]
+    besides = [task for task in OTHERS if task in tasks]
+    notes = ["Amazon-5, Amazon-2, Yelp-5 and Yelp-2 of the paper's fourteen tasks are not here"]
+    if lacking:
+        notes.append(f"without runs yet: {', '.join(lacking)}")
+    if further:
+        notes.append(f"left out unless asked for with --more: {', '.join(further)}")
+    if besides:
+        notes.append(f"not of the paper: {', '.join(besides)}")
+    return (*notes, "where a task is a group of its own, leaving out either is the same run")
+
+
 def study_table(
     found: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS), split: Split = "test"
 ) -> Table:
@@ -108,7 +119,7 @@ def study_table(
         for name in ROWS[block]
         if any((one.block, one.name) == (block, name) for one in found)
     ]
-    return table_of(tasks, groups, lines, notes=NOTES)
+    return table_of(tasks, groups, lines, notes=notes_of(tasks))
 
 
 def missing(found: Sequence[Cell]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ checks backends which run the text once for all prompts.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 
@@ -14,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead import cost
-from polyhead.engine.backends.base import LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
 from polyhead.engine.backends.reference.arithmetic import Array, Arrays, dense, gelu, norm, softmax
 from polyhead.engine.backends.reference.layer import run_layers
 from polyhead.errors import BackendError, PlanError
@@ -43,7 +44,16 @@ class ReferenceBackend:
 
     def __init__(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
         self.trunk, self.tasks = trunk, dict(tasks)
-        self.layers_run = 0
+        self._count = Count()
+
+    @property
+    def layers_run(self) -> int:
+        """Layers evaluated so far."""
+        return self._count.layers
+
+    def now(self) -> ReferenceBackend:
+        """The tasks of this moment, whatever comes and goes; the layers that it runs count here."""
+        return copy.copy(self)
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
         """Features of every task, then its head, where one text is all that it reads."""
@@ -57,7 +67,7 @@ class ReferenceBackend:
             total = total or cost.layer_evaluations(plan)
             done += tasks
             run = cost.layer_evaluations(plan.only(done))
-            self.layers_run += run - before
+            self._count.add(run - before)
             before, outputs = run, dict[str, Array]()
             for task, value in features.items():
                 try:
@@ -74,7 +84,7 @@ class ReferenceBackend:
             for error in failed.values():
                 raise error
             found |= features
-        self.layers_run += cost.layer_evaluations(plan)
+        self._count.add(cost.layer_evaluations(plan))
         return found
 
     def attach(self, name: str, task: LoadedTask) -> None:

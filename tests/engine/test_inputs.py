@@ -1,0 +1,113 @@
+"""What is no input is refused with its number, before anything runs."""
+
+import re
+
+import numpy as np
+import pytest
+
+from polyhead.engine.inputs import Passage, checked_inputs
+from polyhead.engine.session import Session
+from polyhead.errors import BadValue
+from polyhead.plan import Pool
+from polyhead.strategy import Pooled
+from polyhead.tasks.task import Task
+from polyhead.testing import tiny_path, tiny_trunk
+from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
+from polyhead.text.question import Question
+
+TRUNK = tiny_trunk()
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory):
+    root = tmp_path_factory.mktemp("inputs") / "b"
+    paths = tiny_paths(Pooled(), TRUNK)
+    tiny_bundle(root, TRUNK, {name: paths[name] for name in ("mood", "names", "alike")})
+    words = Task(name="words", kind="tagging", labels=("a", "b"))
+    add_tiny(root, TRUNK, words, tiny_path(words, TRUNK, pool=Pool()), seed=3)
+    return Session(root, backend="reference")
+
+
+@pytest.fixture(params=["predict", "columns", "stream", "outputs"])
+def ask(session, request):
+    """A call of one task that reads texts."""
+    if request.param == "outputs":
+        return lambda inputs, **more: session.outputs("words", inputs, **more)
+    return lambda inputs, **more: getattr(session, request.param)(inputs, tasks=["words"], **more)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        1,
+        None,
+        b"good",
+        (),
+        ("a", "b", "c"),
+        ("a", None),
+        ["a", 2],
+        {"text": "a"},
+        Passage(question="a", context=None),
+        Question(text="a", options=("b", 3)),
+        Question(text="a", options="bc"),
+    ],
+    ids=repr,
+)
+def test_an_input_that_is_none_is_refused_with_its_number(session, ask, wrong):
+    """Three texts were an IndexError of the receipts, others a bare TypeError, and took all answers down."""
+    before = session.backend.layers_run
+    with pytest.raises(BadValue, match=f"input 2 .*{re.escape(repr(wrong)[:20])}") as caught:
+        ask(["good", ("bad",), wrong, 4])
+    assert caught.value.row == 2 and session.backend.layers_run == before
+
+
+def test_a_bad_input_is_told_beside_pairs_that_are_read_separately(session):
+    with pytest.raises(BadValue, match="input 1 "):
+        session.predict(["hello", ("a", "b", "c"), ("p", "q")])
+
+
+@pytest.mark.parametrize(
+    "wrong", ["hello", b"hello", None, 3, {"text": "a"}, Passage(question="a", context="b")], ids=repr
+)
+def test_one_value_in_the_place_of_a_list_is_refused(ask, wrong):
+    """A string was answered letter by letter."""
+    with pytest.raises(BadValue, match="in a list"):
+        ask(wrong)
+
+
+def test_a_list_is_a_pair_and_what_can_be_gone_through_is_inputs():
+    given = ["a", ("a",), ("a", "b"), ["a", "b"], np.str_("a")]
+    assert checked_inputs(iter(given)) == [("a",), ("a",), ("a", "b"), ("a", "b"), ("a",)]
+    assert checked_inputs(np.array(["a", "b"])) == [("a",), ("b",)]
+
+
+def test_one_name_in_the_place_of_tasks_is_refused(session):
+    """It was asked letter by letter."""
+    for ask in (session.predict, session.columns, session.stream):
+        with pytest.raises(BadValue, match=r"ask for \['mood'\]"):
+            ask(["good"], tasks="mood")
+    (result,) = session.predict(["good"], tasks=(name for name in ["mood"]))
+    assert set(result.answers) == {"mood"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "those of 0.*those of 2"),
+        ([None, None, None], "those of 3.*those of 2"),
+        ([None, np.zeros(3, np.int32)], "input 1: .*int32 .3,"),
+        ([np.zeros((1, 3), np.int32), None], "input 0: .*int32 .1, 3"),
+        ([None, np.array([[0.0, 1.5]])], "input 1: .*float64 .1, 2"),
+        ([None, [["a", "b"]]], "input 1: "),
+    ],
+    ids=["none", "too many", "flat", "three numbers", "fractions", "strings"],
+)
+def test_words_that_are_not_those_of_the_inputs_are_refused(ask, words, said):
+    """Too few were an IndexError."""
+    with pytest.raises(BadValue, match=said):
+        ask(["good lamp", "bad"], words=words)
+
+
+def test_an_input_may_have_no_words_or_a_plain_list_of_them(session):
+    found = session.predict(["good lamp", "bad lamp"], tasks=["words"], words=[[], [[0, 3]]])
+    assert [len(one.answers["words"]["words"]) for one in found] == [0, 1]

@@ -1,0 +1,108 @@
+"""Tasks that own their models beside those that read the trunk: nothing more is written after a deadline."""
+
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from polyhead.bundle.model_write import ModelDraft, add_model
+from polyhead.bundle.write import write_bundle
+from polyhead.engine import call
+from polyhead.engine.session import Session
+from polyhead.engine.summaries import Summaries
+from polyhead.seq2seq_data import Seq2SeqData, Seq2SeqShape, SummarySettings
+from polyhead.tasks.task import Task
+from polyhead.testing import tiny_trunk
+
+SHAPE = Seq2SeqShape(
+    width=4,
+    encoder_layers=1,
+    decoder_layers=1,
+    encoder_feed_forward=8,
+    decoder_feed_forward=8,
+    vocabulary=10,
+    positions=16,
+)
+TEXTS = [f"document {number}" for number in range(20)]
+
+
+class Writer:
+    """Writes every text backwards; `texts` are those of each call, and time is how many were written."""
+
+    def __init__(self):
+        self.calls, self.broken = [], None
+
+    def write(self, summaries, name, inputs):
+        texts = [text for (text,) in inputs]
+        if self.broken in texts:
+            raise ValueError("no such word")
+        self.calls.append(texts)
+        return [SimpleNamespace(text=text[::-1], tokens=3, steps=2, cut=0, repaired=0) for text in texts]
+
+    def clock(self):
+        return float(sum(map(len, self.calls)))
+
+
+@pytest.fixture
+def writer(monkeypatch):
+    made = Writer()
+    monkeypatch.setattr(Summaries, "_written", lambda *given: made.write(*given))
+    monkeypatch.setattr(Summaries, "_shape", lambda self, name: SHAPE)
+    monkeypatch.setattr(call, "monotonic", made.clock)
+    return made
+
+
+@pytest.fixture
+def session(tmp_path):
+    root = write_bundle(tmp_path / "b", tiny_trunk()).root
+    data = Seq2SeqData(
+        name="by hand",
+        config=b"{}",
+        generation=b"{}",
+        tokenizer=b"{}",
+        arrays={"a": np.ones(2, np.float32)},
+        settings=SummarySettings(max_tokens=16, summary_tokens=8),
+    )
+    task = Task(name="brief", kind="summarization")
+    draft = ModelDraft(task=task, data=data, trained_with={}, scores={}, probes=[], card="")
+    add_model(root, draft)
+    add_model(root, msgspec.structs.replace(draft, task=msgspec.structs.replace(task, name="other")))
+    return Session(root, backend="reference")
+
+
+def written(results, name="brief"):
+    return [row for row, result in enumerate(results) if name in result.answers]
+
+
+def test_no_text_is_begun_after_the_deadline_and_the_rest_is_late(session, writer):
+    """The clock was read before the first text alone, and all were written."""
+    results = session.predict(TEXTS, tasks=["brief"], deadline=10)
+    assert list(map(len, writer.calls)) == [8, 8]
+    assert written(results) == list(range(16))
+    assert [result.late for result in results] == [()] * 16 + [("brief",)] * 4
+    assert [result.receipt.passes for result in results] == [1] * 16 + [0] * 4
+    assert TEXTS[9][::-1] in results[9].answers["brief"].values()
+
+
+def test_a_task_after_the_deadline_is_late_in_all_texts(session, writer):
+    stream = session.stream(TEXTS[:8], tasks=["brief", "other"], deadline=5)
+    assert [(early.task, sorted(early.answers)) for early in stream] == [("brief", list(range(8)))]
+    assert stream.columns()["other"].late == tuple(range(8))
+
+
+def test_without_a_deadline_all_texts_are_written_at_once(session, writer):
+    results = session.predict(TEXTS, tasks=["brief"])
+    assert writer.calls == [TEXTS] and written(results) == list(range(20))
+
+
+def test_texts_in_pieces_have_the_answers_and_receipts_of_all_at_once(session, writer):
+    far, never = session.predict(TEXTS, deadline=1e9), session.predict(TEXTS)
+    assert far == never
+
+
+def test_what_was_written_stays_where_a_later_text_fails(session, writer):
+    writer.broken = TEXTS[12]
+    results = session.predict(TEXTS, tasks=["brief"], deadline=1e9)
+    assert written(results) == list(range(8))
+    assert all(result.failed == {"brief": "ValueError: no such word"} for result in results[8:])
