@@ -8,8 +8,9 @@ trunks lie beside the rows (12 of 90 MB each); features of a task, 4 GB at most,
 
 from __future__ import annotations
 
-from settings import DATA, asked_of, part_of, report, rows_of, say, study_arguments
+from settings import DATA, RESULTS, asked_of, part_of, report, rows_of, say, study_arguments
 
+from polyhead.papers.du2020.figures import plot_tasks
 from polyhead.papers.du2020.orderings import orderings
 from polyhead.papers.du2020.study import Cell, cells_of, missing, study_table
 from polyhead.papers.together.effort import effort
@@ -54,6 +55,8 @@ def told(rows: list[dict]) -> None:
     found = cells_of(rows)
     lacking = missing(found)
     claims = [] if lacking else claims_of(rows, found)
+    if not lacking:
+        plot_tasks(study_table(found), RESULTS / f"{NAME}.png")
     report(NAME, command=COMMAND, rows=rows, claims=claims, lacking=lacking)
 
 
