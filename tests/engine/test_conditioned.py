@@ -68,8 +68,8 @@ def test_what_a_family_has_beyond_what_is_read_is_left_alone():
 
 def test_what_tasks_share_is_loaded_once():
     backend = TorchBackend(TRUNK, {name: TASKS[name] for name in ("scorer-a", "scorer-b")})
-    first, second = (backend._model.parts[name].head for name in ("scorer-a", "scorer-b"))
-    assert first._shared[0] is second._shared[0] is backend._model.families["family:pooler"].hidden
+    first, second = (backend._loaded.model.parts[name].head for name in ("scorer-a", "scorer-b"))
+    assert first._shared[0] is second._shared[0] is backend._loaded.model.families["family:pooler"].hidden
 
 
 def test_what_sits_in_layers_has_the_precision_of_the_trunk_and_heads_float32():
@@ -79,7 +79,7 @@ def test_what_sits_in_layers_has_the_precision_of_the_trunk_and_heads_float32():
         assert found[name].dtype == np.float32
         assert np.abs(found[name] - value).max() <= backend.tolerance * np.abs(value).max(), name
     kinds = {}
-    for name, value in backend._model.named_parameters():
+    for name, value in backend._loaded.model.named_parameters():
         owner, _, leaf = name.partition(".")
         kinds.setdefault("trunk" if owner == "trunk" else leaf.split(".")[0], set()).add(value.dtype)
     low, whole = {torch.bfloat16}, {torch.float32}
