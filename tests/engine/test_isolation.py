@@ -587,7 +587,8 @@ def test_full_disk_at_any_step_leaves_the_bundle_as_it_was(tmp_path, operation, 
 # For every n: a copy of the bundle, an operation whose process dies right before its n-th step, and a look at it.
 KILLED = """
 import os, shutil, sys
-sys.modules["torch"] = None  # the reference backend: a fork of it is quick
+for name in ("torch", "openvino", "onnxruntime"):
+    sys.modules[name] = None  # the reference backend: a fork of it is quick
 from pathlib import Path
 from disk import Kill, exit_code
 from engine.test_isolation import OPERATIONS, prepared, tree
@@ -655,7 +656,8 @@ def test_second_operation_waits_for_the_first_and_then_says_so(root, monkeypatch
 
 WRITER = """
 import sys
-sys.modules["torch"] = None
+for name in ("torch", "openvino", "onnxruntime"):
+    sys.modules[name] = None
 from pathlib import Path
 from polyhead.bundle.merge import copy_task
 from polyhead.bundle.read import Bundle
