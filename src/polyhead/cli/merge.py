@@ -199,9 +199,9 @@ def _refuse(names: Sequence[str]) -> None:
 def _proofs(
     made: Bundle, given: Sequence[Source], taken: Sequence[Taken], certificate: Certificate
 ) -> list[Proof]:
-    from polyhead.engine.isolation.answers import precision_of
+    from polyhead.engine.isolation.answers import backend_here, precision_here
 
-    found = []
+    found, backend = [], backend_here()
     for source, one in zip(given, taken, strict=True):
         for name, line in one.tasks.lines.items():
             record = made.tasks[name]
@@ -213,7 +213,7 @@ def _proofs(
                     version=line.version,
                     tap=tap,
                     layers=sum(node.stop - node.start for node in record.path.layers) - tap,
-                    precision=precision_of(record),
+                    precision=precision_here(record, backend),
                     probes=certificate.after[name].probes,
                 )
             )

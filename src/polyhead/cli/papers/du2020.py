@@ -72,15 +72,7 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
     """Accuracy by group of tasks, and GFLOPs of one text for all tasks; then which orderings hold."""
     from polyhead.papers.du2020.figures import plot_groups
 
-    _blocks(
-        "Table 3",
-        _group_lines,
-        files,
-        split,
-        json_to,
-        plot=plot,
-        draw=lambda ours, file: plot_groups(ours, file, split=split),
-    )
+    _blocks("Table 3", _group_lines, plot_groups, files, split, plot, json_to)
 
 
 @du2020.command("table4")
@@ -90,15 +82,7 @@ def table4(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
     """Accuracy by task; then which orderings hold."""
     from polyhead.papers.du2020.figures import plot_tasks
 
-    _blocks(
-        "Table 4",
-        _task_lines,
-        files,
-        split,
-        json_to,
-        plot=plot,
-        draw=lambda ours, file: plot_tasks(ours, file, split=split),
-    )
+    _blocks("Table 4", _task_lines, plot_tasks, files, split, plot, json_to)
 
 
 @du2020.command("figure4")
@@ -160,12 +144,11 @@ du2020.add_command(storage, "table2")
 def _blocks(
     name: str,
     lines: Callable[[Table], list[str]],
+    draw: Callable[..., None],
     files: tuple[str, ...],
     split: Split,
-    json_to: str | None,
-    *,
     plot: str | None,
-    draw: Callable[[Table, str], None],
+    json_to: str | None,
 ) -> None:
     """The paper's rows by block and ours, each with the orderings that hold in it; ours drawn where asked for."""
     from polyhead.papers import du2020 as paper
@@ -188,7 +171,7 @@ def _blocks(
         printer.lines([*lines(ours), *missing_lines(missing(cells)), *_ordering_lines(holding["study"])])
         printer.lines(["", *ours.notes])
     whole = [] if ours is None else [ours]
-    draw_study(printer, plot, whole, lambda file: draw(whole[0], file), make=MAKE)
+    draw_study(printer, plot, whole, lambda file: draw(whole[0], file, split=split), make=MAKE)
     printer.json({"published": published, "study": ours, "orderings": holding})
 
 

@@ -135,7 +135,7 @@ class OpenVINOOps:
 def rounded(weights: np.ndarray) -> ov.Node:
     """These float32 numbers in bfloat16, to the nearest, ties to even.
 
-    OpenVINO's own conversion takes twenty times as long, number by number, and rounds a quarter of them the other way.
+    OpenVINO's own conversion goes number by number, which takes far longer, and rounds a quarter of them the other way.
     """
     bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
     upper = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
