@@ -14,7 +14,8 @@ import msgspec
 from settings import DATA, RESULTS, RUNS
 
 from polyhead.bundle.read import Bundle
-from polyhead.project import DataFile, Project, TaskEntry, Training, TrunkChoice
+from polyhead.project import DataFile, Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Training
 from polyhead.report.results import Claim, results, write_results
 from polyhead.train.run import train_project
 

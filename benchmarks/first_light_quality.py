@@ -17,7 +17,8 @@ from settings import DATA, RESULTS, RUNS
 from polyhead import metrics
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
-from polyhead.project import Project, TaskEntry, Training, TrunkChoice
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Training
 from polyhead.report.results import Claim, Study, results, write_results
 from polyhead.sharing.pooled import pooled_path
 from polyhead.strategy import Pooled

@@ -17,8 +17,7 @@ from settings import RESULTS
 
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.project import Training
-from polyhead.recipe import Joint
+from polyhead.recipe import Joint, Training
 from polyhead.report.results import Claim, results, write_results
 from polyhead.sharing.pooled import PooledPart, with_codec
 from polyhead.strategy import Pooled

@@ -41,13 +41,16 @@ STRUCTS = (
     strategy.OnTop,
     strategy.Adapter,
     project.Choice,
-    project.Training,
+    recipe.Training,
     seq2seq_data.Summarizer,
     recipe.Frozen,
     recipe.Joint,
     recipe.Sampling,
     recipe.Weighting,
     recipe.Smoothing,
+    recipe.LeaveOut,
+    recipe.FineTune,
+    recipe.Search,
 )
 SHAPE = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)  # of minilm
 TOKENS, MANY = 32, 8  # of the text and tasks whose costs are shown
@@ -231,6 +234,7 @@ def _type(hint: object) -> str:
     names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
     names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
     names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
+    names |= {"LeaveOut": "a recipe table", "FineTune": "a recipe table", "Search": "a search table"}
     return names[typing.cast(type, hint).__name__]
 
 

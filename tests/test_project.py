@@ -10,13 +10,13 @@ from polyhead.project import (
     JOINT_TRAINING,
     LIVE_TRAINING,
     Choice,
-    Training,
     TrunkChoice,
     read_project,
     strategy_of,
     training_of,
     with_seed,
 )
+from polyhead.recipe import Training
 from polyhead.strategy import Branch, Pooled
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'

@@ -9,7 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from polyhead.nn.weights import to_hugging_face
-from polyhead.project import Project, TaskEntry, Training, TrunkChoice
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Training
 from polyhead.strategy import Pooled
 from polyhead.testing import tiny_trunk
 

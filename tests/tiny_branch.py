@@ -4,7 +4,7 @@ import msgspec
 
 import tiny
 from polyhead.nn.load import load_trunk
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.strategy import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.branch_run import Branches

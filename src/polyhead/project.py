@@ -11,11 +11,11 @@ import msgspec
 
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
-from polyhead.recipe import Frozen, Joint, Recipe
+from polyhead.recipe import FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.seq2seq_data import Summarizer
 from polyhead.strategy import Branch, Live, Pooled, Strategy
 from polyhead.tasks.columns import Source
-from polyhead.tasks.task import KindName, Task
+from polyhead.tasks.task import KindName, Task, check_name
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
 
@@ -60,37 +60,6 @@ class Choice(Value):
             )
         if self.budget is not None and self.budget < 1:
             raise ConfigError("allocation.budget must be positive", got=self.budget)
-
-
-class Training(Value):
-    """How parts are trained on frozen features: AdamW, linear warm-up and decay, early stopping on validation."""
-
-    seed: int = 1
-    epochs: int = 30
-    patience: int = 6  # epochs without a better validation score before stopping
-    batch: int = 32
-    learning_rate: float = 3e-4  # best of 2e-4 to 1e-3 on two validation splits (docs/log.md)
-    weight_decay: float = 0.01
-    warmup: float = 0.06  # share of all steps
-    dropout: float = 0.1  # on the pooled vector and before the output layer; as heads of RoBERTa have it
-    class_weights: bool = False  # balanced: n / (labels * n of the label)
-    clip: float = 1.0  # global norm of the gradients
-    precision: Literal["auto", "float32", "bfloat16"] = (
-        "auto"  # of the frozen trunk; auto: bfloat16 where native
-    )
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "patience", "batch", "learning_rate", "clip"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"training.{name} must be positive", got=value, allowed="a number above 0")
-        if not (self.weight_decay >= 0 and math.isfinite(self.weight_decay)):
-            raise ConfigError("training.weight_decay is wrong", got=self.weight_decay, allowed="0 or more")
-        for name in ("dropout", "warmup"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"training.{name} is a share", got=getattr(self, name), allowed="0 to below 1"
-                )
 
 
 class DataFile(Value):
@@ -196,6 +165,10 @@ JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, wa
 """Where nothing is said, a trunk that learns with its tasks reads each example three times on average."""
 
 
+FINE_TUNING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
+"""Where nothing is said, a trunk that learns one task; learning rate and dropout are those of its search."""
+
+
 class Project(Value):
     """The whole file. `strategy` and `training` hold for every task that has none of its own."""
 
@@ -215,10 +188,10 @@ class Project(Value):
         if not names:
             raise ConfigError("the project declares no task", do="add a [[tasks]] table")
         for entry in self.tasks:
-            if entry.kind == "summarization" and isinstance(self.recipe, Joint):
+            if entry.kind == "summarization" and not isinstance(self.recipe, Frozen):
                 raise ConfigError(
                     f"task '{entry.name}': a summarizer has a model of its own, which no recipe trains with others",
-                    got="recipe 'joint'",
+                    got=f"recipe '{self.recipe.__struct_config__.tag}'",
                     do="declare the task in a project file of its own, with the same bundle",
                 )
             if isinstance(entry.validation, float) and not 0 < entry.validation < 1:
@@ -227,6 +200,9 @@ class Project(Value):
                     got=entry.validation,
                     allowed="a share between 0 and 1, or a path",
                 )
+        if isinstance(self.recipe, LeaveOut):
+            for one in self.recipe.rounds([entry.name for entry in self.tasks]):
+                check_name(one.name, "group")
 
 
 def read_project(path: Path | str) -> Project:
@@ -252,6 +228,7 @@ def training_of(project: Project, entry: TaskEntry) -> Training:
     own = BRANCH_TRAINING if isinstance(strategy, Branch) else Training()
     own = LIVE_TRAINING if isinstance(strategy, Live) else own
     own = JOINT_TRAINING if isinstance(project.recipe, Joint) else own
+    own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
     own = SUMMARY_TRAINING if entry.kind == "summarization" else own
     return entry.training or project.training or own
 
@@ -262,4 +239,7 @@ def with_seed(project: Project, seed: int) -> Project:
         msgspec.structs.replace(e, training=msgspec.structs.replace(training_of(project, e), seed=seed))
         for e in project.tasks
     )
+    if isinstance(recipe := project.recipe, LeaveOut):
+        training = msgspec.structs.replace(recipe.training or JOINT_TRAINING, seed=seed)
+        project = msgspec.structs.replace(project, recipe=msgspec.structs.replace(recipe, training=training))
     return msgspec.structs.replace(project, tasks=entries)

@@ -8,7 +8,7 @@ import tiny
 from polyhead.papers.branches import Size
 from polyhead.papers.branches.together import RECIPE, TogetherRuns
 from polyhead.papers.wei2021 import missing, runs_of, table2
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.report.results import Study
 from polyhead.testing import tiny_trunk
 from polyhead.train.sampling import Mixture

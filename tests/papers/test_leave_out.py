@@ -10,7 +10,7 @@ from papers.sets import SETS, learning, texts_of_splits, write_sets
 from polyhead.papers.du2020.study import ROWS, cells_of, missing, study_table, used
 from polyhead.papers.together import effort, leave_out
 from polyhead.papers.together.leave_out import FULL, FULL_LEARNED, POOLERS, STAGE1, LeaveOut, Settings
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.report.results import Study
 from polyhead.testing import tiny_trunk
 

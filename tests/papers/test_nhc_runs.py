@@ -28,7 +28,7 @@ from polyhead.papers.huang2022.runs import MAX_TOKENS, Runs, Scale, _from_random
 from polyhead.papers.huang2022.study import missing, rows_of
 from polyhead.papers.huang2022.tables import table1
 from polyhead.plan import merge
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.report.results import Study
 from polyhead.testing import tiny_trunk
 from polyhead.train import numerics

@@ -13,7 +13,7 @@ from polyhead.papers.stickland2019 import runs as module
 from polyhead.papers.stickland2019.methods import METHODS, SAMPLINGS
 from polyhead.papers.stickland2019.runs import FROZEN_RATE, ON_QUESTIONS, Runs, Scale
 from polyhead.papers.stickland2019.study import rows_of, runs_of
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.report.results import Study
 from polyhead.testing import tiny_trunk
 

@@ -17,13 +17,11 @@ from polyhead.papers.together.mixes import Mix
 from polyhead.papers.together.runs import Runs
 from polyhead.papers.together.study import gains, gap_closed, missing, rows_of, trunks_of
 from polyhead.papers.together.tables import compared
-from polyhead.project import Training
-from polyhead.recipe import Joint
+from polyhead.recipe import Joint, Search, Training
 from polyhead.report.results import Study
 from polyhead.strategy import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.extract import Extractor
-from polyhead.train.refine import Search
 
 QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
 MIX = Mix(name="two", sets=("moods", "things"), recipe=Joint(micro_batches=2), training=QUICK, rows=20)

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from polyhead.plan import Codec, Pool
-from polyhead.project import Training
-from polyhead.recipe import Joint
+from polyhead.recipe import Joint, Training
 from polyhead.sharing.pooled import PooledPart
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk

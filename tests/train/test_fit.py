@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from polyhead.errors import TrainError
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.train import fit as fitting
 from polyhead.train.events import Meter
 from polyhead.train.fit import Batch, Course, stream

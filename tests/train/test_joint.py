@@ -24,7 +24,8 @@ from polyhead.train import fit as fitting
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse, Mixed, text_examples
 from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import _alone, _outlook, train_together
+from polyhead.train.joint_run import _outlook, train_together
+from polyhead.train.learned import alone
 from polyhead.train.lineage import lineage_of
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
@@ -311,7 +312,7 @@ def test_a_place_that_is_no_bundle_is_refused_before_training(home, tmp_path):
 
 def test_two_trainings_of_one_bundle_do_not_meet(home, tmp_path):
     made = project(home, "mood", bundle=str(tmp_path / "learned"))
-    with _alone(tmp_path / "learned"), pytest.raises(BundleError, match="another training"):
+    with alone(tmp_path / "learned"), pytest.raises(BundleError, match="another training"):
         train_together(made, folder=home)
     train_together(made, folder=home)
     assert {entry.name for entry in tmp_path.iterdir()} <= {"learned", "learned-cache"}

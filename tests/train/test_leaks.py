@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyhead.errors import EmptyData
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.strategy import Pooled
 from polyhead.tasks.read import Examples, ReadReport, Source, read
 from polyhead.tasks.task import Task

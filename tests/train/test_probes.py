@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyhead.bundle.probe import Probe
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.strategy import Pooled
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task

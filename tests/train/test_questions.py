@@ -10,8 +10,8 @@ import torch
 import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.project import Project, TaskEntry, Training, TrunkChoice
-from polyhead.recipe import Joint
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Joint, Training
 from polyhead.sharing.pooled import PooledPart
 from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of

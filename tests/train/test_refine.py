@@ -8,7 +8,7 @@ import torch
 import tiny
 from polyhead.errors import ConfigError, TrainError
 from polyhead.nn.load import load_trunk
-from polyhead.recipe import Joint, Smoothing
+from polyhead.recipe import Candidate, Joint, Search, Smoothing
 from polyhead.strategy import Prompted
 from polyhead.tasks.read import Examples
 from polyhead.train import fit as fitting
@@ -16,7 +16,7 @@ from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.prepare import prepare
-from polyhead.train.refine import Candidate, Search, refine
+from polyhead.train.refine import refine
 from polyhead.trunk_data import arrays_digest
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=1, learning_rate=1e-3)

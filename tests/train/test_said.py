@@ -12,7 +12,8 @@ import tiny
 from polyhead.errors import BadName, EmptyData
 from polyhead.plan import Codec
 from polyhead.progress import duration
-from polyhead.project import DataFile, Project, Training
+from polyhead.project import DataFile, Project
+from polyhead.recipe import Training
 from polyhead.sharing.pooled import pooled_path
 from polyhead.testing import tiny_trunk
 from polyhead.train.events import Events

@@ -22,7 +22,8 @@ from polyhead.engine.isolation import checked
 from polyhead.engine.session import Session
 from polyhead.errors import MissingExtra, TrunkError, UnknownTask
 from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
-from polyhead.project import Project, TaskEntry, Training, TrunkChoice, read_project
+from polyhead.project import Project, TaskEntry, TrunkChoice, read_project
+from polyhead.recipe import Training
 from polyhead.seq2seq_data import Summarizer
 from polyhead.train import fit, summarize
 from polyhead.train.events import Events

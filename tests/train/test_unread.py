@@ -5,8 +5,8 @@ import pytest
 
 import tiny
 from polyhead.errors import EmptyData
-from polyhead.project import Project, TaskEntry, Training, TrunkChoice
-from polyhead.recipe import Joint
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Joint, Training
 from polyhead.strategy import Branch, Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.events import Events

@@ -15,8 +15,8 @@ from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
 from polyhead.plan import Pool
-from polyhead.project import Project, TaskEntry, Training, TrunkChoice
-from polyhead.recipe import Joint
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Joint, Training
 from polyhead.sharing.branch import branch_path
 from polyhead.sharing.make import arrays_of_part
 from polyhead.sharing.pooled import PooledPart

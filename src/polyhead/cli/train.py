@@ -12,6 +12,8 @@ from polyhead.cli.options import names_in, tasks_option
 from polyhead.cli.output import Printer, check_writable, json_option
 
 if TYPE_CHECKING:
+    from polyhead.project import Project
+    from polyhead.train.devices import Place
     from polyhead.train.events import Events
 
 
@@ -32,12 +34,12 @@ if TYPE_CHECKING:
     "--tensorboard",
     metavar="FOLDER",
     type=click.Path(file_okay=False),
-    help="Recipe joint: write losses, rates and scores to FOLDER for TensorBoard.",
+    help="Where a trunk learns: write losses, rates and scores to FOLDER for TensorBoard.",
 )
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
-    help="Recipe joint: where to train; by default on a CUDA device where there is one.",
+    help="Where a trunk learns: on which device; by default on a CUDA device where there is one.",
 )
 @json_option
 def command(
@@ -58,17 +60,15 @@ def command(
 
     With recipe "joint" the trunk learns with the tasks, and is a new one: its bundle is its own. Such a bundle's folder
     may be the trunk of another project, whose tasks then stand on what was learned. Started by torchrun, several
-    processes share that training.
+    processes share that training. With recipe "leave_out" each task, or group, gets a bundle whose trunk learned from
+    the others; with recipe "fine_tune" each task gets one whose trunk learned it, the best of a search.
     """
     import msgspec
 
     from polyhead.errors import UnknownTask
     from polyhead.project import read_project, with_seed
-    from polyhead.recipe import Joint
     from polyhead.train.devices import place_in
     from polyhead.train.events import Events
-    from polyhead.train.joint_run import train_together
-    from polyhead.train.run import train_project
 
     printer, only = Printer(json_to), names_in(tasks)
     if events is not None:
@@ -82,29 +82,52 @@ def command(
     unknown = sorted(set(only) - set(names))
     if unknown:
         raise UnknownTask(f"{project} declares no such task", got=unknown, allowed=names)
-    is_joint = isinstance(plan.recipe, Joint)
-    place = place_in(os.environ, (device or "auto") if is_joint else "cpu")
-    _check(is_joint, several=place.world > 1 or bool(device or tensorboard), only=only)
+    kind = str(plan.recipe.__struct_config__.tag)
+    place = place_in(os.environ, "cpu" if kind == "frozen" else device or "auto")
+    _check(kind, several=place.world > 1, chosen=bool(device or tensorboard), only=only)
     told = _told(printer, events, tensorboard) if place.is_first else Events()
     folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
-    if is_joint:
-        outcome: object = train_together(plan, folder=folder, cache=kept, events=told, place=place)
-    else:
-        outcome = train_project(plan, folder=folder, cache=kept, events=told, only=only)
+    outcome = _trained(plan, folder, kept, told, place, only)
     if place.is_first:
         printer.json(outcome)
 
 
-def _check(is_joint: bool, *, several: bool, only: tuple[str, ...]) -> None:
+def _trained(
+    project: Project, folder: Path, cache: Path | None, told: Events, place: Place, only: tuple[str, ...]
+) -> object:
+    """What the project's recipe does."""
+    from polyhead.recipe import FineTune, Joint, LeaveOut
+    from polyhead.train.fine_tune_run import fine_tune_project
+    from polyhead.train.joint_run import train_together
+    from polyhead.train.leave_out_run import train_leave_out
+    from polyhead.train.run import train_project
+
+    if isinstance(project.recipe, Joint):
+        return train_together(project, folder=folder, cache=cache, events=told, place=place)
+    if isinstance(project.recipe, LeaveOut):
+        return train_leave_out(project, folder=folder, cache=cache, events=told, place=place, only=only)
+    if isinstance(project.recipe, FineTune):
+        return fine_tune_project(project, folder=folder, cache=cache, events=told, place=place, only=only)
+    return train_project(project, folder=folder, cache=cache, events=told, only=only)
+
+
+def _check(kind: str, *, several: bool, chosen: bool, only: tuple[str, ...]) -> None:
     """Raises ConfigError for what the project's recipe has no use for."""
     from polyhead.errors import ConfigError
 
-    if not is_joint and several:
+    if several and kind != "joint":
         raise ConfigError(
-            "several processes, --device and --tensorboard are for the joint recipe",
-            do="start `polyhead train` by itself, without them, or set recipe.kind = 'joint'",
+            "several processes are for the joint recipe",
+            got=f"recipe '{kind}'",
+            do="start `polyhead train` by itself, or set recipe.kind = 'joint'",
         )
-    if is_joint and only:
+    if chosen and kind == "frozen":
+        raise ConfigError(
+            "--device and --tensorboard are for recipes by which a trunk learns",
+            got="recipe 'frozen'",
+            do="leave them out, or set another recipe.kind",
+        )
+    if kind == "joint" and only:
         raise ConfigError(
             "a joint recipe trains all tasks of its project together",
             got=f"--tasks {','.join(only)}",

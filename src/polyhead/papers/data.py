@@ -14,7 +14,7 @@ from polyhead.errors import DataError
 from polyhead.project import TaskEntry
 
 if TYPE_CHECKING:
-    from polyhead.project import Training
+    from polyhead.recipe import Training
     from polyhead.strategy import Strategy
     from polyhead.tasks.read import Examples
     from polyhead.train.prepare import Prepared, Split

@@ -60,11 +60,11 @@ def owner_of(task: Task) -> str:
     return f"task:{task.name}"
 
 
-def check_name(name: str) -> None:
+def check_name(name: str, what: str = "task") -> None:
     """Raises BadName unless `name` is safe as the name of a folder and of a metric on every system."""
     if not _NAME.fullmatch(name) or ".." in name or name.endswith("."):
         raise BadName(
-            "a task cannot have this name",
+            f"a {what} cannot have this name",
             got=name,
             allowed="1 to 64 letters, digits, '.', '_', '-'; a letter or digit first; no '..' or final '.'",
         )

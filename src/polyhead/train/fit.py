@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.errors import NotFinite
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.train.checkpoint import (
     copied,
     draw_on,

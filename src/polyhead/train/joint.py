@@ -12,8 +12,7 @@ from torch import Tensor
 
 from polyhead.errors import ConfigError
 from polyhead.plan import Path
-from polyhead.project import Training
-from polyhead.recipe import Joint
+from polyhead.recipe import Joint, Training
 from polyhead.sharing.make import arrays_of_part
 from polyhead.strategy import InLayer, Prompted
 from polyhead.tasks.kinds import kind_of

@@ -37,6 +37,7 @@ class Lineage(Value):
     numerics: dict[
         str, str
     ] = {}  # how they computed; these three are empty where they were not yet written down
+    search: dict[str, object] = {}  # of fine-tuning: every candidate that was tried, and the chosen one
 
 
 def write_lineage(root: FilePath, lineage: Lineage) -> None:

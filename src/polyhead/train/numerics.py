@@ -6,7 +6,7 @@ import platform
 
 import torch
 
-from polyhead.project import Training
+from polyhead.recipe import Training
 
 
 def precision_of(training: Training, device: str = "cpu") -> str:

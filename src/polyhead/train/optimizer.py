@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from polyhead.errors import NotFinite
-from polyhead.project import Training
+from polyhead.recipe import Training
 
 PROMPTS = ("prompt.weight", ".key", ".value")  # rows that are read as they are; the last two are a prefix's
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import EmptyData
-from polyhead.project import Project, TaskEntry, Training, strategy_of, training_of
-from polyhead.recipe import Joint
+from polyhead.project import Project, TaskEntry, strategy_of, training_of
+from polyhead.recipe import Joint, Training
 from polyhead.strategy import Strategy
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import Undivided, overlapping, split, split_together

@@ -7,8 +7,6 @@ the head is a fresh one or the one that pre-finetuning left. The trunk becomes t
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
 from collections.abc import Mapping
 from pathlib import Path as FilePath
 
@@ -18,9 +16,8 @@ import torch
 from torch import nn
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, NotFinite, TrainError
-from polyhead.project import Training
-from polyhead.recipe import ONE_TASK, Joint
+from polyhead.errors import NotFinite, TrainError
+from polyhead.recipe import ONE_TASK, Candidate, Joint, Search
 from polyhead.train.devices import Place
 from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
@@ -31,44 +28,6 @@ from polyhead.train.prepare import Prepared
 from polyhead.train.smooth import normalise_heads, settle_heads
 from polyhead.train.together import Together
 from polyhead.trunk_data import TrunkData, arrays_digest
-
-REFINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
-
-
-class Candidate(Value):
-    """What one fine-tuning of a search takes; `dropout` is that inside the layers and that around the head."""
-
-    learning_rate: float = 1e-4
-    epsilon: float = 1e-8  # Adam's
-    dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rate", "epsilon"):
-            value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
-                raise ConfigError(f"search: {name} must be positive", got=value, allowed="a number above 0")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("search: dropout is a share", got=self.dropout, allowed="0 to below 1")
-
-
-class Search(Value):
-    """Every combination is tried, in this order; the paper names the three numbers and not their values."""
-
-    learning_rates: tuple[float, ...] = (5e-5, 1e-4, 2e-4)
-    epsilons: tuple[float, ...] = (1e-8, 1e-6)
-    dropouts: tuple[float, ...] = (0.0, 0.1)
-
-    def __post_init__(self) -> None:
-        if not self.candidates:
-            raise ConfigError(
-                "a search needs a candidate", got="none", allowed="at least one value of each number"
-            )
-
-    @property
-    def candidates(self) -> tuple[Candidate, ...]:
-        """All of them."""
-        grid = itertools.product(self.learning_rates, self.epsilons, self.dropouts)
-        return tuple(Candidate(learning_rate=r, epsilon=e, dropout=d) for r, e, d in grid)
 
 
 class Tried(Value):
@@ -117,7 +76,7 @@ def refine(
     tried: list[Tried] = []
     for candidate in (search or Search()).candidates:
         course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, events, place)
-        label = f"{prepared.task.name} {_said(candidate)}"
+        label = f"{prepared.task.name} {said(candidate)}"
         try:
             learned = course.learn(label, fresh=head is None)
         except NotFinite as error:
@@ -137,7 +96,7 @@ def refine(
         if best is None or fitted.score > best[2].fitted.score:
             best = (candidate, course, learned)
     if best is None:
-        failures = "; ".join(f"{_said(one.candidate)}: {one.error}" for one in tried)
+        failures = "; ".join(f"{said(one.candidate)}: {one.error}" for one in tried)
         raise NotFinite(
             f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
             do="search among lower learning rates",
@@ -179,7 +138,7 @@ def _course(
     checkpoint = None
     if checkpoints is not None:
         tag = _tag(fingerprint_of([one], recipe, data), head, candidate.epsilon, precision)
-        checkpoint = checkpoints / f"{_said(candidate).replace(' ', '-')}-{tag}.pt"
+        checkpoint = checkpoints / f"{said(candidate).replace(' ', '-')}-{tag}.pt"
     course = JointCourse(
         [one],
         joint_paths([one], data, recipe),
@@ -207,7 +166,8 @@ def _tag(fingerprint: str, head: Mapping[str, np.ndarray] | None, epsilon: float
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
-def _said(candidate: Candidate) -> str:
+def said(candidate: Candidate) -> str:
+    """`rate 0.0001 epsilon 1e-08 dropout 0.1`."""
     return f"rate {candidate.learning_rate:g} epsilon {candidate.epsilon:g} dropout {candidate.dropout:g}"
 
 

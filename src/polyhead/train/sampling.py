@@ -14,8 +14,7 @@ import msgspec
 import numpy as np
 
 from polyhead.errors import ConfigError
-from polyhead.project import Training
-from polyhead.recipe import Joint, Sampling
+from polyhead.recipe import Joint, Sampling, Training
 from polyhead.train.fit import stream
 from polyhead.train.order import LengthSorted
 

@@ -12,8 +12,7 @@ from polyhead.model import Model, TextBatch
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import TRUNK, Path, merge, owners_of
-from polyhead.project import Training
-from polyhead.recipe import Joint
+from polyhead.recipe import Joint, Training
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.part import Family, Part

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.project import TaskEntry, Training
+from polyhead.project import TaskEntry
+from polyhead.recipe import Training
 from polyhead.strategy import Branch
 
 if TYPE_CHECKING:

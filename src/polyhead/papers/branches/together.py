@@ -21,8 +21,7 @@ from polyhead.papers.branches.runs import MAX_TOKENS, SEEDS
 from polyhead.papers.branches.tasks import TASKS, TRAINING, Size, entries, prepared_for
 from polyhead.papers.runs import Facts, Rows
 from polyhead.papers.together.steps import head, learn
-from polyhead.project import Training
-from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.recipe import Joint, Sampling, Training, Weighting
 from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:

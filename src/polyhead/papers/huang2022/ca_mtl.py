@@ -31,7 +31,7 @@ from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import Path
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse
 from polyhead.train.together import Together

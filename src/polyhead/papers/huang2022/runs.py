@@ -21,8 +21,8 @@ from polyhead.papers.huang2022.methods import POOLED, Method
 from polyhead.papers.huang2022.nhc import LABELS, TASKS, Nhc, build
 from polyhead.papers.huang2022.nhc_files import digest_of, source_in, write
 from polyhead.papers.runs import Facts, Rows, Say, short_digest, silent
-from polyhead.project import DataFile, TaskEntry, Training
-from polyhead.recipe import Joint, Weighting
+from polyhead.project import DataFile, TaskEntry
+from polyhead.recipe import Joint, Training, Weighting
 from polyhead.strategy import Prompted
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from polyhead.papers.stickland2019.counts import costs, paths_of, strategy_of
 from polyhead.papers.stickland2019.methods import LEARNED, SAMPLINGS, SHARED, Method
 from polyhead.papers.together.mixes import Mix
 from polyhead.papers.together.steps import learn
-from polyhead.project import Training
-from polyhead.recipe import Joint, Weighting
+from polyhead.recipe import Joint, Training, Weighting
 from polyhead.tasks.kinds import kind_of
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from polyhead.config import Value
 from polyhead.papers.data import Set, prepared_of
 from polyhead.papers.runs import Facts, Rows
 from polyhead.papers.together.steps import fine_tune, head, learn, read_once
-from polyhead.project import Training
-from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.recipe import Joint, Sampling, Training, Weighting
 from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:

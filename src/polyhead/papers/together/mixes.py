@@ -9,8 +9,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.papers.together.sets import MIX, NESTED
-from polyhead.project import Training
-from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.recipe import Joint, Sampling, Training, Weighting
 from polyhead.strategy import Pooled
 
 MAX_TOKENS = 128

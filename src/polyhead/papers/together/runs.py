@@ -19,7 +19,7 @@ from polyhead.papers.data import Set, prepared_of, train_rows
 from polyhead.papers.together.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, WHOLE, Mix
 from polyhead.papers.together.sets import HELD_OUT, MIX
 from polyhead.papers.together.steps import fine_tune, head, learn
-from polyhead.project import Training
+from polyhead.recipe import Training
 from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:

@@ -18,12 +18,11 @@ from polyhead.strategy import Pooled
 
 if TYPE_CHECKING:
     from polyhead.plan import Path
-    from polyhead.recipe import Joint
+    from polyhead.recipe import Joint, Search
     from polyhead.train.devices import Place
     from polyhead.train.extract import Extractor
     from polyhead.train.joint import JointCourse
     from polyhead.train.prepare import Prepared
-    from polyhead.train.refine import Search
     from polyhead.trunk_data import TrunkData
 
 
@@ -142,7 +141,8 @@ def fine_tune(
     prepared: Prepared, data: TrunkData, *, search: Search | None = None, precision: str = "bfloat16"
 ) -> Facts:
     """Full fine-tuning for one task; without a search, at the numbers of its own training alone."""
-    from polyhead.train.refine import Search, refine
+    from polyhead.recipe import Search
+    from polyhead.train.refine import refine
 
     training = prepared.training
     alone = Search(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))

@@ -1,9 +1,4 @@
-"""Recipes: which arrays learn, from which tasks, how often and how much. Light: checked values, no tensors.
-
-`frozen` trains parts over a frozen trunk, so that tasks come and go. `joint` trains trunk and parts together, which
-makes another trunk; its tasks are then a bundle of their own, or are dropped and the trunk serves as a better frozen
-one.
-"""
+"""Trunk and parts learn together: which task comes when, what its loss counts, how answers are smoothed."""
 
 from __future__ import annotations
 
@@ -119,10 +114,6 @@ class Smoothing(Value):
                 raise ConfigError(f"smoothing.{name} is wrong", got=value, allowed="0 or more")
 
 
-class Frozen(Value, tag="frozen", tag_field="kind"):
-    """Parts only: the trunk stays as it is, and so do the answers of all other tasks."""
-
-
 class Joint(Value, tag="joint", tag_field="kind"):
     """Trunk and parts learn together; an update averages the gradients of `micro_batches` single-task batches.
 
@@ -188,8 +179,6 @@ class Joint(Value, tag="joint", tag_field="kind"):
                 "sampling 'all' reads every task in each update", got=self.scheme, allowed="heterogeneous"
             )
 
-
-Recipe = Frozen | Joint
 
 ONE_TASK = Joint(families=(), micro_batches=1)
 """One task a step, heads of their own: fine-tuning of one task, prompts and adapters over a frozen trunk."""

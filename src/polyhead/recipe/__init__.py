@@ -1,0 +1,47 @@
+"""Recipes: which arrays learn, from which tasks, how often and how much. Light: checked values, no tensors.
+
+`frozen` trains parts over a frozen trunk, so that tasks come and go. `joint` trains trunk and parts together, which
+makes another trunk; its tasks are then a bundle of their own, or are dropped and the trunk serves as a better frozen
+one. `leave_out` makes such trunks without some of the tasks, for those. `fine_tune` makes each task a trunk of its own.
+"""
+
+from polyhead.config import Value
+from polyhead.recipe.fine_tune import Candidate, FineTune, Search
+from polyhead.recipe.joint import (
+    ONE_TASK,
+    Joint,
+    Parallel,
+    Sampling,
+    SamplingKind,
+    Scheme,
+    Smoothing,
+    Weighting,
+)
+from polyhead.recipe.leave_out import LeaveOut, Round
+from polyhead.recipe.training import Training
+
+
+class Frozen(Value, tag="frozen", tag_field="kind"):
+    """Parts only: the trunk stays as it is, and so do the answers of all other tasks."""
+
+
+Recipe = Frozen | Joint | LeaveOut | FineTune
+
+__all__ = [
+    "ONE_TASK",
+    "Candidate",
+    "FineTune",
+    "Frozen",
+    "Joint",
+    "LeaveOut",
+    "Parallel",
+    "Recipe",
+    "Round",
+    "Sampling",
+    "SamplingKind",
+    "Scheme",
+    "Search",
+    "Smoothing",
+    "Training",
+    "Weighting",
+]

@@ -1,0 +1,177 @@
+"""A learned trunk with its tasks as a bundle: found again, written as a whole, scored as it answers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead import __version__
+from polyhead.bundle.families import FamilyDraft
+from polyhead.bundle.format import BUNDLE, LOCK
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError
+from polyhead.files import held, sync_folder
+from polyhead.plan import merge
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task, owner_of
+from polyhead.train.card import card_of
+from polyhead.train.joint import Learned
+from polyhead.train.joint_paths import with_owner
+from polyhead.train.lineage import Lineage, lineage_of, write_lineage
+from polyhead.train.prepare import Prepared
+from polyhead.train.probes import probes_of
+from polyhead.train.task_run import Trained
+
+Scores = dict[str, dict[str, dict[str, float]]]
+"""task -> split -> metric -> value"""
+
+
+def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
+    """What an earlier run left, if it trained the same; raises BundleError where something else is there."""
+    if not (root / BUNDLE).exists():
+        check_empty(root)
+        return None
+    lineage = lineage_of(root)
+    if lineage is None or lineage.fingerprint != fingerprint:
+        raise BundleError(
+            f"the bundle {root.name} holds another trunk, or was trained otherwise",
+            got="a learned trunk of other data or numbers"
+            if lineage
+            else "a bundle whose trunk is not learned",
+            do="name another bundle in the project file; a trunk that learns makes a bundle of its own",
+        )
+    return Bundle.open(root), lineage
+
+
+def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
+    """What is left of a run's scores where its lineage does not hold them."""
+    found = {name: {"validation": row} for name, row in lineage.validation.items()}
+    return found | {name: bundle.scores(name)["splits"] for name in bundle.tasks}
+
+
+def write_learned(
+    root: FilePath,
+    prepared: Sequence[Prepared],
+    learned: Learned,
+    lineage: Lineage,
+    *,
+    keep: bool,
+) -> Scores:
+    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
+    building = building_of(root)
+    shutil.rmtree(building, ignore_errors=True)
+    drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
+    write_bundle(building / "scored", learned.data)
+    families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
+    add_tasks(building / "scored", list(drafts.values()), families=families)
+    scores = _scores(building / "scored", prepared)
+    if keep:
+        plan = merge({name: draft.record.path for name, draft in drafts.items()})
+        for p in prepared:
+            name = p.task.name
+            trained = Trained(
+                path=drafts[name].record.path,
+                arrays=learned.arrays[name],
+                scores=scores[name],
+                fitted=learned.fitted,
+                tried={},
+            )
+            drafts[name] = msgspec.structs.replace(
+                drafts[name],
+                scores={"splits": scores[name], "tried": {}, "history": []},
+                card=card_of(p, trained, learned.data, plan, learned=True),
+            )
+    write_bundle(building / "kept", learned.blended)
+    if keep:
+        add_tasks(building / "kept", list(drafts.values()), families=families)
+    write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
+    root.parent.mkdir(parents=True, exist_ok=True)
+    check_empty(root)
+    shutil.rmtree(root, ignore_errors=True)
+    (building / "kept").rename(root)
+    sync_folder(root.parent)
+    return scores
+
+
+def check_empty(root: FilePath) -> None:
+    """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
+    there = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
+    if set(there) - {LOCK}:
+        raise BundleError(
+            f"{root} holds something that is no bundle",
+            got=there[:5],
+            do="name a new folder in the project file",
+        )
+
+
+def building_of(root: FilePath) -> FilePath:
+    """Where a bundle is built before it has its name."""
+    return root.with_name(f".{root.name}.learning")
+
+
+def clean(root: FilePath, checkpoint: FilePath) -> None:
+    """Removes what is of no use once the bundle stands, also what a killed run left."""
+    shutil.rmtree(building_of(root), ignore_errors=True)
+    for file in (
+        checkpoint,
+        *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt"),
+    ):  # of donors and probed heads too
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def alone(root: FilePath) -> Iterator[None]:
+    """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    place = root.parent / f".{root.name}.training"
+    busy = BundleError(f"another training is writing {root}", do="wait for it, or name another bundle")
+    with held(place, patience=0.0, busy=busy):
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
+
+
+def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:
+    """The task as it stands alone: what a family shared while it learned is its own from now on."""
+    name = p.task.name
+    record = TaskRecord(
+        task=p.task,
+        path=with_owner(learned.paths[name], owner_of(p.task)),
+        trunk=learned.data.digest,
+        trained_with={
+            "polyhead": __version__,
+            "recipe": lineage.recipe["kind"],
+            "lineage": lineage.fingerprint,
+            **p.fingerprint(),
+            "numerics": lineage.numerics,
+        },
+    )
+    return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
+
+
+def _scores(root: FilePath, prepared: Sequence[Prepared]) -> Scores:
+    """Every task's metrics on whole splits, as the bundle answers."""
+    session, found = Session(root, backend="torch"), Scores()
+    for p in prepared:
+        kind, found[p.task.name] = kind_of(p.task), {}
+        for split in p.splits[1:]:
+            words = split.examples.words if kind.per_word else None
+            outputs = session.outputs(p.task.name, split.examples.inputs, words=words)
+            found[p.task.name][split.name] = split.examples.scores(p.task, outputs)
+    return found
+
+
+def score_line(task: Task, splits: Mapping[str, Mapping[str, float]]) -> str:
+    """`mood: validation accuracy 0.8100, test accuracy 0.8000`."""
+    metric = kind_of(task).default_metric(task)
+    return f"{task.name}: " + ", ".join(
+        f"{name} {metric} {found[metric]:.4f}" for name, found in splits.items()
+    )

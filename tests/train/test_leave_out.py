@@ -1,0 +1,165 @@
+"""The recipe `leave_out`: who teaches which trunk, that a round is its two stages, that a stopped run goes on."""
+
+import json
+
+import msgspec
+import pytest
+
+import tiny
+from polyhead.bundle.read import Bundle
+from polyhead.errors import BadName, ConfigError, TrainError
+from polyhead.project import DataFile, TrunkChoice, with_seed
+from polyhead.recipe import Frozen, Joint, LeaveOut
+from polyhead.train import leave_out_run
+from polyhead.train.events import Events
+from polyhead.train.joint_run import train_together
+from polyhead.train.leave_out_run import train_leave_out
+from polyhead.train.lineage import lineage_of
+from polyhead.train.run import train_project
+from polyhead.trunk_data import arrays_digest
+
+NAMES = ("mood", "urgency", "same")
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2)
+LEARNING = msgspec.structs.replace(TRAINING, epochs=1, learning_rate=1e-3)
+LEARN = Joint(micro_batches=2, layer_dropout=0.0, steps=3, blend=0.5, heads="strip")
+RECIPE = LeaveOut(learn=LEARN, training=LEARNING)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    tiny.project(folder)
+    return folder
+
+
+def project(home, out, *names, recipe=RECIPE, **named):
+    made = tiny.project(home, *(names or NAMES), training=TRAINING)
+    return msgspec.structs.replace(made, recipe=recipe, bundle=str(out), **named)
+
+
+def digests(bundle):
+    bundle = Bundle.open(bundle)
+    return bundle.digest, {name: arrays_digest(bundle.part(name)) for name in bundle.tasks}
+
+
+def test_a_round_is_a_trunk_of_the_other_tasks_and_then_a_part_over_it_frozen(home, tmp_path):
+    told = []
+    found = train_leave_out(project(home, tmp_path / "out"), folder=home, events=Events(say=told.append))
+    assert [one.name for one in found.rounds] == list(NAMES)
+    others = ("urgency", "same")
+    made = project(home, tmp_path / "trunk", *others, recipe=LEARN, training=LEARNING)
+    train_together(made, folder=home)
+    over = TrunkChoice(name=str(tmp_path / "trunk"))
+    alone = project(home, tmp_path / "part", "mood", recipe=Frozen(), trunk=over)
+    train_project(alone, folder=home)
+    assert digests(tmp_path / "out" / "mood") == digests(tmp_path / "part")
+    assert set(Bundle.open(tmp_path / "out" / "mood").tasks) == {"mood"}
+    assert (
+        set(lineage_of(tmp_path / "out" / "mood").tasks) == set(others) == set(found.rounds[0].learned_from)
+    )
+    assert found.rounds[0].scores["mood"] == Bundle.open(tmp_path / "part").scores("mood")["splits"]
+    assert len({one.trunk for one in found.rounds}) == 3
+    table = [line.split() for line in told[-4:-1]]
+    assert [row[:2] for row in table] == [[name, name] for name in NAMES]
+    assert table[0][3:] == [
+        f"{found.rounds[0].scores['mood'][s]['accuracy']:.4f}" for s in ("validation", "test")
+    ]
+
+
+def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, tmp_path):
+    """Urgency reads the rows on which mood is tested, too."""
+    files = [(home / f"data/messages-{split}.jsonl").read_text() for split in ("train", "test")]
+    rows = [json.loads(line) for file in files for line in file.splitlines()]
+    tiny.write_jsonl(home / "data" / "both.jsonl", rows)
+    changed = msgspec.structs.replace(
+        tiny.ENTRIES["urgency"], train=DataFile(path="data/both.jsonl"), test=None
+    )
+    made = project(home, tmp_path / "out")
+    made = msgspec.structs.replace(made, tasks=(made.tasks[0], changed, made.tasks[2]))
+    train_leave_out(made, folder=home, only=("mood", "same"))
+    texts = [row["text"] for row in rows[32:]]
+    long = sum(sum(map(str.isalnum, text)) >= 25 for text in texts)
+    assert long > 0
+    kept = {name: lineage_of(tmp_path / "out" / name).tasks["urgency"]["rows"] for name in ("mood", "same")}
+    # without mood its rows are those that nothing but mood is tested on; without `same` mood is there itself
+    assert kept == {"mood": 44 - long, "same": 44 - long}
+
+
+def test_groups_are_left_out_as_a_whole_and_nothing_leaves_one_trunk(home, tmp_path):
+    groups = {"messages": ("mood", "urgency"), "pairs": ("same",)}
+    grouped = msgspec.structs.replace(RECIPE, leave="group", groups=groups)
+    found = train_leave_out(project(home, tmp_path / "out", recipe=grouped), folder=home)
+    assert [(one.name, one.learned_from, tuple(one.scores)) for one in found.rounds] == [
+        ("messages", ("same",), ("mood", "urgency")),
+        ("pairs", ("mood", "urgency"), ("same",)),
+    ]
+    whole = msgspec.structs.replace(RECIPE, leave="nothing")
+    (one,) = train_leave_out(project(home, tmp_path / "all", recipe=whole), folder=home).rounds
+    assert (one.name, one.learned_from, tuple(one.scores)) == ("all-tasks", NAMES, NAMES)
+    assert Bundle.open(tmp_path / "all" / "all-tasks").digest == one.trunk
+
+
+def test_a_run_that_was_stopped_between_the_stages_goes_on_and_a_whole_one_is_kept(
+    home, tmp_path, monkeypatch
+):
+    straight = train_leave_out(project(home, tmp_path / "straight"), folder=home)
+    made = project(home, tmp_path / "out")
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leave_out_run, "train_project", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_leave_out(made, folder=home)
+    stood = (tmp_path / "out" / "mood" / "trunk" / "weights.safetensors").stat().st_mtime_ns
+    again = train_leave_out(made, folder=home)
+    assert (tmp_path / "out" / "mood" / "trunk" / "weights.safetensors").stat().st_mtime_ns == stood
+    assert [one.scores for one in again.rounds] == [one.scores for one in straight.rounds]
+    for name in NAMES:
+        assert digests(tmp_path / "out" / name) == digests(tmp_path / "straight" / name)
+    told = []
+    kept = train_leave_out(made, folder=home, events=Events(say=told.append))
+    assert kept.rounds == again.rounds
+    assert sum("trained already, unchanged" in line for line in told) >= 3
+
+
+def test_rounds_and_groups_that_do_not_fit_are_refused_with_what_is_wrong(home):
+    for groups, said in (
+        ({"one": ("mood", "urgency")}, "missing \\['same'\\]"),
+        ({"one": ("mood", "urgency"), "two": ("same", "mood")}, "more than once \\['mood'\\]"),
+        ({"one": ("mood", "urgency"), "two": ("same", "moods")}, "unknown \\['moods'\\]"),
+        ({"one": NAMES}, "there must be tasks that remain"),
+        ({"one": NAMES, "two": ()}, "there must be tasks that remain"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            project(home, "out", recipe=msgspec.structs.replace(RECIPE, leave="group", groups=groups))
+    with pytest.raises(ConfigError, match="must be tasks that remain"):
+        project(home, "out", "mood")
+    with pytest.raises(BadName, match="group"):
+        groups = {"../one": ("mood",), "two": ("urgency", "same")}
+        project(home, "out", recipe=msgspec.structs.replace(RECIPE, leave="group", groups=groups))
+    for wrong in ({"leave": "group"}, {"groups": {"one": ("mood",)}}):
+        with pytest.raises(ConfigError, match="belong together"):
+            LeaveOut(**wrong)
+
+
+def test_what_a_later_round_cannot_learn_is_said_before_the_first(home, tmp_path):
+    """Without `alike` everything could learn; without `mood` it could not."""
+    with pytest.raises(TrainError, match="read separately"):
+        train_leave_out(project(home, tmp_path / "out", "alike", "mood", "same"), folder=home)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_seed_is_another_trunk_and_another_part(home, tmp_path):
+    made = project(home, tmp_path / "one")
+    other = msgspec.structs.replace(with_seed(made, 7), bundle=str(tmp_path / "other"))
+    assert other.recipe.training.seed == 7 and {e.training.seed for e in other.tasks} == {7}
+    for one in (made, other):
+        train_leave_out(one, folder=home, only=("mood",))
+    (first, part), (second, another) = (
+        digests(tmp_path / "one" / "mood"),
+        digests(tmp_path / "other" / "mood"),
+    )
+    assert first != second and part != another
+    assert not (tmp_path / "one" / "same").exists()
