@@ -243,3 +243,13 @@ def with_seed(project: Project, seed: int) -> Project:
         training = msgspec.structs.replace(recipe.training or JOINT_TRAINING, seed=seed)
         project = msgspec.structs.replace(project, recipe=msgspec.structs.replace(recipe, training=training))
     return msgspec.structs.replace(project, tasks=entries)
+
+
+def bundles_of(project: Project) -> dict[str, tuple[str, ...]]:
+    """The bundles that the project's recipe makes, each with its tasks; paths as `bundle` has them."""
+    names, recipe = tuple(entry.name for entry in project.tasks), project.recipe
+    if isinstance(recipe, LeaveOut):
+        return {f"{project.bundle}/{one.name}": one.tasks for one in recipe.rounds(names)}
+    if isinstance(recipe, FineTune):
+        return {f"{project.bundle}/{name}": (name,) for name in names}
+    return {project.bundle: names}

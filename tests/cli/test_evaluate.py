@@ -9,6 +9,7 @@ import tiny
 from cli.commands import run, write_project
 from polyhead.config import to_toml
 from polyhead.project import TaskEntry
+from polyhead.recipe import FineTune, Search
 from polyhead.strategy import Branch
 
 
@@ -132,3 +133,20 @@ def test_a_missing_test_file_is_named(work):
     assert run("train", path).code == 0
     path.write_text(path.read_text().replace("messages-test", "messages-gone"))
     run("evaluate", path).refuses("messages-gone.jsonl")
+
+
+def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
+    recipe = FineTune(search=Search(learning_rates=(1e-3,), epsilons=(1e-8,), dropouts=(0.0,)))
+    whole = tiny.project(work, "mood", "names", "urgency")
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(msgspec.structs.replace(whole, recipe=recipe, bundle="tuned")))
+    run("evaluate", path).refuses("BundleError", "tuned")
+    measured = told("train", path, "--tasks", "mood,names")["tasks"]
+    found = told("evaluate", path)["scores"]
+    assert [one["task"] for one in found] == ["mood", "names"]
+    for one in found:
+        assert one["scores"] == pytest.approx(measured[one["task"]]["scores"]["test"], abs=1e-6)
+    run("evaluate", path, "--tasks", "urgency").refuses("BundleError", "urgency")
+    assert [
+        one["task"] for one in told("evaluate", path, "--bundle", work / "tuned" / "names")["scores"]
+    ] == ["names"]

@@ -13,6 +13,7 @@ from polyhead.cli.output import Printer, json_option, table
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
+    from polyhead.engine.evaluate import Score
     from polyhead.engine.session import Session
     from polyhead.project import Project
 
@@ -43,16 +44,60 @@ def command(
     """Score the bundle of PROJECT on whole splits, with live answers of the bundle (no kept features).
 
     A task with neither a test file nor a validation file cannot be scored again: the score that training measured on
-    the share held out is shown for it, marked "from training".
+    the share held out is shown for it, marked "from training". Where the recipe makes several bundles, those that are
+    there are scored one after the other.
     """
-    from polyhead.engine.evaluate import evaluate_bundle
     from polyhead.engine.session import Session
     from polyhead.project import read_project
 
-    printer = Printer(json_to)
+    printer, only = Printer(json_to), names_in(tasks)
     plan, folder = read_project(project), Path(project).resolve().parent
-    session = Session(bundle or folder / plan.bundle, backend=backend, precision=precision)
-    only = names_in(tasks)
+    rows: list[list[object]] = [["task", "split", "rows", "metric", "score", "other metrics"]]
+    scores: list[Score] = []
+    from_training: dict[str, dict[str, float]] = {}
+    for root, names in _homes(plan, folder, bundle, only).items():
+        session = Session(root, backend=backend, precision=precision)
+        found, trained = _scored(session, plan, folder, split, names, printer)
+        rows += [_row(s.task, s.split, f"{s.rows:,}", s.metric, s.scores) for s in found]
+        rows += [
+            _row(name, "validation (from training)", "-", _home(session, name).headline(name)[0], one)
+            for name, one in trained.items()
+        ]
+        scores += found
+        from_training |= trained
+    printer.lines(table(rows, left=4))
+    printer.json(
+        {
+            "backend": session.backend.name,
+            "precision": session.backend.precision,
+            "scores": scores,
+            "from_training": from_training,
+        }
+    )
+
+
+def _homes(
+    project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]
+) -> dict[Path, tuple[str, ...]]:
+    """Bundles to open, each with the tasks that are asked for; the project's own ones where no other is named."""
+    from polyhead.project import bundles_of
+
+    if bundle is not None:
+        return {Path(bundle): only}
+    known = {folder / root: names for root, names in bundles_of(project).items()}
+    if len(known) < 2:
+        return dict.fromkeys(known, only)
+    wanted = {root: tuple(n for n in names if not only or n in only) for root, names in known.items()}
+    there = {root: names for root, names in wanted.items() if names and (only or root.exists())}
+    return there or {next(iter(known)): only}
+
+
+def _scored(
+    session: Session, plan: Project, folder: Path, split: str, only: tuple[str, ...], printer: Printer
+) -> tuple[list[Score], dict[str, dict[str, float]]]:
+    """Tasks that have files, by live answers; the others' scores of training."""
+    from polyhead.engine.evaluate import evaluate_bundle
+
     fileless = _fileless(plan, session, only)
     scorable = (
         tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
@@ -63,22 +108,7 @@ def command(
         else []
     )
     printer.show("")
-    trained = {name: _home(session, name).scores(name)["splits"]["validation"] for name in fileless}
-    rows: list[list[object]] = [["task", "split", "rows", "metric", "score", "other metrics"]]
-    rows += [_row(s.task, s.split, f"{s.rows:,}", s.metric, s.scores) for s in found]
-    for name, scores in trained.items():
-        rows.append(
-            _row(name, "validation (from training)", "-", _home(session, name).headline(name)[0], scores)
-        )
-    printer.lines(table(rows, left=4))
-    printer.json(
-        {
-            "backend": session.backend.name,
-            "precision": session.backend.precision,
-            "scores": found,
-            "from_training": trained,
-        }
-    )
+    return found, {name: _home(session, name).scores(name)["splits"]["validation"] for name in fileless}
 
 
 def _home(session: Session, name: str) -> Bundle | Models:

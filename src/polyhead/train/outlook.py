@@ -58,9 +58,10 @@ def outlook(
         lines += _shared(plans[unit[0]], shape)
     lines += skipped(todo)
     everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
+    whom = "the task" if len(todo) == 1 else f"all {len(todo)} tasks"
     lines.append(
         f"one pass of the trunk: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
-        f"MFLOP for all {len(todo)} tasks on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
+        f"MFLOP for {whom} on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
     )
     return lines
 
