@@ -17,6 +17,7 @@ NAMES = (
     "together_speed",
     "together_quality",
     "together_leave_out",
+    "together_sweep",
     "conditioning_costs",
     "conditioning_adapters",
     "one_pass",

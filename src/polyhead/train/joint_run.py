@@ -21,7 +21,15 @@ from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse, Learned
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.leaks import without_leaks
-from polyhead.train.learned import alone, clean, known_bundle, score_line, scores_before, write_learned
+from polyhead.train.learned import (
+    Scores,
+    alone,
+    clean,
+    known_bundle,
+    score_line,
+    scores_before,
+    write_learned,
+)
 from polyhead.train.lineage import Lineage, load_any_trunk
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
@@ -87,14 +95,13 @@ def _train(
         if place.is_first:
             clean(root, checkpoint)
         return msgspec.structs.replace(known, seconds=time.monotonic() - began)
-    precision = precision_of(training, place.device)
     course = JointCourse(
         prepared,
         joint_paths(prepared, data, recipe),
         data,
         recipe,
         training=training,
-        precision=precision,
+        precision=precision_of(training, place.device),
         checkpoint=checkpoint,
         events=events,
         place=place,
@@ -102,8 +109,8 @@ def _train(
     for line in _outlook(prepared, course):
         events.line(line)
     learned = course.learn()
-    lineage = _lineage(course, learned, fingerprint, precision)
-    scores = dict[str, dict[str, dict[str, float]]]()
+    lineage = _lineage(course, learned, fingerprint)
+    scores: Scores = {}
     if place.is_first:
         scores = write_learned(root, prepared, learned, lineage, keep=recipe.heads == "keep")
         clean(root, checkpoint)
@@ -111,8 +118,8 @@ def _train(
             events.line(score_line(p.task, scores[p.task.name]))
     seconds = time.monotonic() - began
     events.line(
-        f"bundle {project.bundle}: a trunk learned from {len(prepared)} tasks, {lineage.trunk[:16]}, "
-        f"in {duration(seconds)}"
+        f"bundle {project.bundle}: a trunk learned from {len(prepared)} tasks, "
+        f"{lineage.trunk[:16]}, in {duration(seconds)}"
     )
     outcome = JointOutcome(
         bundle=str(root),
@@ -147,7 +154,7 @@ def _outlook(prepared: Sequence[Prepared], course: JointCourse) -> list[str]:
     return [*lines, *course.mixture.lines(), *by]
 
 
-def _lineage(course: JointCourse, learned: Learned, fingerprint: str, precision: str) -> Lineage:
+def _lineage(course: JointCourse, learned: Learned, fingerprint: str) -> Lineage:
     return Lineage(
         trunk=learned.blended.digest,
         learned_from={"name": course.data.name, "digest": course.data.digest},
@@ -160,7 +167,7 @@ def _lineage(course: JointCourse, learned: Learned, fingerprint: str, precision:
         fingerprint=fingerprint,
         polyhead=__version__,
         processes=course.place.world,
-        numerics=numerics(precision, course.place.device),
+        numerics=numerics(precision_of(course.training, course.place.device), course.place.device),
     )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from polyhead.papers.du2020.study import Split
 
 ROWS = Path("results/together_leave_out.json")
+SWEEP = Path("results/together_sweep.json")
 MAKE = "python benchmarks/together_leave_out.py"
 
 
@@ -139,6 +140,39 @@ def storage(measured: bool, json_to: str | None) -> None:
 
 
 du2020.add_command(storage, "table2")
+
+
+@du2020.command("sweep")
+@plot_option("Draw the averages by m and codec into FILE (.svg, .png or .pdf).")
+@study_options(SWEEP)
+def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """How many layers to average, and whether to shrink before or after the mean: our study."""
+    from polyhead.papers.du2020 import sweep as study
+
+    check_drawable(plot)
+    printer, found = Printer(json_to), there(files, SWEEP)
+    runs = study.read_sweep(found) if found else ()
+    lines = study.sweep_lines(runs, split=split) if runs else ()
+    printer.line(
+        "The paper says: m of 16 (of 24 layers) is best most of the time; one bit of each layer before the"
+    )
+    printer.line("mean is slightly better than one bit of the mean; at 8 bits the order does not matter.")
+    what = f"{split} accuracy, plain frozen minilm, attention over the mean of the last m layers"
+    tell_study(printer, what, {run.seed for run in runs}, make=study.MAKE, default=SWEEP)
+    if lines:
+        cells: list[list[object]] = [["layers or codec", *lines[0].scores, "average"]]
+        cells += [
+            [line.name, *map(number, line.scores.values()), number(line.average, line.deviation)]
+            for line in lines
+        ]
+        printer.lines([*table(cells), *missing_lines(study.missing(runs)), ""])
+        printer.line(f"Codecs stand before or after the mean of {study.AT} layers.")
+        for codec in study.CODECS:
+            gains = study.order(runs, codec, split=split)
+            by_seed = ", ".join(f"{gain:+.2f}" for gain in gains)
+            printer.line(f"{codec} before minus after, by seed: {by_seed or MISSING}")
+    draw_study(printer, plot, lines, lambda file: study.plot_sweep(lines, file, split=split), make=study.MAKE)
+    printer.json({"study": lines})
 
 
 def _blocks(
