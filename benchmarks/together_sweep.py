@@ -3,7 +3,7 @@
 On the plain trunk, ten poolers on each of eight tasks and three seeds: about twenty minutes of one core a seed. It
 goes on where it stopped (`runs/sweep.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so that two processes of
 one thread each share the work; `--report --rows FILE...` writes the results from the rows that are there and trains
-nothing. Features of a task, 8 GB at most, are deleted when it is done. `polyhead papers du2020 sweep` reads the results.
+nothing. Features of a task, 8 GB at most, are deleted when it is done. `polyhead papers du2020 sweep` reads the rows.
 """
 
 from __future__ import annotations
