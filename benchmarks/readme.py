@@ -234,7 +234,8 @@ def _type(hint: object) -> str:
     names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
     names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
     names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
-    names |= {"LeaveOut": "a recipe table", "FineTune": "a recipe table", "Search": "a search table"}
+    names |= dict.fromkeys(("LeaveOut", "FineTune", "TrunkOnly"), "a recipe table")
+    names |= {"Search": "a search table"}
     return names[typing.cast(type, hint).__name__]
 
 

@@ -201,8 +201,23 @@ class Project(Value):
                     allowed="a share between 0 and 1, or a path",
                 )
         if isinstance(self.recipe, LeaveOut):
-            for one in self.recipe.rounds([entry.name for entry in self.tasks]):
-                check_name(one.name, "group")
+            _check_rounds(self.recipe, [entry.name for entry in self.tasks])
+
+
+def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
+    """Raises BadName or ConfigError for what no round could be named or learn."""
+    names = [one.name for one in recipe.rounds(tasks)]
+    for name in names:
+        check_name(name, "group")
+    if len({name.casefold() for name in names}) < len(names):
+        raise BadName("two groups differ in case alone", got=sorted(names), do="give each a name of its own")
+    if unknown := recipe.unknown(tasks):
+        raise ConfigError(
+            "recipe.learn gives weights or shares to tasks that the project does not have",
+            got=unknown,
+            allowed=tasks,
+            do="correct the names in [recipe.learn.weighting] or [recipe.learn.sampling]",
+        )
 
 
 def read_project(path: Path | str) -> Project:

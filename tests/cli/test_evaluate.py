@@ -1,15 +1,18 @@
 """`polyhead evaluate`: whole splits, live answers, and tasks that have no file."""
 
 import json
+import shutil
 
 import msgspec
 import pytest
 
 import tiny
 from cli.commands import run, write_project
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import write_bundle
 from polyhead.config import to_toml
 from polyhead.project import TaskEntry
-from polyhead.recipe import FineTune, Search
+from polyhead.recipe import FineTune, LeaveOut, Search, TrunkOnly
 from polyhead.strategy import Branch
 
 
@@ -150,3 +153,21 @@ def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     assert [
         one["task"] for one in told("evaluate", path, "--bundle", work / "tuned" / "names")["scores"]
     ] == ["names"]
+
+
+def test_a_round_that_was_stopped_between_its_stages_is_left_out(work):
+    learn = TrunkOnly(micro_batches=1, steps=1)
+    whole = tiny.project(work, "mood", "names", "urgency")
+    made = msgspec.structs.replace(whole, recipe=LeaveOut(learn=learn), bundle="without")
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(made))
+    rounds = told("train", path, "--tasks", "mood,names")["rounds"]
+    for name in ("names", "urgency"):  # the trunk stands, its task does not
+        shutil.rmtree(work / "without" / name, ignore_errors=True)
+        write_bundle(work / "without" / name, Bundle.open(work / "without" / "mood").trunk())
+    (found,) = told("evaluate", path)["scores"]
+    assert found["task"] == "mood"
+    assert found["scores"] == pytest.approx(rounds[0]["scores"]["mood"]["test"], abs=1e-6)
+    run("evaluate", path, "--tasks", "moods").refuses("UnknownTask", "moods", "urgency")
+    shutil.rmtree(work / "without")
+    run("evaluate", path).refuses("BundleError", "without", "polyhead train")

@@ -1,7 +1,9 @@
 """How many layers to average, and codecs before or after the mean: runs on a tiny trunk, tables from made-up rows."""
 
+import importlib
 import json
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,16 @@ import pytest
 from cli.commands import run
 from papers.sets import SETS, write_sets
 from polyhead.errors import DataError
-from polyhead.papers.du2020.sweep import VARIANTS, Sweep, missing, order, read_sweep, sweep_lines, swept_of
+from polyhead.papers.du2020.sweep import (
+    VARIANTS,
+    Sweep,
+    compared,
+    missing,
+    order,
+    read_sweep,
+    sweep_lines,
+    swept_of,
+)
 from polyhead.papers.together.leave_out import Settings
 from polyhead.recipe import Training
 from polyhead.report.results import Study
@@ -18,6 +29,7 @@ from polyhead.testing import tiny_trunk
 QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
 SMALL = Settings(sets=SETS, rows=24, validation=8, test=10, learning=QUICK, heads=QUICK, full=QUICK)
 TASKS = ("one", "two")
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def made_up(seeds=(1, 2, 3)):
@@ -81,13 +93,44 @@ def test_averages_spreads_and_gains_are_those_of_the_naive_count():
     assert [line.name for line in sweep_lines(found, split="validation")] == list(VARIANTS)
 
 
-def test_only_tasks_that_all_variants_have_are_averaged():
+def test_only_tasks_and_seeds_that_all_variants_have_are_compared():
     rows = [r for r in made_up() if (r["name"], r["task"], r["seed"]) != ("m = 2", "two", 3)]
     found = swept_of(rows)
     assert missing(found) == ("m = 2: two",)
-    assert all(set(line.scores) == {"one"} for line in sweep_lines(found))
+    assert compared(found) == (TASKS, (1, 2))
+    assert all(set(line.scores) == set(TASKS) and line.seeds == 2 for line in sweep_lines(found))
+    assert len(order(found, "sign")) == 2
+    absent = swept_of([r for r in made_up() if (r["task"], r["seed"]) != ("two", 3)])
+    assert len(missing(absent)) == len(VARIANTS) and compared(absent) == (TASKS, (1, 2))
+    begun = swept_of([r for r in made_up() if r["seed"] == 1] + made_up()[20:23])
+    assert compared(begun) == (TASKS, (1,))
     with pytest.raises(DataError, match="no task has runs"):
-        sweep_lines(swept_of([r for r in rows if (r["name"], r["task"]) != ("m = 1", "one")]))
+        sweep_lines(swept_of([r for r in rows if r["name"] != "m = 1"]))
+    assert "three" in missing(swept_of(made_up()), tasks=["three"])[0]
+
+
+def test_rows_of_other_settings_are_not_mixed_in():
+    rows = made_up()
+    other = [{**row, "digest": "other", "test": 0.0} for row in rows]
+    assert swept_of([*other, *rows]) == swept_of(rows)
+
+
+def test_claims_wait_for_every_task_and_seed(monkeypatch, tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    study = importlib.import_module("together_sweep")
+    for module in (study, importlib.import_module("settings")):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+    tasks = [one.task for one in study.SETS]
+    rows = [{**row, "task": task} for row in made_up() if row["task"] == "one" for task in tasks]
+    study.told(rows[:-1])
+    assert json.loads((tmp_path / "together_sweep.json").read_text())["claims"] == []
+    assert "lacking: sign after" in capsys.readouterr().out
+    study.told(rows)
+    claims = {one["id"]: one for one in json.loads((tmp_path / "together_sweep.json").read_text())["claims"]}
+    gains = order(swept_of(rows), "sign")
+    assert claims["together.sign-before-mean"]["value"] == pytest.approx(statistics.mean(gains), abs=0.01)
+    assert claims["together.uint8-before-mean"]["value"] >= 0
 
 
 def test_the_command_prints_draws_and_says_what_lacks(tmp_path):

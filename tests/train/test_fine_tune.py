@@ -7,14 +7,14 @@ import pytest
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError, ConfigError
+from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.nn.load import load_trunk
 from polyhead.project import TrunkChoice
 from polyhead.recipe import FineTune, Joint, Search, Smoothing
-from polyhead.train import fine_tune_run
 from polyhead.train import fit as fitting
 from polyhead.train.events import Events
 from polyhead.train.fine_tune_run import fine_tune_project
+from polyhead.train.joint import JointCourse
 from polyhead.train.joint_run import train_together
 from polyhead.train.lineage import lineage_of
 from polyhead.train.prepare import prepare
@@ -109,31 +109,83 @@ def test_a_kept_head_that_is_not_there_is_said_before_any_training(home, tmp_pat
     joint = Joint(micro_batches=1, steps=1)
     train_together(project(home, tmp_path / "joint", "mood", recipe=joint), folder=home)
     over = TrunkChoice(name=str(tmp_path / "joint"))
+    turned = msgspec.structs.replace(tiny.ENTRIES["mood"], labels=("good", "bad"))
+    made = msgspec.structs.replace(
+        project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over), tasks=(turned,)
+    )
+    with pytest.raises(ConfigError, match="asks something else"):
+        fine_tune_project(made, folder=home)
     with pytest.raises(ConfigError, match="'names' has no part"):
         fine_tune_project(project(home, tmp_path / "out", recipe=recipe, trunk=over), folder=home)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_search_that_was_stopped_goes_on(home, tmp_path, monkeypatch):
+    """Killed in its second candidate: the first is not trained again, and all is as if nothing had been."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     straight = fine_tune_project(project(home, tmp_path / "straight", "mood"), folder=home)
-    made, counted = project(home, tmp_path / "out", "mood"), []
+    made, scored, score = project(home, tmp_path / "out", "mood"), [], JointCourse.scores
 
     class Killed(Exception):
         pass
 
-    def writing(*_, **__):
-        counted.append(1)
-        raise Killed
+    def scores(self):
+        scored.append(1)
+        if len(scored) == 4:
+            raise Killed
+        return score(self)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(fine_tune_run, "write_learned", writing)
-        with pytest.raises(Killed):
-            fine_tune_project(made, folder=home)
-    assert len(list((tmp_path / "out-cache").rglob("*.pt"))) == 2  # both candidates to their ends
+    monkeypatch.setattr(JointCourse, "scores", scores)
+    with pytest.raises(Killed):
+        fine_tune_project(made, folder=home)
     again = fine_tune_project(made, folder=home)
+    # of a candidate both epochs and the kept one are scored; killed in the second candidate, of the first then one is
+    assert len(scored) == 4 + 1 + 3
     assert again.tasks["mood"].trunk == straight.tasks["mood"].trunk
     assert again.tasks["mood"].tried == straight.tasks["mood"].tried
+    assert not list((tmp_path / "out-cache").rglob("*.pt"))
+
+
+def test_what_a_killed_run_left_is_removed_by_the_next(home, tmp_path):
+    made = project(home, tmp_path / "out", "mood")
+    fine_tune_project(made, folder=home)
+    (tmp_path / "out" / ".mood.learning" / "kept").mkdir(parents=True)
+    assert fine_tune_project(made, folder=home).tasks["mood"].kept
+    assert not (tmp_path / "out" / ".mood.learning").exists()
+
+
+def test_what_a_later_task_cannot_do_is_said_before_the_first_is_tuned(home, tmp_path):
+    with pytest.raises(TrainError, match="read separately"):
+        fine_tune_project(project(home, tmp_path / "out", "mood", "alike"), folder=home)
+    with pytest.raises(UnknownTask, match="moods"):
+        fine_tune_project(project(home, tmp_path / "out"), folder=home, only=("moods",))
+    assert not (tmp_path / "out").exists()
+    fine_tune_project(project(home, tmp_path / "out"), folder=home, only=("names",))
+    with pytest.raises(BundleError, match="trained otherwise"):
+        fine_tune_project(project(home, tmp_path / "out", recipe=FineTune(search=STILL)), folder=home)
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {"names"}
+    with pytest.raises(BundleError, match="is a bundle"):
+        fine_tune_project(project(home, tmp_path / "out" / "names"), folder=home)
+
+
+def test_numbers_that_the_search_replaces_make_no_other_run(home, tmp_path):
+    made = project(home, tmp_path / "out", "mood")
+    fine_tune_project(made, folder=home)
+    other = msgspec.structs.replace(TRAINING, learning_rate=0.5, dropout=0.5)
+    assert fine_tune_project(msgspec.structs.replace(made, training=other), folder=home).tasks["mood"].kept
+    other = msgspec.structs.replace(TRAINING, batch=4)
+    with pytest.raises(BundleError, match="trained otherwise"):
+        fine_tune_project(msgspec.structs.replace(made, training=other), folder=home)
+
+
+def test_what_the_joint_recipe_held_out_is_held_out_here(home, tmp_path):
+    """The same tasks and seed: no row that chooses a candidate taught the trunk that it starts from."""
+    share = {"validation": 0.25, "test": None}
+    made = tiny.project(home, "mood", "urgency", training=TRAINING, **share)
+    joint = prepare(msgspec.structs.replace(made, recipe=Joint()), home)
+    tuned = prepare(msgspec.structs.replace(made, recipe=FineTune()), home)
+    for one, other in zip(joint, tuned, strict=True):
+        assert one.validation.digest == other.validation.digest and one.train.digest == other.train.digest
 
 
 @pytest.mark.parametrize(

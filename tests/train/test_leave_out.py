@@ -7,9 +7,9 @@ import pytest
 
 import tiny
 from polyhead.bundle.read import Bundle
-from polyhead.errors import BadName, ConfigError, TrainError
-from polyhead.project import DataFile, TrunkChoice, with_seed
-from polyhead.recipe import Frozen, Joint, LeaveOut
+from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
+from polyhead.project import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.recipe import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.train import leave_out_run
 from polyhead.train.events import Events
 from polyhead.train.joint_run import train_together
@@ -21,7 +21,7 @@ from polyhead.trunk_data import arrays_digest
 NAMES = ("mood", "urgency", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2)
 LEARNING = msgspec.structs.replace(TRAINING, epochs=1, learning_rate=1e-3)
-LEARN = Joint(micro_batches=2, layer_dropout=0.0, steps=3, blend=0.5, heads="strip")
+LEARN = TrunkOnly(micro_batches=2, layer_dropout=0.0, steps=3, blend=0.5)
 RECIPE = LeaveOut(learn=LEARN, training=LEARNING)
 
 
@@ -85,6 +85,98 @@ def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, t
     assert kept == {"mood": 44 - long, "same": 44 - long}
 
 
+@pytest.mark.parametrize("leave", ["task", "nothing"])
+def test_rows_that_are_held_out_teach_no_trunk_and_are_held_out_once(home, tmp_path, monkeypatch, leave):
+    """Three tasks over one file of texts too short to be looked for, each holding out a share of it."""
+    rows = [{"text": f"{a} {b}", "mood": a} for a in ("good", "bad") for b in map(str, range(30))]
+    tiny.write_jsonl(home / "data" / "short.jsonl", rows)
+    entry = msgspec.structs.replace(
+        tiny.ENTRIES["mood"], train=DataFile(path="data/short.jsonl"), validation=0.2, test=None
+    )
+    entries = tuple(msgspec.structs.replace(entry, name=name) for name in "abc")
+    recipe = msgspec.structs.replace(RECIPE, leave=leave)
+    made = msgspec.structs.replace(project(home, tmp_path / "out", recipe=recipe), tasks=entries)
+    seen = []
+
+    def noted(learns, *, given, held, **named):
+        seen.append((given, held))
+        return train_together(learns, given=given, held=held, **named)
+
+    monkeypatch.setattr(leave_out_run, "train_together", noted)
+    train_leave_out(made, folder=home)
+    assert len(seen) == (3 if leave == "task" else 1)
+    for given, held in seen:
+        evaluated = {text for one in held for text in one.validation.examples.inputs}
+        assert len(evaluated) == 12
+        for one in given:
+            assert len(one.train.examples.inputs) == 48  # nothing is lost for it
+            assert not evaluated & set(one.train.examples.inputs)
+
+
+def test_weights_and_shares_by_task_count_for_those_that_a_round_learns_from(home, tmp_path):
+    weighting = Weighting(kind="fixed", fixed={"same": 2.0})
+    shares = Sampling(kind="schedule", schedule=({"mood": 1.0, "urgency": 1.0, "same": 2.0},))
+    learn = msgspec.structs.replace(LEARN, weighting=weighting, sampling=shares)
+    made = project(home, tmp_path / "out", recipe=msgspec.structs.replace(RECIPE, learn=learn))
+    train_leave_out(made, folder=home)
+    told = {name: lineage_of(tmp_path / "out" / name).recipe for name in NAMES}
+    assert told["mood"]["weighting"]["fixed"] == {"same": 2.0} and told["same"]["weighting"]["kind"] == "none"
+    assert told["same"]["sampling"]["schedule"] == [{"mood": 1.0, "urgency": 1.0}]
+    for wrong in ({"weighting": Weighting(kind="fixed", fixed={"moods": 2.0})},):
+        with pytest.raises(ConfigError, match="weights or shares to tasks"):
+            learn = msgspec.structs.replace(LEARN, **wrong)
+            project(home, tmp_path / "out", recipe=msgspec.structs.replace(RECIPE, learn=learn))
+    alone = Sampling(kind="schedule", schedule=({"mood": 1.0},))
+    made = project(
+        home,
+        tmp_path / "other",
+        recipe=msgspec.structs.replace(RECIPE, learn=msgspec.structs.replace(LEARN, sampling=alone)),
+    )
+    with pytest.raises(ConfigError, match="without \\['mood'\\]"):
+        train_leave_out(made, folder=home)
+    assert not (tmp_path / "other").exists()
+
+
+def test_places_that_are_taken_are_said_before_any_training(home, tmp_path):
+    train_leave_out(project(home, tmp_path / "out"), folder=home, only=("same",))
+    slower = msgspec.structs.replace(LEARNING, learning_rate=1e-4)
+    other = msgspec.structs.replace(RECIPE, training=slower)
+    with pytest.raises(BundleError, match="same holds another trunk"):
+        train_leave_out(project(home, tmp_path / "out", recipe=other), folder=home)
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {"same"}
+    with pytest.raises(BundleError, match="is a bundle"):
+        train_leave_out(project(home, tmp_path / "out" / "same"), folder=home)
+    with pytest.raises(UnknownTask, match="moods"):
+        train_leave_out(project(home, tmp_path / "out"), folder=home, only=("moods",))
+
+
+def test_a_project_file_needs_no_kind_and_no_heads_in_learn(tmp_path):
+    path = tmp_path / "polyhead.toml"
+    lines = [
+        '[[tasks]]\nname = "a"\nkind = "regression"\nrange = [0.0, 1.0]\ntrain = "a.csv"',
+        '[[tasks]]\nname = "b"\nkind = "regression"\nrange = [0.0, 1.0]\ntrain = "b.csv"',
+        '[recipe]\nkind = "leave_out"\n[recipe.learn]\nblend = 0.5\nmicro_batches = 2',
+    ]
+    path.write_text("\n".join(lines))
+    recipe = read_project(path).recipe
+    assert (recipe.learn.blend, recipe.learn.heads, recipe.learn.micro_batches) == (0.5, "strip", 2)
+    assert msgspec.to_builtins(recipe.learn) == msgspec.to_builtins(
+        Joint(blend=0.5, heads="strip", micro_batches=2)
+    )
+    path.write_text(path.read_text() + '\nheads = "keep"')
+    with pytest.raises(ConfigError, match="heads"):
+        read_project(path)
+
+
+def test_events_say_of_which_round_they_are(home, tmp_path):
+    file = tmp_path / "events.jsonl"
+    train_leave_out(
+        project(home, tmp_path / "out"), folder=home, events=Events(file=file), only=("mood", "same")
+    )
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {row["run"] for row in rows if row["event"] == "epoch"} == {"mood", "same"}
+
+
 def test_groups_are_left_out_as_a_whole_and_nothing_leaves_one_trunk(home, tmp_path):
     groups = {"messages": ("mood", "urgency"), "pairs": ("same",)}
     grouped = msgspec.structs.replace(RECIPE, leave="group", groups=groups)
@@ -136,6 +228,9 @@ def test_rounds_and_groups_that_do_not_fit_are_refused_with_what_is_wrong(home):
             project(home, "out", recipe=msgspec.structs.replace(RECIPE, leave="group", groups=groups))
     with pytest.raises(ConfigError, match="must be tasks that remain"):
         project(home, "out", "mood")
+    with pytest.raises(BadName, match="case alone"):
+        groups = {"one": ("mood",), "One": ("urgency", "same")}
+        project(home, "out", recipe=msgspec.structs.replace(RECIPE, leave="group", groups=groups))
     with pytest.raises(BadName, match="group"):
         groups = {"../one": ("mood",), "two": ("urgency", "same")}
         project(home, "out", recipe=msgspec.structs.replace(RECIPE, leave="group", groups=groups))

@@ -80,16 +80,38 @@ def _homes(
     project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]
 ) -> dict[Path, tuple[str, ...]]:
     """Bundles to open, each with the tasks that are asked for; the project's own ones where no other is named."""
+    from polyhead.errors import BundleError, UnknownTask
     from polyhead.project import bundles_of
 
     if bundle is not None:
         return {Path(bundle): only}
     known = {folder / root: names for root, names in bundles_of(project).items()}
-    if len(known) < 2:
+    if next(iter(known)) == folder / project.bundle:
         return dict.fromkeys(known, only)
-    wanted = {root: tuple(n for n in names if not only or n in only) for root, names in known.items()}
-    there = {root: names for root, names in wanted.items() if names and (only or root.exists())}
-    return there or {next(iter(known)): only}
+    declared = [entry.name for entry in project.tasks]
+    if unknown := sorted(set(only) - set(declared)):
+        raise UnknownTask("the project declares no such task", got=unknown, allowed=declared)
+    wanted = {root: [name for name in names if not only or name in only] for root, names in known.items()}
+    found = {root: _standing(root, names) for root, names in wanted.items()}
+    if only:
+        found |= {root: tuple(names) for root, names in wanted.items() if names}
+    there = {root: names for root, names in found.items() if names}
+    if not there:
+        raise BundleError(
+            f"there is no bundle with a task in {folder / project.bundle}",
+            allowed=sorted(map(str, known)),
+            do="train the project first with `polyhead train`",
+        )
+    return there
+
+
+def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
+    """Those of the tasks that the bundle has; one that is not there, or whose training was stopped, has none."""
+    from polyhead.bundle.format import BUNDLE
+    from polyhead.bundle.read import Bundle
+
+    there = Bundle.open(root, verify=False).tasks if (root / BUNDLE).exists() else {}
+    return tuple(name for name in names if name in there)
 
 
 def _scored(

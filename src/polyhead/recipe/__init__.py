@@ -15,6 +15,7 @@ from polyhead.recipe.joint import (
     SamplingKind,
     Scheme,
     Smoothing,
+    TrunkOnly,
     Weighting,
 )
 from polyhead.recipe.leave_out import LeaveOut, Round
@@ -43,5 +44,6 @@ __all__ = [
     "Search",
     "Smoothing",
     "Training",
+    "TrunkOnly",
     "Weighting",
 ]

@@ -37,7 +37,10 @@ class Search(Value):
     def __post_init__(self) -> None:
         if not self.candidates:
             raise ConfigError(
-                "a search needs a candidate", got="none", allowed="at least one value of each number"
+                "a search needs a candidate",
+                got="none",
+                allowed="at least one value of each number",
+                do="fill the lists of [recipe.search], or leave them out",
             )
 
     @property

@@ -180,5 +180,11 @@ class Joint(Value, tag="joint", tag_field="kind"):
             )
 
 
+class TrunkOnly(Joint, tag="joint", tag_field="kind"):
+    """Trunk and parts learn together, and the trunk alone is kept."""
+
+    heads: Literal["strip"] = "strip"
+
+
 ONE_TASK = Joint(families=(), micro_batches=1)
 """One task a step, heads of their own: fine-tuning of one task, prompts and adapters over a frozen trunk."""

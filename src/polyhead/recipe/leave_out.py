@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.recipe.joint import Joint
+from polyhead.recipe.joint import Sampling, TrunkOnly, Weighting
 from polyhead.recipe.training import Training
 
 ALL = "all-tasks"  # the one round that leaves nothing out
@@ -32,7 +34,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
 
     leave: Literal["task", "group", "nothing"] = "task"
     groups: dict[str, tuple[str, ...]] = {}  # of "group": every task in one of them
-    learn: Joint = Joint(heads="strip")  # how the trunks learn; their own heads are dropped in any case
+    learn: TrunkOnly = TrunkOnly()  # how the trunks learn; their own heads are dropped
     training: Training | None = None  # of the trunks; the project's is that of the new parts
 
     def __post_init__(self) -> None:
@@ -56,6 +58,7 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
                 got=f"unknown {sorted(set(grouped) - set(tasks))}, missing {sorted(set(tasks) - set(grouped))}, "
                 f"more than once {sorted(twice)}",
                 allowed=sorted(tasks),
+                do="put each task into one group of [recipe.groups]",
             )
         found = [
             Round(name=name, tasks=several, learned=tuple(task for task in tasks if task not in several))
@@ -69,3 +72,24 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
                     do="declare more tasks, or other groups",
                 )
         return tuple(found)
+
+    def learn_in(self, one: Round) -> TrunkOnly:
+        """How a round's trunk learns: weights and shares that are given by task, without those that are left out."""
+        weighting, sampling = self.learn.weighting, self.learn.sampling
+        if weighting.fixed:
+            fixed = {task: weight for task, weight in weighting.fixed.items() if task in one.learned}
+            weighting = Weighting(kind="fixed" if fixed else "none", fixed=fixed, scaled=weighting.scaled)
+        if sampling.schedule:
+            shares = [
+                {t: share for t, share in epoch.items() if t in one.learned} for epoch in sampling.schedule
+            ]
+            try:
+                sampling = Sampling(kind="schedule", cap=sampling.cap, schedule=tuple(shares))
+            except ConfigError as error:
+                raise error.at(f"recipe.learn without {list(one.tasks)}") from None
+        return msgspec.structs.replace(self.learn, weighting=weighting, sampling=sampling)
+
+    def unknown(self, tasks: Sequence[str]) -> list[str]:
+        """Names in weights and shares that are none of these tasks'."""
+        named = {*self.learn.weighting.fixed, *(t for epoch in self.learn.sampling.schedule for t in epoch)}
+        return sorted(named - set(tasks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,8 +35,15 @@ class Events:
     ) -> None:
         self._say, self._show, self._file = say or _silent, show or _silent, file
         self._listeners, self._shown = tuple(listeners), 0.0
+        self._facts: dict[str, object] = {}
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
+
+    def within(self, run: str) -> Events:
+        """The same, of one training among several: its events have `run` among their facts."""
+        found = copy.copy(self)
+        found._facts = {**self._facts, "run": "/".join([*map(str, self._facts.values()), run])}
+        return found
 
     def line(self, text: str) -> None:
         """A line for people."""
@@ -44,6 +52,7 @@ class Events:
 
     def event(self, name: str, **facts: object) -> None:
         """A line for programs: time in seconds since 1970, name, facts."""
+        facts = {**self._facts, **facts}
         if self._file is not None:
             with self._file.open("ab") as out:
                 out.write(msgspec.json.encode({"time": time.time(), "event": name, **facts}) + b"\n")
@@ -176,10 +185,12 @@ def tensorboard(folder: Path) -> Listener:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingExtra("tensorboard", "tensorboard", "writing for TensorBoard") from None
-    writer = SummaryWriter(str(folder))
+    writers: dict[str, SummaryWriter] = {}
 
     def told(name: str, facts: Mapping[str, object]) -> None:
         if name in ("training", "epoch"):
+            run = str(facts.get("run", ""))
+            writer = writers[run] = writers.get(run) or SummaryWriter(str(folder / run))
             for tag, value in _numbers("", {n: fact for n, fact in facts.items() if n != "step"}):
                 writer.add_scalar(tag, value, facts["step"])
             writer.flush()

@@ -17,13 +17,22 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.progress import duration
-from polyhead.project import Project, training_of
-from polyhead.recipe import Candidate, FineTune
+from polyhead.project import Project
+from polyhead.recipe import Candidate, FineTune, Training
+from polyhead.tasks.task import Task
 from polyhead.train.devices import Place, joined
 from polyhead.train.events import Events
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import data_of, fingerprint_of
-from polyhead.train.learned import alone, building_of, known_bundle, score_line, write_learned
+from polyhead.train.learned import (
+    alone,
+    building_of,
+    check_bundles,
+    check_tasks,
+    known_bundle,
+    score_line,
+    write_learned,
+)
 from polyhead.train.lineage import Lineage, load_any_trunk
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import outlook
@@ -63,47 +72,61 @@ def fine_tune_project(
     """Fine-tunes the trunk for each task by itself and writes it as the bundle `<project.bundle>/<task>`.
 
     A search that was stopped goes on in the candidate where it stopped. With `only`, these tasks alone. Raises
-    ConfigError where a kept head is asked for and is not there.
+    ConfigError where a kept head is asked for and is not there; what can be known to fail does so before any training.
+    Tasks that share rows hold out the same ones, as under the joint recipe with the same tasks and seed.
     """
     began, events, recipe = time.monotonic(), events or Events(), project.recipe
     assert isinstance(recipe, FineTune)
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
     data = load_any_trunk(project, folder)
-    entries = [entry for entry in project.tasks if not only or entry.name in only]
-    starts = {entry.name: _start(project, folder, entry.name) for entry in entries}
+    check_bundles(root)
+    check_tasks(only, [entry.name for entry in project.tasks])
+    todo = []
+    for p in prepare(project, folder):
+        if not only or p.task.name in only:
+            start = _start(project, folder, p.task)
+            todo.append(
+                _One(p, start, root / p.task.name, cache / "fine-tune", recipe, data, place or Place())
+            )
+    for one in todo:
+        one.check()
     events.line(
-        f"{len(entries)} tasks, each fine-tunes the trunk {len(recipe.search.candidates)} times at most and keeps the "
+        f"{len(todo)} tasks, each fine-tunes the trunk {len(recipe.search.candidates)} times at most and keeps the "
         f"best on validation, in a bundle of its own in {project.bundle}"
     )
-    found = dict[str, Tuned]()
-    for entry in entries:
-        training = training_of(project, entry)
-        entry = msgspec.structs.replace(entry, training=training)
-        alone_there = msgspec.structs.replace(project, tasks=(entry,), recipe=recipe.joint)
-        (prepared,) = prepare(alone_there, folder)
-        run = _One(root / entry.name, cache / "fine-tune", recipe, data, events, place or Place())
-        found[entry.name] = run.tuned(prepared, starts[entry.name])
+    found = {one.name: one.tuned(events.within(one.name)) for one in todo}
     seconds = time.monotonic() - began
     events.line(f"{len(found)} tasks fine-tuned in {duration(seconds)}")
     return FineTuneOutcome(tasks=found, learned_from=data.digest, seconds=seconds)
 
 
-def _start(project: Project, folder: FilePath, task: str) -> Mapping[str, np.ndarray] | None:
+def _start(project: Project, folder: FilePath, task: Task) -> Mapping[str, np.ndarray] | None:
     """The part that a task starts from; None for a fresh one."""
     assert isinstance(project.recipe, FineTune)
     if project.recipe.head == "fresh":
         return None
     place = FilePath(project.trunk.place(folder))
     bundle = Bundle.open(place) if (place / BUNDLE).is_file() else None
-    if bundle is None or task not in bundle.tasks:
+    if bundle is None or task.name not in bundle.tasks:
         raise ConfigError(
-            f"recipe.head 'kept': task '{task}' has no part in the trunk '{project.trunk.name}'",
+            f"recipe.head 'kept': task '{task.name}' has no part in the trunk '{project.trunk.name}'",
             got=f"a bundle with {sorted(bundle.tasks)}" if bundle else "a trunk that is no bundle",
             allowed="the folder of a bundle that was trained jointly with heads = 'keep'",
             do="name such a bundle as the trunk, call the task as it is called there, or set head = 'fresh'",
         )
-    return bundle.part(task)
+    there = bundle.tasks[task.name].task
+    differing = [
+        name for name in ("kind", "labels", "range", "pair") if getattr(task, name) != getattr(there, name)
+    ]
+    if differing:
+        raise ConfigError(
+            f"recipe.head 'kept': task '{task.name}' of the trunk '{project.trunk.name}' asks something else",
+            got=", ".join(f"{name} {getattr(task, name)!r}" for name in differing),
+            allowed=", ".join(f"{name} {getattr(there, name)!r}" for name in differing),
+            do="declare the task as it is there, labels in the same order, or set head = 'fresh'",
+        )
+    return bundle.part(task.name)
 
 
 class _One:
@@ -111,54 +134,64 @@ class _One:
 
     def __init__(
         self,
+        prepared: Prepared,
+        head: Mapping[str, np.ndarray] | None,
         root: FilePath,
         cache: FilePath,
         recipe: FineTune,
         data: TrunkData,
-        events: Events,
         place: Place,
     ) -> None:
-        self._root, self._cache, self._recipe = root, cache, recipe
-        self._data, self._events, self._place = data, events, place
+        self.name, self._prepared, self._head, self._root = prepared.task.name, prepared, head, root
+        self._recipe, self._data, self._place = recipe, data, place
+        self._fingerprint = self._told_apart()
+        self._checkpoints = cache / self._fingerprint
 
-    def tuned(self, p: Prepared, head: Mapping[str, np.ndarray] | None) -> Tuned:
+    def check(self) -> None:
+        """Raises what training would, as far as that is known before."""
+        joint_paths([self._prepared], self._data, self._recipe.joint)
+        known_bundle(self._root, self._fingerprint)
+
+    def tuned(self, events: Events) -> Tuned:
         """The bundle there, or made now."""
-        fingerprint = self._fingerprint(p, head)
         with alone(self._root):
-            known = known_bundle(self._root, fingerprint)
+            known = known_bundle(self._root, self._fingerprint)
             if known is not None:
                 bundle, lineage = known
-                self._events.line(f"bundle {bundle.root.name}: trained already, unchanged")
+                events.line(f"bundle {bundle.root.name}: trained already, unchanged")
                 found = msgspec.convert(lineage.search, _Searched)
-                return self._told(bundle.digest, True, found, lineage.scores[p.task.name])
-            return self._made(p, head, fingerprint)
+                made = self._told(bundle.digest, True, found, lineage.scores[self.name])
+            else:
+                made = self._made(events)
+            shutil.rmtree(building_of(self._root), ignore_errors=True)
+            shutil.rmtree(self._checkpoints, ignore_errors=True)
+            return made
 
-    def _made(self, p: Prepared, head: Mapping[str, np.ndarray] | None, fingerprint: str) -> Tuned:
-        paths = joint_paths([p], self._data, self._recipe.joint)
-        for line in outlook([p], {p.task.name: [paths[p.task.name]]}, self._data.architecture, kept=()):
-            self._events.line(line)
-        precision, checkpoints = precision_of(p.training, self._place.device), self._cache / fingerprint
+    def _made(self, events: Events) -> Tuned:
+        p, recipe = self._prepared, self._recipe.joint
+        path = joint_paths([p], self._data, recipe)[self.name]
+        for line in outlook([p], {self.name: [path]}, self._data.architecture, kept=()):
+            events.line(line)
+        precision = precision_of(p.training, self._place.device)
         with joined(self._place):
             refined = refine(
                 p,
                 self._data,
                 search=self._recipe.search,
-                head=head,
-                recipe=self._recipe.joint,
+                head=self._head,
+                recipe=recipe,
                 precision=precision,
-                checkpoints=checkpoints,
-                events=self._events,
+                checkpoints=self._checkpoints,
+                events=events,
                 place=self._place,
             )
-        lineage = self._lineage(p, refined, fingerprint, precision)
+        lineage = self._lineage(refined, precision)
         scores = write_learned(self._root, [p], refined.learned, lineage, keep=True)
-        shutil.rmtree(building_of(self._root), ignore_errors=True)
-        shutil.rmtree(checkpoints, ignore_errors=True)
         searched = _Searched(chosen=refined.chosen, tried=refined.tried)
         for line in _lines(searched):
-            self._events.line(line)
-        self._events.line(score_line(p.task, scores[p.task.name]))
-        return self._told(refined.learned.data.digest, False, searched, scores[p.task.name])
+            events.line(line)
+        events.line(score_line(p.task, scores[self.name]))
+        return self._told(refined.learned.data.digest, False, searched, scores[self.name])
 
     def _told(
         self, trunk: str, kept: bool, searched: _Searched, scores: dict[str, dict[str, float]]
@@ -172,17 +205,22 @@ class _One:
             scores=scores,
         )
 
-    def _fingerprint(self, p: Prepared, head: Mapping[str, np.ndarray] | None) -> str:
-        """A short digest of what decides the task's trunk."""
+    def _told_apart(self) -> str:
+        """A short digest of what decides the task's trunk; learning rate and dropout are those of the search."""
+        plain = msgspec.structs.replace(
+            self._prepared.training, learning_rate=Training().learning_rate, dropout=Training().dropout
+        )
         content = [
-            fingerprint_of([p], self._recipe.joint, self._data),
+            fingerprint_of(
+                [msgspec.structs.replace(self._prepared, training=plain)], self._recipe.joint, self._data
+            ),
             msgspec.to_builtins(self._recipe.search),
-            arrays_digest(head) if head is not None else None,
+            arrays_digest(self._head) if self._head is not None else None,
         ]
         return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
-    def _lineage(self, p: Prepared, refined: Refined, fingerprint: str, precision: str) -> Lineage:
-        fitted, chosen = refined.learned.fitted, refined.chosen
+    def _lineage(self, refined: Refined, precision: str) -> Lineage:
+        p, fitted, chosen = self._prepared, refined.learned.fitted, refined.chosen
         training = msgspec.structs.replace(
             p.training, learning_rate=chosen.learning_rate, dropout=chosen.dropout
         )
@@ -191,11 +229,11 @@ class _One:
             learned_from={"name": self._data.name, "digest": self._data.digest},
             recipe=msgspec.to_builtins(self._recipe),
             training=msgspec.to_builtins(training),
-            tasks={p.task.name: {"kind": p.task.kind, **data_of(p)}},
+            tasks={self.name: {"kind": p.task.kind, **data_of(p)}},
             epochs=len(fitted.history),
             best_epoch=fitted.best_epoch,
             validation=refined.learned.validation,
-            fingerprint=fingerprint,
+            fingerprint=self._fingerprint,
             polyhead=__version__,
             processes=self._place.world,
             numerics=numerics(precision, self._place.device),

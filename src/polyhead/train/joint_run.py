@@ -55,19 +55,21 @@ def train_together(
     cache: FilePath | None = None,
     events: Events | None = None,
     place: Place | None = None,
+    given: Sequence[Prepared] | None = None,
     held: Sequence[Prepared] = (),
 ) -> JointOutcome:
     """Trains trunk and tasks together and writes them as a bundle; with heads 'strip' the trunk alone.
 
-    No text on which one of the tasks is evaluated is trained on, nor one of those that are `held` out. A run that was
-    stopped goes on after its last epoch. A bundle of other tasks or another trunk is never touched. Of several
-    processes each calls this with its place; the first one writes and tells, and all give its outcome.
+    With `given` no file is read. No text on which one of the tasks is evaluated is trained on, nor one of those that
+    are `held` out. A run that was stopped goes on after its last epoch. A bundle of other tasks or another trunk is
+    never touched. Of several processes each calls this with its place; the first one writes and tells, and all give
+    its outcome.
     """
     place = place or Place()
     lone = alone((folder / project.bundle).resolve()) if place.is_first else nullcontext()
     with joined(place), lone:
         told = (events or Events()) if place.is_first else Events()
-        return _train(project, folder, cache, told, place, held)
+        return _train(project, folder, cache, told, place, given, held)
 
 
 def _train(
@@ -76,13 +78,13 @@ def _train(
     cache: FilePath | None,
     events: Events,
     place: Place,
+    given: Sequence[Prepared] | None,
     held: Sequence[Prepared],
 ) -> JointOutcome:
-    began, recipe = time.monotonic(), project.recipe
+    began, recipe, root = time.monotonic(), project.recipe, (folder / project.bundle).resolve()
     assert isinstance(recipe, Joint)
-    root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
-    prepared, leaks = without_leaks(prepare(project, folder), others=held)
+    prepared, leaks = without_leaks(given or prepare(project, folder), others=held)
     for line in leaks.lines():
         events.line(line)
     training = joint_training(prepared)

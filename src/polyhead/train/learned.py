@@ -16,7 +16,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError
+from polyhead.errors import BundleError, UnknownTask
 from polyhead.files import held, sync_folder
 from polyhead.plan import merge
 from polyhead.tasks.kinds import kind_of
@@ -98,6 +98,22 @@ def write_learned(
     (building / "kept").rename(root)
     sync_folder(root.parent)
     return scores
+
+
+def check_bundles(root: FilePath) -> None:
+    """Raises BundleError where a folder of bundles is to be and a bundle is."""
+    if (root / BUNDLE).exists():
+        raise BundleError(
+            f"{root} is a bundle, and this recipe makes a folder of several",
+            got=BUNDLE,
+            do="name another folder as the project's bundle",
+        )
+
+
+def check_tasks(only: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UnknownTask for names that the project does not have."""
+    if unknown := sorted(set(only) - set(known)):
+        raise UnknownTask("the project declares no such task", got=unknown, allowed=list(known))
 
 
 def check_empty(root: FilePath) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path as FilePath
 
 import msgspec
@@ -12,15 +12,19 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.progress import duration
 from polyhead.project import JOINT_TRAINING, Project, TrunkChoice
-from polyhead.recipe import Frozen, LeaveOut, Round
+from polyhead.recipe import Frozen, LeaveOut, Round, TrunkOnly
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.devices import Place
 from polyhead.train.events import Events
 from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import train_together
+from polyhead.train.joint_run import fingerprint_of, train_together
+from polyhead.train.leaks import without_leaks
+from polyhead.train.learned import check_bundles, check_tasks, known_bundle
 from polyhead.train.lineage import load_any_trunk
-from polyhead.train.prepare import prepare
+from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.run import train_project
+from polyhead.train.units import prepared_units
+from polyhead.trunk_data import TrunkData
 
 
 class LeftOut(Value):
@@ -51,25 +55,31 @@ def train_leave_out(
 ) -> LeaveOutOutcome:
     """Each round learns a trunk without some tasks, then those tasks' parts over it; both go on where they stopped.
 
-    A round's bundle is `<project.bundle>/<name>`. With `only`, the rounds of these tasks alone. No text on which a task
-    of the round is evaluated is among those that its trunk learned from.
+    A round's bundle is `<project.bundle>/<name>`. With `only`, the rounds of these tasks alone. No row on which a task
+    of the round is evaluated is among those that its trunk learned from. What can be known to fail does so before any
+    training.
     """
     began, events, recipe = time.monotonic(), events or Events(), project.recipe
     assert isinstance(recipe, LeaveOut)
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
-    rounds = recipe.rounds([entry.name for entry in project.tasks])
-    rounds = tuple(one for one in rounds if not only or not set(only).isdisjoint(one.tasks))
+    check_bundles(root)
+    names = [entry.name for entry in project.tasks]
+    check_tasks(only, names)
+    rounds = [one for one in recipe.rounds(names) if not only or not set(only).isdisjoint(one.tasks)]
     events.line(f"{len(rounds)} trunks, each with a bundle in {project.bundle}:")
     for one in rounds:
         events.line(
             f"  {one.name}: learns from {len(one.learned)} tasks, then frozen for {_listed(one.tasks)}"
         )
-    _check(project, recipe, rounds, folder)
-    found = []
-    for number, one in enumerate(rounds, 1):
-        events.line(f"{number} of {len(rounds)}: {one.name}")
-        found.append(_round(project, recipe, one, folder, cache / one.name, events, place))
+    data, found = load_any_trunk(project, folder), []
+    prepared = {p.task.name: p for p in prepare(project, folder)}
+    todo = [_Round(project, recipe, one, prepared, folder) for one in rounds]
+    for each in todo:
+        each.check(data)
+    for number, each in enumerate(todo, 1):
+        events.line(f"{number} of {len(rounds)}: {each.name}")
+        found.append(each.run(cache / each.name, events.within(each.name), place))
     for line in _table(project, found):
         events.line(line)
     seconds = time.monotonic() - began
@@ -77,58 +87,65 @@ def train_leave_out(
     return LeaveOutOutcome(rounds=tuple(found), seconds=seconds)
 
 
-def _check(project: Project, recipe: LeaveOut, rounds: Sequence[Round], folder: FilePath) -> None:
-    """Raises what the last round would, before the first one is trained."""
-    entries = tuple(msgspec.structs.replace(entry, training=None) for entry in project.tasks)
-    together = msgspec.structs.replace(project, tasks=entries, training=None, recipe=recipe.learn)
-    prepared, data = prepare(together, folder), load_any_trunk(project, folder)
-    for one in rounds:
-        joint_paths([p for p in prepared if p.task.name in one.learned], data, recipe.learn)
+class _Round:
+    """A round as two projects over one bundle: of the tasks that teach the trunk, and of those that stand on it.
 
+    All rounds read the same split of the files, so that what one task holds out none of them learns.
+    """
 
-def _round(
-    project: Project,
-    recipe: LeaveOut,
-    one: Round,
-    folder: FilePath,
-    cache: FilePath,
-    events: Events,
-    place: Place | None,
-) -> LeftOut:
-    learns, stands = projects_of(project, recipe, one)
-    held = prepare(stands, folder)
-    learned = train_together(learns, folder=folder, cache=cache, events=events, place=place, held=held)
-    train_project(stands, folder=folder, cache=cache, events=events)
-    bundle = Bundle.open(learned.bundle)
-    return LeftOut(
-        name=one.name,
-        bundle=learned.bundle,
-        trunk=learned.trunk,
-        learned_from=one.learned,
-        scores={task: bundle.scores(task)["splits"] for task in one.tasks},
-    )
+    def __init__(
+        self,
+        project: Project,
+        recipe: LeaveOut,
+        one: Round,
+        prepared: Mapping[str, Prepared],
+        folder: FilePath,
+    ) -> None:
+        self.name, self._one, self._folder = one.name, one, folder
+        bundle, entries = f"{project.bundle}/{one.name}", {entry.name: entry for entry in project.tasks}
+        seed = (project.training or JOINT_TRAINING).seed
+        training = recipe.training or msgspec.structs.replace(JOINT_TRAINING, seed=seed)
+        self._learns = msgspec.structs.replace(
+            project,
+            tasks=tuple(msgspec.structs.replace(entries[name], training=None) for name in one.learned),
+            bundle=bundle,
+            training=training,
+            recipe=recipe.learn_in(one),
+        )
+        self._stands = msgspec.structs.replace(
+            project,
+            tasks=tuple(entries[name] for name in one.tasks),
+            bundle=bundle,
+            trunk=TrunkChoice(name=f"./{bundle}" if bundle.startswith("~") else bundle),
+            recipe=Frozen(),
+        )
+        self._teaching = [msgspec.structs.replace(prepared[name], training=training) for name in one.learned]
+        self._held = [prepared[name] for name in one.tasks]
 
+    def check(self, data: TrunkData) -> None:
+        """Raises what running it would, as far as that is known before any training."""
+        recipe = self._learns.recipe
+        assert isinstance(recipe, TrunkOnly)
+        joint_paths(self._teaching, data, recipe)
+        clean, _ = without_leaks(self._teaching, others=self._held)
+        known_bundle((self._folder / self._learns.bundle).resolve(), fingerprint_of(clean, recipe, data))
+        prepared_units(self._held, Events())
 
-def projects_of(project: Project, recipe: LeaveOut, one: Round) -> tuple[Project, Project]:
-    """A round as two projects over one bundle: of the tasks that teach the trunk, and of those that stand on it."""
-    bundle = f"{project.bundle}/{one.name}"
-    entries = {entry.name: entry for entry in project.tasks}
-    taught = tuple(msgspec.structs.replace(entries[name], training=None) for name in one.learned)
-    learns = msgspec.structs.replace(
-        project,
-        tasks=taught,
-        bundle=bundle,
-        training=recipe.training or JOINT_TRAINING,
-        recipe=msgspec.structs.replace(recipe.learn, heads="strip"),
-    )
-    stands = msgspec.structs.replace(
-        project,
-        tasks=tuple(entries[name] for name in one.tasks),
-        bundle=bundle,
-        trunk=TrunkChoice(name=bundle),
-        recipe=Frozen(),
-    )
-    return learns, stands
+    def run(self, cache: FilePath, events: Events, place: Place | None) -> LeftOut:
+        """Both stages; what is there of them is kept."""
+        folder, taught, held = self._folder, self._teaching, self._held
+        learned = train_together(
+            self._learns, folder=folder, cache=cache, events=events, place=place, given=taught, held=held
+        )
+        train_project(self._stands, folder=folder, cache=cache, events=events, given=held)
+        bundle = Bundle.open(learned.bundle)
+        return LeftOut(
+            name=self.name,
+            bundle=learned.bundle,
+            trunk=learned.trunk,
+            learned_from=self._one.learned,
+            scores={task: bundle.scores(task)["splits"] for task in self._one.tasks},
+        )
 
 
 def _table(project: Project, found: list[LeftOut]) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import EmptyData
 from polyhead.project import Project, TaskEntry, strategy_of, training_of
-from polyhead.recipe import Joint, Training
+from polyhead.recipe import Frozen, Training
 from polyhead.strategy import Strategy
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import Undivided, overlapping, split, split_together
@@ -114,7 +114,9 @@ def _halves(project: Project, whole: Mapping[str, Undivided]) -> dict[str, tuple
 
 def _trained_together(project: Project) -> list[tuple[str, ...]]:
     """The names of all tasks, in lists of those that learn the same arrays."""
-    if isinstance(project.recipe, Joint):
+    if not isinstance(
+        project.recipe, Frozen
+    ):  # also trunks that learn one after the other: a task stands on several
         return [tuple(entry.name for entry in project.tasks)]
     summaries = [(entry.name,) for entry in project.tasks if entry.kind == "summarization"]
     others = [entry for entry in project.tasks if entry.kind != "summarization"]

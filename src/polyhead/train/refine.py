@@ -75,7 +75,8 @@ def refine(
     best: tuple[Candidate, JointCourse, Learned] | None = None
     tried: list[Tried] = []
     for candidate in (search or Search()).candidates:
-        course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, events, place)
+        heard = events.within(said(candidate)) if events is not None else None
+        course = _course(prepared, data, candidate, head, recipe, precision, checkpoints, heard, place)
         label = f"{prepared.task.name} {said(candidate)}"
         try:
             learned = course.learn(label, fresh=head is None)

@@ -67,12 +67,13 @@ def train_project(
     cache: FilePath | None = None,
     events: Events | None = None,
     only: tuple[str, ...] = (),
+    given: Sequence[Prepared] | None = None,
 ) -> Outcome:
     """Trains every declared task over the frozen trunk and writes each into the bundle as soon as it is done.
 
-    `folder` is where relative paths start. Features and checkpoints are kept in `cache` (default: beside the
-    bundle), so an interrupted run goes on where it stopped and another task over the same texts encodes nothing.
-    """
+    `folder` is where relative paths start; with `given` no file is read. Features and checkpoints are kept in `cache`
+    (default: beside the bundle), so an interrupted run goes on where it stopped, and another task over the same texts
+    encodes nothing."""
     if has_summaries(project):
         return train_with_summaries(
             train_project, project, folder=folder, cache=cache, events=events, only=only
@@ -85,7 +86,7 @@ def train_project(
         check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
         entries = tuple(entry for entry in project.tasks if entry.name in only)
         project = msgspec.structs.replace(project, tasks=entries)
-    prepared = prepared_units(prepare(project, folder), events)
+    prepared = prepared_units(given or prepare(project, folder), events)
     data = load_any_trunk(project, folder)
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
@@ -116,10 +117,9 @@ def train_project(
     run.train_branches(branched, project.allocation)
     for unit in units:
         run.train_unit([p for p in todo if p.task.name in unit])
-    scores = run.scores
     seconds = time.monotonic() - began
     events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
-    return Outcome(bundle=str(root), trained=scores, kept=kept, extraction=extraction, seconds=seconds)
+    return Outcome(bundle=str(root), trained=run.scores, kept=kept, extraction=extraction, seconds=seconds)
 
 
 def _check_only(project: Project, only: tuple[str, ...]) -> None:

@@ -158,7 +158,8 @@ def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str |
     )
     printer.line("mean is slightly better than one bit of the mean; at 8 bits the order does not matter.")
     what = f"{split} accuracy, plain frozen minilm, attention over the mean of the last m layers"
-    tell_study(printer, what, {run.seed for run in runs}, make=study.MAKE, default=SWEEP)
+    seeds = set(study.compared(runs)[1]) if runs else set()
+    tell_study(printer, what, seeds, make=study.MAKE, default=SWEEP)
     if lines:
         cells: list[list[object]] = [["layers or codec", *lines[0].scores, "average"]]
         cells += [

@@ -8,6 +8,7 @@ before the mean keeps m values for each that one behind it keeps.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -61,6 +62,7 @@ class Swept(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     validation: float  # accuracy, 0 to 1
     test: float
+    digest: str = ""  # of the study's settings
 
 
 class SweepLine(Value):
@@ -108,12 +110,13 @@ class Sweep:
             for name, key in keys.items()
             if not any(key.items() <= row.items() for row in self.study.rows)
         ]
+        folder = self.folder / "features" / f"{one.task}-{seed}"
         if not lacking:
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped after its last row
             return
         seeded = msgspec.structs.replace(self.settings, seed=seed)
         runs, heads = LeaveOut(self._data, self.folder, self.study, seeded, trunk=self._trunk), seeded.heads
         self._trunk = runs.plain
-        folder = self.folder / "features" / f"{one.task}-{seed}"
         extractor = Extractor(self._trunk, folder=folder, precision=precision_of(heads))
         prepared = {name: runs.prepared(one, VARIANTS[name], heads) for name in lacking}
         read_once(list(prepared.values()), extractor)
@@ -137,33 +140,49 @@ def read_sweep(paths: Iterable[Path | str]) -> tuple[Swept, ...]:
 
 
 def swept_of(raw: Iterable[Mapping[str, Any]]) -> tuple[Swept, ...]:
-    """Each run once."""
+    """Each run once; where rows have several settings, those that came last count."""
     found = [msgspec.convert(dict(row), Swept) for row in raw if row.get("stage") == "sweep"]
-    return tuple({(one.name, one.task, one.seed): one for one in found}.values())
+    last = found[-1].digest if found else ""
+    return tuple({(one.name, one.task, one.seed): one for one in found if one.digest == last}.values())
 
 
-def missing(found: Sequence[Swept]) -> tuple[str, ...]:
-    """Variants that lack a task which another one has under the same seed."""
-    places = {(one.task, one.seed) for one in found}
+def missing(found: Sequence[Swept], tasks: Iterable[str] = (), seeds: Iterable[int] = ()) -> tuple[str, ...]:
+    """Variants that lack a task under some seed, of those that any run has and of these."""
+    tasks = dict.fromkeys([*tasks, *(one.task for one in found)])
+    seeds = sorted({*seeds, *(one.seed for one in found)})
     there = {(one.name, one.task, one.seed) for one in found}
-    lacking = {name: sorted(t for t, s in places if (name, t, s) not in there) for name in VARIANTS}
-    return tuple(f"{name}: {', '.join(dict.fromkeys(tasks))}" for name, tasks in lacking.items() if tasks)
+    lacking = {
+        name: [task for task in tasks if any((name, task, seed) not in there for seed in seeds)]
+        for name in VARIANTS
+    }
+    return tuple(f"{name}: {', '.join(some)}" for name, some in lacking.items() if some)
+
+
+def compared(found: Sequence[Swept]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Tasks and seeds that can be compared: every variant has each task under each seed. As many runs as there are.
+
+    Raises DataError where there are none.
+    """
+    there = {(one.name, one.task, one.seed) for one in found}
+    tasks, seeds = dict.fromkeys(one.task for one in found), sorted({one.seed for one in found})
+    whole = {(t, s) for t in tasks for s in seeds if all((name, t, s) in there for name in VARIANTS)}
+    choices = [
+        (tuple(t for t in tasks if all((t, s) in whole for s in some)), some)
+        for count in range(len(seeds), 0, -1)
+        for some in itertools.combinations(seeds, count)
+    ]
+    best = max(choices, key=lambda one: len(one[0]) * len(one[1]), default=((), ()))
+    if not best[0]:
+        raise DataError("no task has runs of every variant under one seed", do="run the study further")
+    return best
 
 
 def sweep_lines(found: Sequence[Swept], *, split: str = "test") -> tuple[SweepLine, ...]:
-    """Variant by variant; averages over the tasks that all variants have under all seeds, so that they compare."""
-    seeds = sorted({one.seed for one in found})
+    """Variant by variant, over the tasks and seeds that `compared` has."""
+    tasks, seeds = compared(found)
     scores = {(one.name, one.task, one.seed): 100 * float(getattr(one, split)) for one in found}
-    names = [name for name in VARIANTS if any(one.name == name for one in found)]
-    tasks = [
-        task
-        for task in dict.fromkeys(one.task for one in found)
-        if all((name, task, seed) in scores for name in names for seed in seeds)
-    ]
-    if not tasks:
-        raise DataError("no task has runs of every variant under every seed", do="run the study further")
     lines = []
-    for name in names:
+    for name in VARIANTS:
         averages = [statistics.mean(scores[name, task, seed] for task in tasks) for seed in seeds]
         lines.append(
             SweepLine(
@@ -179,20 +198,10 @@ def sweep_lines(found: Sequence[Swept], *, split: str = "test") -> tuple[SweepLi
 
 def order(found: Sequence[Swept], codec: str, *, split: str = "test") -> list[float]:
     """What shrinking before the mean gains over shrinking it, by seed, in points of the average over tasks."""
-    gains = []
-    for seed in sorted({one.seed for one in found}):
-        several = {
-            before: {
-                one.task: float(getattr(one, split))
-                for one in found
-                if one.seed == seed and one.name == _name(codec, before=before)
-            }
-            for before in (True, False)
-        }
-        tasks = several[True].keys() & several[False].keys()
-        if tasks:
-            gains.append(100 * statistics.mean(several[True][t] - several[False][t] for t in tasks))
-    return gains
+    tasks, seeds = compared(found)
+    scores = {(one.name, one.task, one.seed): 100 * float(getattr(one, split)) for one in found}
+    first, then = _name(codec, before=True), _name(codec, before=False)
+    return [statistics.mean(scores[first, t, seed] - scores[then, t, seed] for t in tasks) for seed in seeds]
 
 
 def plot_sweep(lines: Sequence[SweepLine], path: Path | str, *, split: str = "test") -> None:
