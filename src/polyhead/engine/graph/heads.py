@@ -1,11 +1,12 @@
-"""Poolers and heads of several tasks as one graph: a slot a task, all slots of a product at once.
+"""Poolers and heads of several tasks as one graph: a slot a task, one slot's products after the other's.
 
-What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same.
+What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same. What a
+slot makes of it stays in the processor's cache until its answer is there; side by side it would not (decision 22).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -54,47 +55,42 @@ def answers(ops: Ops, form: Form, slots: Sequence[Slot | None], outputs: Sequenc
     if form.pool.layers == "mean" and len(read) > 1:
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
-    filled = [slot or _spare(slots) for slot in slots]
+    spare = _spare(slots) if None in slots else None
+    given = _given(ops, x, form, len(slots))
+    found: dict[str, list[Tensor]] = {}
+    for number, name in enumerate(outputs):
+        slot = slots[number] or spare
+        assert slot is not None
+        out = _dense(ops, given(slot, number), slot, form)
+        positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
+        found.setdefault(name, []).append(ops.reshape(out, (1, -1, *positions, slot.width)))
+    return {
+        name: several[0] if len(several) == 1 else ops.concat(several, 0) for name, several in found.items()
+    }
+
+
+def _given(ops: Ops, x: Tensor, form: Form, slots: int) -> Callable[[Slot, int], Tensor]:
+    """What the first map of each slot reads, (texts, inputs) or (texts * positions, inputs)."""
+    inputs = form.layers * form.width
     if form.pool.positions == "attention":
-        first = _own_products(ops, _attended(ops, x, filled, form), filled)
-    elif form.pool.positions == "prompt":
+        keep = ops.input("keep", "float", (-1, -1))
+        keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
+        return lambda slot, number: _attended(ops, x, keep, slot, form)
+    if form.pool.positions == "prompt":
         own = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
-        own = ops.reshape(own, (len(slots), -1, form.layers * form.width))
-        first = _own_products(ops, own, filled)
-    else:
-        flat = ops.reshape(x, (-1, form.layers * form.width))
-        both = ops.matmul(flat, ops.constant(np.concatenate(_each(filled, "first"), axis=1)))
-        both = ops.reshape(both, (-1, len(slots), filled[0].first.shape[1]))
-        first = ops.transpose(both, (1, 0, 2))
-    first = ops.add(first, ops.constant(np.stack(_each(filled, "first_bias"))[:, None]))
-    found = {}
-    for name in dict.fromkeys(outputs):
-        mine = [slot for slot, one in enumerate(outputs) if one == name]
-        all_alike = len(mine) == len(slots)
-        some = first if all_alike else ops.gather(first, ops.constant(np.array(mine, np.int64)))
-        out = _outputs(ops, some, [filled[slot] for slot in mine], form)
-        if form.pool.positions == "tokens":
-            out = ops.reshape(out, (len(mine), -1, ops.size(x, 1), filled[mine[0]].width))
-        found[name] = out
-    return found
+        rows = ops.reshape(own, (slots, -1, inputs))
+        return lambda slot, number: ops.reshape(ops.slice(rows, 0, number, number + 1), (-1, inputs))
+    flat = ops.reshape(x, (-1, inputs))
+    return lambda slot, number: flat
 
 
-def _own_products(ops: Ops, x: Tensor, slots: Sequence[Slot]) -> Tensor:
-    """Each slot's first map of its own (texts, inputs): (slots, texts, hidden)."""
-    return ops.matmul(x, ops.constant(np.stack(_each(slots, "first"))))
-
-
-def _outputs(ops: Ops, first: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
-    if slots[0].second is None:  # features, or heads of one map
+def _dense(ops: Ops, x: Tensor, slot: Slot, form: Form) -> Tensor:
+    """The slot's maps of its own, (rows, outputs)."""
+    first = ops.add(ops.matmul(x, ops.constant(slot.first)), ops.constant(slot.first_bias[None]))
+    if slot.second is None or slot.second_bias is None:  # features, or heads of one map
         return first
     hidden = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](first)
-    out = ops.matmul(hidden, ops.constant(np.stack(_each(slots, "second"))))
-    return ops.add(out, ops.constant(np.stack(_each(slots, "second_bias"))[:, None]))
-
-
-def _each(slots: Sequence[Slot], name: str) -> list[np.ndarray]:
-    """One array of every slot."""
-    return [getattr(slot, name) for slot in slots]
+    return ops.add(ops.matmul(hidden, ops.constant(slot.second)), ops.constant(slot.second_bias[None]))
 
 
 def padded(slot: Slot, form: Form) -> Slot:
@@ -158,18 +154,11 @@ def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
     return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
 
 
-def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: Form) -> Tensor:
-    """Attention pooling of all slots, (slots, texts, width): the scores of all tasks are one product."""
-    count, heads = len(slots), form.pool.heads
-    inputs, inner = form.layers * form.width, form.width // heads
-    scores = ops.matmul(x, ops.constant(np.concatenate(_each(slots, "scores"), axis=1)))
-    keep = ops.input("keep", "float", (-1, -1))
-    keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
-    weights = ops.softmax(
-        ops.add(ops.transpose(scores, (0, 2, 1)), keep)
-    )  # (texts, slots * heads, positions)
-    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (slots * heads, texts, inputs)
-    values = np.concatenate(_each(slots, "values"))
-    out = ops.matmul(ops.reshape(pooled, (count * heads, -1, inputs)), ops.constant(values))
-    out = ops.transpose(ops.reshape(out, (count, heads, -1, inner)), (0, 2, 1, 3))
-    return ops.reshape(out, (count, -1, form.width))
+def _attended(ops: Ops, x: Tensor, keep: Tensor, slot: Slot, form: Form) -> Tensor:
+    """Attention pooling of one slot, (texts, width)."""
+    assert slot.scores is not None and slot.values is not None
+    scores = ops.matmul(x, ops.constant(slot.scores))  # (texts, positions, heads)
+    weights = ops.softmax(ops.add(ops.transpose(scores, (0, 2, 1)), keep))
+    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads, texts, inputs)
+    out = ops.matmul(pooled, ops.constant(slot.values))
+    return ops.reshape(ops.transpose(out, (1, 0, 2)), (-1, form.width))
