@@ -32,25 +32,53 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) -> Build:
-    """Outputs `state.n`, the lanes' rows one after another; inputs `hidden.0`, ... and `added`, or the embedding's."""
+    """Outputs `state.n`, the lanes' rows one after another; inputs `hidden.0`, ... and `added`, or the embedding's.
+
+    Lanes over weights of one owner run as one, so that what they share is one product; so do narrow ones. Lanes with
+    whole layers of their own run one after the other: their products stacked are slower by far (decision 22).
+    """
 
     def build(ops: Ops) -> dict[str, Tensor]:
         node, lanes = span.nodes[0], len(span.nodes)
+        added = ops.input("added", "float", (-1, 1, -1, -1))
         if span.begins:
             hidden = embed(ops, arrays[TRUNK], shape)
         else:
             width = shape.width if node.enter or node.width is None else node.width
             inputs = [ops.input(f"hidden.{i}", "float", (-1, -1, width)) for i in span.inputs]
+            if node.width is None and len({one.weights for one in span.nodes}) > 1:
+                return _in_turn(ops, span, inputs, added, shape, arrays)
             hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
-        added = ops.input("added", "float", (-1, 1, -1, -1))
         if lanes > 1:
             added = ops.concat([added] * lanes, 0)
-        weights = distinct([arrays[one.weights] for one in span.nodes])
-        run = Run(node, shape, weights, _inside(span.nodes, shape, arrays))
-        found = run.states(ops, hidden, added)
+        found = _run(span.nodes, shape, arrays).states(ops, hidden, added)
         return {f"state.{number}": _state(ops, found, number) for number in span.keep}
 
     return build
+
+
+def _in_turn(
+    ops: Ops,
+    span: Span,
+    inputs: Sequence[Tensor],
+    added: Tensor,
+    shape: Architecture,
+    arrays: Mapping[str, Arrays],
+) -> dict[str, Tensor]:
+    """Each lane's layers by themselves; their states beside each other."""
+    lanes = [
+        _run([node], shape, arrays).states(ops, hidden, added)
+        for node, hidden in zip(span.nodes, inputs, strict=True)
+    ]
+    return {
+        f"state.{number}": ops.concat([_state(ops, found, number) for found in lanes], 0)
+        for number in span.keep
+    }
+
+
+def _run(nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays]) -> Run:
+    weights = distinct([arrays[one.weights] for one in nodes])
+    return Run(nodes[0], shape, weights, _inside(nodes, shape, arrays))
 
 
 def embed_graph(shape: Architecture, arrays: Arrays) -> Build:
