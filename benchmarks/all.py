@@ -19,6 +19,7 @@ NAMES = (
     "together_leave_out",
     "together_sweep",
     "conditioning_costs",
+    "conditioning_nhc",
     "conditioning_adapters",
     "one_pass",
     "engine_plans",

@@ -79,6 +79,11 @@ def narrow(tokens: int, size: int = 204) -> int:
     return 4 * D * size * tokens + 6 * (8 * size**2 * tokens + 4 * size * tokens**2)
 
 
+def network(tokens: int, size: int = 204) -> int:
+    """A feed-forward network between V_E and V_D, 3/2 as wide, so that it weighs what projected attention does."""
+    return 4 * D * size * tokens + 4 * size * (size * 3 // 2) * tokens
+
+
 def shared(tasks: int, tokens: int) -> Counted:
     return Counted(layers=N, flops=N * layer(tokens), added=0)
 
@@ -169,6 +174,43 @@ WAYS = (
         counted=inside(lambda tokens: 4 * D * 100 * tokens),
     ),
     Way(
+        name="projected attention, not tied",
+        strategy=adapters(size=84, tied=False),
+        counted=inside(lambda tokens: projected(tokens, 84)),
+    ),
+    Way(
+        name="projected attention, in series",
+        strategy=adapters(size=204, serial=True),
+        counted=inside(lambda tokens: projected(tokens, 204)),
+    ),
+    Way(
+        name="feed-forward, every layer",
+        strategy=adapters(delta="feed_forward", size=204),
+        counted=inside(network),
+    ),
+    Way(
+        name="LHUC, every layer",
+        strategy=adapters(delta="scale", size=None),
+        counted=inside(lambda tokens: 0),
+    ),
+    Way(
+        name="bottlenecks, every layer",
+        strategy=adapters(delta="bottleneck", size=50),
+        counted=inside(lambda tokens: 2 * 4 * D * 50 * tokens),
+    ),
+    Way(
+        name="LoRA on query and value, every layer",
+        strategy=adapters(delta="lora", size=8),
+        counted=inside(lambda tokens: 2 * 4 * D * 8 * tokens),
+    ),
+    Way(
+        name="feed-forward on top",
+        strategy=lambda number: OnTop(
+            form="feed_forward", layers=1, width=204, feed_forward=408, positions="mean"
+        ),
+        counted=above(1, lambda tokens: 4 * D * 204 * tokens + 4 * 204 * 408 * tokens),
+    ),
+    Way(
         name="projected attention on top",
         strategy=lambda number: OnTop(width=204, positions="mean"),
         counted=above(6, narrow),
@@ -186,7 +228,12 @@ WAYS = (
         strategy=lambda number: Prompted(rows=ROWS),
         counted=joint_prompts,
         printed={"8 x 128": 25.2},
-        over_plain={"8 x 128": 1.13, "8 x 50": 1.32, "21 x 128": 1.34},  # 1.3245 of 50 tokens
+        over_plain={
+            "8 x 128": 1.13,
+            "8 x 50": 1.32,
+            "21 x 128": 1.34,
+            "100 x 128": 2.67,
+        },  # 1.3245 of 50 tokens
     ),
     Way(
         name="prompts, isolated",

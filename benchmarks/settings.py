@@ -42,9 +42,20 @@ def asked_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 
 def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
-    """Of `i/n`, every n-th job from the i-th on."""
-    number, of = map(int, part.split("/"))
-    return jobs[number - 1 :: of]
+    """Of `i/n`, every n-th job from the i-th on; ends the program where there is no such part."""
+    number, _, of = part.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise SystemExit(f"--part {part}: give i/n, with i from 1 to n")
+    return jobs[int(number) - 1 :: int(of)]
+
+
+def one_of(given: str, known: Iterable[str], what: str) -> list[str]:
+    """The names in a list with commas, each one of those known; ends the program where one is not."""
+    names, known = [name.strip() for name in given.split(",")], list(known)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"no such {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+    return names
 
 
 def say(line: str) -> None:

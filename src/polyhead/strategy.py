@@ -156,7 +156,7 @@ class Adapter(Value):
     norm_init: Literal["one", "legacy"] = (
         "one"  # of a serial norm: gain N(0, 0.02), as the released code has it
     )
-    dropout: float = 0.1  # inside projected attention, while training
+    dropout: float = 0.1  # inside projected attention, and on prefixes, while training
 
     def __post_init__(self) -> None:
         for name, least in (("start", 0), ("size", 0), ("heads", 1)):

@@ -76,6 +76,11 @@ def test_curves_and_questions_are_tables_too(study):
     assert "82.774 ±0.006" in out and line_of(out, "Shared")[-3:] == ["50.00", "±0.58", "3"]
 
 
+def test_curves_of_a_method_that_the_study_lacks_are_refused(study):
+    done = run("papers", "pals", "curves", "--rows", study, "--methods", "pals, nonsense")
+    done.refuses("the study has no nonsense", "low-rank", code=2)
+
+
 def test_costs_are_those_of_the_paper():
     out = run(*PAPER, "costs").out
     assert line_of(out, "PALs (276, top)")[3:] == [

@@ -72,6 +72,54 @@ def test_a_stream_gives_each_answer_of_a_call_once(session, monkeypatch):
     assert [one.receipt for one in stream.columns().results()] == [one.receipt for one in wanted]
 
 
+def test_columns_may_be_asked_at_any_time_and_have_all_that_was_given(session, monkeypatch):
+    """Over several pieces, with texts that nobody reads among them; asking changes nothing of what follows."""
+    monkeypatch.setattr(prepare, "FIRST", 3)
+    monkeypatch.setattr(prepare, "INPUTS", 3)
+    texts = [*TEXTS, "", *TEXTS, "  ", *TEXTS]
+    wanted, seen = session.predict(texts, tasks=list(DEPTHS)), {name: set() for name in DEPTHS}
+    stream = session.stream(texts, tasks=list(DEPTHS))
+    for early in stream:
+        seen[early.task] |= set(early.answers)
+        columns = stream.columns()
+        for task, rows in seen.items():
+            assert set(columns[task].rows.tolist()) == rows
+            assert set(columns[task].late) == set(range(len(texts))) - rows - {3, 7}
+        read = set().union(*seen.values())
+        assert {row for row, passes in enumerate(columns.receipts.passes) if passes} == read
+    found = stream.columns().results()
+    assert [one.receipt for one in found] == [one.receipt for one in wanted]
+    assert [one.answers.keys() for one in found] == [one.answers.keys() for one in wanted]
+    assert [one.skipped for one in found] == [one.skipped for one in wanted]
+
+
+def test_receipts_in_mid_stream_say_the_layers_that_have_run(session):
+    stream = session.stream(TEXTS, tasks=list(DEPTHS))
+    for early in stream:
+        assert stream.columns().receipts.layers.tolist() == [DEPTHS[early.task]] * len(TEXTS)
+
+
+def test_a_pass_that_nothing_came_of_is_in_no_receipt(root, monkeypatch):
+    session = Session(root, backend="reference")
+
+    def broken(self, plan, batch):
+        raise ValueError("no memory")
+        yield
+
+    monkeypatch.setattr(ReferenceBackend, "stages", broken)
+    stream = session.stream(TEXTS, tasks=["mood"])
+    assert list(stream) == []
+    columns = stream.columns()
+    assert set(columns["mood"].failed) == {0, 1, 2}
+    assert columns.receipts.passes.tolist() == columns.receipts.tokens.tolist() == [0, 0, 0]
+
+
+def test_a_deadline_that_has_passed_tokenises_nothing(session, monkeypatch):
+    monkeypatch.setattr(session.tokeniser, "encodings", lambda *given, **named: pytest.fail("it was read"))
+    results = session.predict(TEXTS, tasks=["mood"], deadline=0)
+    assert [result.late for result in results] == [("mood",)] * 3
+
+
 class Clock:
     """Time passes with the layers that run."""
 

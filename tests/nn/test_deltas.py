@@ -229,6 +229,20 @@ def test_a_prefix_starts_as_small_noise():
     assert all(value.std() == pytest.approx(0.02, rel=0.05) for value in made.state_dict().values())
 
 
+def test_a_prefix_loses_some_of_its_numbers_while_it_learns():
+    """As the released code of P-Tuning v2 has it: a share is 0, the rest larger by as much; not when it answers."""
+    node = Delta(kind="prefix", part="task:a", size=64)
+    made = Deltas(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0), dropout=0.25).at(
+        0
+    )
+    whole = made.eval().prefix(2).keys.key
+    torch.manual_seed(1)
+    learning = made.train().prefix(2).keys.key
+    assert (learning == 0).float().mean() == pytest.approx(0.25, abs=0.02) and not (whole == 0).any()
+    kept = learning != 0
+    assert torch.allclose(learning[kept], whole[kept] / 0.75, rtol=1e-3)
+
+
 @every_kind
 def test_making_deltas_draws_from_their_generator_only(kind):
     before = torch.random.get_rng_state()

@@ -23,6 +23,7 @@ def row(method, seed, task, points):
         "best_epoch": 2,
         "passes": 7 if method in ("single", "p-tuning", "p-tuning-v2", "ca-mtl") else 1,
         "layers": 42 if method in ("single", "p-tuning", "p-tuning-v2", "ca-mtl") else 6,
+        "over_plain": 1.95,
         "parameters": 1000,
         "learned": "one trunk",
     }

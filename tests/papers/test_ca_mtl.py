@@ -12,7 +12,14 @@ import tiny
 from polyhead.model import TextBatch
 from polyhead.nn.load import load_trunk
 from polyhead.nn.trunk import Trunk
-from polyhead.papers.huang2022.ca_mtl import BLOCK, BlockBias, Conditional, ConditionedCourse, count_of
+from polyhead.papers.huang2022.ca_mtl import (
+    BLOCK,
+    BlockBias,
+    Conditional,
+    ConditionedCourse,
+    Film,
+    count_of,
+)
 from polyhead.papers.huang2022.methods import FIRST
 from polyhead.recipe import Joint
 from polyhead.testing import tiny_trunk
@@ -51,6 +58,16 @@ def test_without_a_word_from_its_conditions_it_is_the_trunk():
     plain = Trunk.from_data(DATA)(texts.ids, texts.mask, segments=texts.segments).last
     for task in TASKS:
         assert torch.allclose(states(conditional(), task, texts), plain, atol=1e-5)
+
+
+def test_small_gains_count_in_bfloat16_too():
+    """1 + 0.001 is 1 in bfloat16, and so would the gain be."""
+    film, vector = Film(8, 16), torch.ones(8)
+    torch.nn.init.constant_(film.maps.weight, 0.001 / 8)
+    values = torch.full((3, 16), 100.0)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        out = film(values, vector)
+    assert torch.allclose(out, torch.full((3, 16), 100.0 * 1.001 + 0.001), rtol=1e-6)
 
 
 def norm(values, gain, shift):

@@ -8,9 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from papers.headlines import write_sets
 from polyhead.cost import layer_evaluations, parameters
+from polyhead.model import TextBatch
+from polyhead.nn.trunk import Trunk
+from polyhead.papers.huang2022.ca_mtl import Conditional, flops_of
 from polyhead.papers.huang2022.methods import (
     ABLATION,
     DONORS,
@@ -21,6 +25,8 @@ from polyhead.papers.huang2022.methods import (
     MTOP,
     NO_STOP,
     POOLED,
+    PREFIX_RATE,
+    PRIVATE_POOLERS,
     SHARED_POOLER,
     SINGLE,
 )
@@ -64,7 +70,9 @@ def test_every_method_makes_rows_that_the_tables_read(runs):
         runs.run(quick(method), 1)
     rows = rows_of(runs.study.rows)
     assert len(rows) == len(MAIN) * len(TASKS)
-    assert missing(rows, [method.name for method in MAIN]) == ()
+    names = [method.name for method in MAIN]
+    assert missing(rows, names, seeds=[1]) == ()
+    assert missing(rows, names) == tuple(f"1 of 5 seeds of {method.told}" for method in MAIN)
     assert all(0 <= getattr(row, name) <= 1 for row in rows for name in ("validation", "test", "recall"))
     assert [line.seeds for line in table1(rows).lines] == [1] * len(MAIN)
     before = list(runs.study.rows)
@@ -91,6 +99,42 @@ def test_what_a_method_costs_is_what_its_plan_costs(runs):
         layer_evaluations(plan),
         parameters(plan, shape),
     )
+
+
+def test_flops_are_those_of_the_plan_and_of_the_conditions_that_torch_counts(runs):
+    """A trunk a task is as many passes; CA-MTL adds to each of its passes what torch counts beyond a plain one."""
+    shape, several = runs.plain.architecture, len(TASKS)
+    heads = 2 * shape.width**2 + 2 * shape.width * 2
+    trunk, tokens = Trunk.from_data(runs.plain).eval(), 15
+    made = Conditional(TASKS, shape, tokens=MAX_TOKENS, generator=torch.Generator().manual_seed(1)).eval()
+    ids = torch.ones(1, tokens, dtype=torch.int64)
+    batch = TextBatch(ids=ids, mask=ids.bool(), segments=torch.zeros_like(ids))
+    with torch.no_grad(), FlopCounterMode(display=False) as with_conditions:
+        made(trunk, TASKS[0], batch)
+    row = 8 * shape.width**2 + 4 * shape.width * shape.feed_forward
+    layer = row * tokens + 4 * tokens**2 * shape.width
+    added = with_conditions.get_total_flops() - shape.layers * layer
+    assert flops_of(shape, tokens) == added
+    plain = shape.layers * layer
+    assert runs.costs(SINGLE)["over_plain"] == pytest.approx(several * (1 + heads / plain), abs=1e-3)
+    ca_mtl = next(method for method in MAIN if method.name == "ca-mtl")
+    ends = several * heads / plain
+    assert runs.costs(ca_mtl)["over_plain"] == pytest.approx(several * (1 + added / plain) + ends, abs=2e-3)
+
+
+def test_prefixes_learn_at_their_own_rate_and_all_else_at_the_trunks(runs):
+    method = METHODS["p-tuning-v2"]
+    course = runs._course(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none.pt")
+    names = [name for name, _ in course.loss.named_parameters()]
+    fast = {name for name in names if course.rate(name) * QUICK.learning_rate == pytest.approx(PREFIX_RATE)}
+    layers = range(runs.plain.architecture.layers)
+    assert fast == {
+        f"model.model.part_{task}.delta.{layer}.{one}"
+        for task in range(len(TASKS))
+        for layer in layers
+        for one in ("key", "value")
+    }
+    assert {course.rate(name) for name in names if name not in fast} == {1.0}
 
 
 def test_a_frozen_method_leaves_the_trunk_alone_and_others_learn_it(runs):
@@ -195,7 +239,11 @@ def test_the_ablation_changes_one_thing_at_a_time():
         7: ("donors", "donors"),
     }
     assert NO_STOP.strategy == msgspec.structs.replace(DONORS, stop_gradient=False)
-    assert all(method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (1, 6))
+    assert all(
+        method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (0, 1, 6)
+    )
+    as_shared = msgspec.structs.replace(PRIVATE_POOLERS, shared_pooler=True)
+    assert as_shared == msgspec.structs.replace(SHARED_POOLER, name=as_shared.name, told=as_shared.told)
     assert {(m.strategy.rows, m.strategy.shared) for m in GRID.values()} == set(GRID)
     assert len({method.name for method in MAIN}) == len(MAIN) == 10
 
@@ -205,11 +253,11 @@ def test_two_parts_of_the_study_have_every_run_once_and_half_of_the_work_each(mo
     import conditioning_nhc as study
 
     for names, most in ((study.JOBS, 0.15), (("main", "ablation"), 0.15)):
-        jobs = study.jobs_of(names, study.SEEDS)
+        jobs = study.jobs_of(names, study.MAIN_SEEDS)
         both = [[one for job in jobs[part::2] for one in job] for part in (0, 1)]
         runs = [(method.name, seed) for part in both for method, seed in part]
         assert {(m.name, s) for m in MAIN for s in range(1, 6)} <= set(runs)
-        assert {(ABLATION[n].name, s) for n in range(2, 8) for s in (1, 2, 3)} <= set(runs)
+        assert {(ABLATION[n].name, s) for n in (0, *range(2, 8)) for s in (1, 2, 3)} <= set(runs)
         seeds = [{seed for method, seed in part if method not in GRID.values()} for part in both]
         assert not seeds[0] & seeds[1]  # methods of one seed share donors, which lie beside the rows
         learning = [sum(method.way != "frozen" for method, _ in part) for part in both]

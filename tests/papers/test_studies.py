@@ -28,6 +28,22 @@ def test_parts_share_the_jobs_without_a_gap_or_a_job_twice(settings):
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
+@pytest.mark.parametrize("part", ["0/2", "3/2", "1", "a/b", "1/0"])
+def test_a_part_that_there_is_not_is_refused(settings, part):
+    with pytest.raises(SystemExit, match="give i/n"):
+        settings.part_of([1, 2], part)
+
+
+@pytest.mark.parametrize("name", ["conditioning_nhc", "conditioning_adapters"])
+@pytest.mark.parametrize("argument", ["--jobs=mian", "--seeds=1,9"])
+def test_a_study_without_such_jobs_or_seeds_is_refused(settings, name, argument, monkeypatch, tmp_path):
+    """It would train nothing, and nobody would notice for hours."""
+    study = importlib.import_module(name)
+    monkeypatch.setattr("sys.argv", [name, argument, "--threads", "1", "--rows", str(tmp_path / "r.jsonl")])
+    with pytest.raises(SystemExit, match="there are"):
+        study.main()
+
+
 def test_rows_of_several_files_are_reported_with_what_lacks_and_what_holds(settings, tmp_path, capsys):
     files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
     for number, file in enumerate(files):

@@ -90,6 +90,8 @@ class Call:
         self._forms: list[Form | None] = []
         self._repaired: dict[int, int] = {}
         self._ran: list[Ran] = []
+        self._running: list[Ran] = []  # of a batch that is not done
+        self._now: tuple[Gathered, int] | None = None  # of a piece that is not done, and its first input
         self._outputs: dict[str, list[Outputs]] = {name: [] for name in asked.tasks}
         self._costs: dict[str, list[Receipt]] = {}
         self._lacking: set[str] = set()  # tasks for which a package is missing
@@ -128,11 +130,10 @@ class Call:
     def columns(self) -> Columns:
         """All that is answered by now; what is neither answered nor failed nor unfit is late."""
         asked, size = self.asked, len(self.asked.inputs)
-        self._forms += forms_in(asked.inputs[len(self._forms) :])
         rows: dict[Form | None, list[int]] = {}
-        for row, form in enumerate(self._forms):
+        for row, form in enumerate([*self._forms, *forms_in(asked.inputs[len(self._forms) :])]):
             rows.setdefault(form, []).append(row)
-        ran, repaired, costs = list(self._ran), dict(self._repaired), dict(self._costs)
+        ran, repaired, costs = [*self._ran, *self._running], dict(self._repaired), dict(self._costs)
         written = {task: _joined(self._outputs[task]).rows.tolist() for task in costs}
 
         def receipts() -> Receipts:
@@ -156,7 +157,7 @@ class Call:
                 skipped |= dict.fromkeys(some, why_not(task, inputs[some[0]]))
             elif name in self._lacking:
                 skipped |= dict.fromkeys(some, f"it needs '{missing()}', which is not installed")
-        outputs = _joined(self._outputs[name])
+        outputs = _joined(self._known(name))
         failed = {row: said(error) for row, error in self._failed[name].items()}
         late: list[int] = []
         if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
@@ -164,11 +165,24 @@ class Call:
             late = [row for row in range(len(inputs)) if row not in known]
         return Column(task, inputs, outputs, skipped=skipped, failed=failed, late=late)
 
+    def _known(self, task: str) -> list[Outputs]:
+        """All that is known by now, of a piece that is not done too."""
+        known = self._outputs[task]
+        if self._now is None or task in self._writing:
+            return known
+        gathered, start = self._now
+        try:
+            return [*known, _moved(gathered.of(task), start)]
+        except Exception:  # halves of pairs that cannot be compared: told when the piece is done
+            return known
+
     def _answered(self, task: str) -> bool:
         return any(len(outputs.rows) for outputs in self._outputs[task])
 
     def _steps(self, reader: Reader, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
         """Stage by stage what is gathered, the number of its first input, and the batch; at its end without one."""
+        if self.is_late:  # before any text is tokenised
+            return
         tasks = {name: self.live.tasks[name] for name in self._names}
         given = (tasks, reader.tokeniser, reader.settings, self.asked.words)
         for piece in prepared(self.asked.inputs, *given):
@@ -184,6 +198,7 @@ class Call:
         self, reader: Reader, piece: Piece, stages: Stages
     ) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
         gathered = reader.gathered(piece.readings)
+        self._now = (gathered, piece.start)
         for number, readings in enumerate(piece.readings):
             for batch in reader.batches([readings]):
                 if self.is_late:
@@ -192,6 +207,7 @@ class Call:
                 for stage in self._batch(readings, batch, piece.start, given):
                     gathered.add(batch, stage.outputs, first=number)
                     yield gathered, piece.start, batch, stage
+        self._now = None
         for task in gathered.tasks:
             try:
                 self._outputs[task].append(_moved(gathered.of(task), piece.start))
@@ -212,13 +228,16 @@ class Call:
             given += stage.outputs
             for task, error in stage.failed.items():
                 self._fail(task, readings.texts.inputs_of(task, readings.entries[members]) + start, error)
+            tasks = readings.tasks
+            if len(given) < len(tasks):
+                tasks = tuple(task for task in tasks if task in given)
+            if given or left < layers:  # else nothing was run
+                self._running = list(Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left))
             yield stage
             if self.is_late:
                 break
-        tasks = readings.tasks
-        if len(given) < len(tasks):
-            tasks = tuple(task for task in tasks if task in given)
-        self._ran += Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left)
+        self._ran += self._running
+        self._running = []
 
     def _write(self, task: str) -> None:
         inputs, live = self.asked.inputs, self.live

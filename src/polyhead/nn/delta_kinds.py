@@ -19,6 +19,7 @@ from polyhead import plan
 from polyhead.architecture import dense_ends
 from polyhead.config import Value
 from polyhead.errors import PlanError
+from polyhead.nn.dropout import dropped
 from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, visible
 
 Map = Callable[[Tensor], Tensor]
@@ -219,23 +220,28 @@ class _Scale(Kind):
 class _Prefixes(Kind):
     """Keys and values of the task's own that every position sees (Liu et al. 2022, P-Tuning v2)."""
 
-    def __init__(self, node: plan.Delta, key: Tensor, value: Tensor, heads: int) -> None:
+    def __init__(self, node: plan.Delta, key: Tensor, value: Tensor, heads: int, dropout: float) -> None:
         super().__init__(node)
-        self.key, self.value, self.heads = key, value, heads  # (size, width), or (groups, size, width)
+        self.key, self.value = key, value  # (size, width), or (groups, size, width)
+        self.heads, self.dropout = heads, dropout
 
     @classmethod
     def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
         key, value = (nn.Parameter(torch.zeros(node.size, sizes.width)) for _ in range(2))
-        return cls(node, key, value, sizes.heads)
+        return cls(node, key, value, sizes.heads, dropout)
 
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:
         key, value = (torch.stack([getattr(one, name) for one in group]) for name in ("key", "value"))
-        return cls(group[0].form, key, value, group[0].heads)
+        return cls(group[0].form, key, value, group[0].heads, group[0].dropout)
 
     def prefix(self, rows: int) -> Prefix | None:
         key, value = (
-            _over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows)
+            dropped(
+                _over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows),
+                self.dropout,
+                self.training,
+            )
             for part in (self.key, self.value)
         )
         seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)

@@ -201,7 +201,7 @@ class JointCourse:
             Mixed(self.examples, self.mixture, self.training, tokens=self.recipe.tokens, place=self.place),
             score=self._score,
             training=self.training,
-            rate=lambda name: 1.0 if name.startswith("model.model.trunk.") else self.recipe.head_rate,
+            rate=self.rate,
             checkpoint=self._checkpoint,
             events=self.events,
             meter=self._meter,
@@ -214,6 +214,10 @@ class JointCourse:
         fitted = curriculum.train()
         with devices.published():
             return self._learned(fitted)
+
+    def rate(self, name: str) -> float:
+        """The multiple of the learning rate at which this parameter of the loss learns."""
+        return 1.0 if name.startswith("model.model.trunk.") else self.recipe.head_rate
 
     def _learned(self, fitted: Fitted) -> Learned:
         settle_heads(self.module)

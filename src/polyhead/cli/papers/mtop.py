@@ -213,7 +213,7 @@ def _printed_lines(published: Table) -> list[str]:
 def _our_lines(ours: Table, *, costs: bool) -> list[str]:
     """Medians by task, then of the averages the median, and the mean with its deviation."""
     heads: list[object] = ["method", *ours.tasks, "median", "mean", "seeds", "learned"]
-    cells = [[*heads, *(["passes", "layers", "parameters"] if costs else [])]]
+    cells = [[*heads, *(["passes", "layers", "FLOPs", "parameters"] if costs else [])]]
     for line in ours.lines:
         ends = [number(line.average), number(line.mean, line.spread), line.seeds, line.learned]
         cells.append([line.name, *map(number, line.scores), *ends, *(_costs(line) if costs else [])])
@@ -221,8 +221,10 @@ def _our_lines(ours: Table, *, costs: bool) -> list[str]:
 
 
 def _costs(line: Line) -> list[object]:
-    found = (line.passes, line.layers, line.parameters)
-    return [MISSING if count is None else f"{count:,}" for count in found]
+    passes, layers, parameters = (
+        MISSING if count is None else f"{count:,}" for count in (line.passes, line.layers, line.parameters)
+    )
+    return [passes, layers, f"{line.over_plain:.2f}" if line.over_plain else MISSING, parameters]
 
 
 def _rows(printer: Printer, files: tuple[str, ...], measure: Measure) -> Sequence[Row]:
@@ -231,5 +233,7 @@ def _rows(printer: Printer, files: tuple[str, ...], measure: Measure) -> Sequenc
 
     found = there(files, ROWS)
     rows = read_rows(found) if found else ()
-    _tell(printer, f"{MEASURES[measure]}, trunk minilm", {row.seed for row in rows})
+    sizes = " or ".join(f"{size:,}" for size in sorted({row.rows for row in rows}))
+    scale = f"trunk minilm, {sizes} training rows a task, 5 epochs where a trunk learns"
+    _tell(printer, f"{MEASURES[measure]}, {scale}", {row.seed for row in rows})
     return rows

@@ -30,7 +30,8 @@ ROWS = Path("results/conditioning_adapters.json")
 MAKE = "python benchmarks/conditioning_adapters.py"
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
-ABOUT = "mean of eight tasks, ± standard error, trunk minilm"
+SCALE = "trunk minilm, 2,000 training rows a task in the mean, 496 updates of 32"
+ABOUT = f"mean of eight tasks, ± standard error, {SCALE}"
 
 
 @click.group("pals", short_help="Stickland and Murray 2019: functions of a task's own inside the encoder.")
@@ -160,8 +161,13 @@ def curves(methods: str, plot: str | None, files: tuple[str, ...], json_to: str 
     check_drawable(plot)
     printer = Printer(json_to)
     printer.line("Figure 1 of the appendix is a drawing without numbers: mean and deviation of 4 seeds.")
-    rows, runs = _study(printer, files, "validation points by update, ± standard deviation, trunk minilm")
-    found = paper.curves(runs, rows, methods.split(",")) if rows else {}
+    names = [name.strip() for name in methods.split(",")]
+    unknown = [name for name in names if name not in paper.METHODS]
+    if unknown:
+        known = ", ".join(paper.METHODS)
+        raise click.UsageError(f"--methods: the study has no {', '.join(unknown)}; it has {known}")
+    rows, runs = _study(printer, files, f"validation points by update, ± standard deviation, {SCALE}")
+    found = paper.curves(runs, rows, names) if rows else {}
     steps = sorted({p.step for lines in found.values() for points in lines.values() for p in points})
     cells: list[list[object]] = [["task", "method", *steps]]
     for task, lines in found.items():
@@ -187,7 +193,10 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
         ["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""]
     )
     printer.lines(table(cells))
-    rows, _ = _study(printer, files, "SQuAD and SocialIQA, round robin, ± standard error, trunk minilm")
+    about = (
+        "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
+    )
+    rows, _ = _study(printer, files, about, questions=True)
     found = [one for one in paper.questions(rows) if one.scores] if rows else []
     cells = [["method", "SQuAD EM", "SQuAD F1", "SocialIQA accuracy", "mean", "seeds"]]
     for one in found:
@@ -251,11 +260,15 @@ def _printed_lines(published: Table) -> list[str]:
     return table(cells)
 
 
-def _study(printer: Printer, files: tuple[str, ...], what: str) -> tuple[Sequence[Row], Sequence[Run]]:
-    """The study's rows, after the line that says what their numbers are, or that there are none."""
+def _study(
+    printer: Printer, files: tuple[str, ...], what: str, *, questions: bool = False
+) -> tuple[Sequence[Row], Sequence[Run]]:
+    """The study's rows, on the eight tasks or on questions, after the line that says what they are."""
     from polyhead.papers.stickland2019 import read_rows
+    from polyhead.papers.stickland2019.study import GLUE, QUESTIONS
 
     found = there(files, ROWS)
     rows, runs = read_rows(found) if found else ((), ())
+    rows = tuple(row for row in rows if row.task in (QUESTIONS if questions else GLUE))
     _tell(printer, what, {row.seed for row in rows})
     return rows, runs

@@ -102,8 +102,9 @@ class Film(nn.Module):
 
     def forward(self, values: Tensor, vector: Tensor) -> Tensor:
         """(..., size) to the same shape; `vector` (width,)."""
-        gain, shift = self.maps(vector).chunk(2)
-        out: Tensor = values * (1 + gain) + shift
+        with torch.autocast(values.device.type, enabled=False):  # bfloat16 has no number between 1 and 1.0078
+            gain, shift = self.maps(vector.float()).chunk(2)
+            out: Tensor = values * (1 + gain) + shift
         return out
 
 
@@ -140,6 +141,14 @@ def count_of(tasks: Sequence[str], shape: Architecture, *, tokens: int) -> int:
     """How many parameters the conditions have."""
     made = Conditional(tasks, shape, tokens=tokens, generator=torch.Generator())
     return sum(parameter.numel() for parameter in made.parameters())
+
+
+def flops_of(shape: Architecture, tokens: int) -> int:
+    """What the conditions of one task add to a pass over so many tokens: their matrix products."""
+    width, inner = shape.width, shape.width // NARROWER
+    norms = 2 * (shape.layers - shape.layers // 2)
+    sizes = (1 + norms) * width + shape.layers * BLOCK**2 + inner  # of what gains and shifts are made for
+    return 4 * width * sizes + 4 * width * inner * tokens
 
 
 class ConditionedTogether(Together):

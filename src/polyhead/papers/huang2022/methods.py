@@ -32,6 +32,7 @@ class Method(Value):
     strategy: Strategy
     shared_pooler: bool = False  # one dense tanh layer for all tasks
     apart: bool = False  # each task's prompt stands in an input of its own
+    prefix_rate: float | None = None  # learning rate of prefixes; None: that of the rest
 
     @property
     def learned(self) -> str:
@@ -48,6 +49,7 @@ class Method(Value):
 FIRST = Pooled(layers="last", positions="first", codec="float32")
 DONORS = Prompted(init="donors", pooler_init="donors")
 PREFIX = InLayer(adapters=(Adapter(delta="prefix", size=8),))
+PREFIX_RATE = 5e-3  # of P-Tuning v2's scripts; at the trunk's rate prefixes would stay as small as they start
 
 
 def _prompted(name: str, told: str, **fields: object) -> Method:
@@ -71,7 +73,7 @@ MAIN = (
     SINGLE,
     SHARED_POOLER,
     Method(name="p-tuning", told="P-Tuning", way="together", strategy=Prompted(), apart=True),
-    Method(name="p-tuning-v2", told="P-Tuning v2", way="together", strategy=PREFIX),
+    Method(name="p-tuning-v2", told="P-Tuning v2", way="together", strategy=PREFIX, prefix_rate=PREFIX_RATE),
     Method(name="ca-mtl", told="CA-MTL", way="conditioned", strategy=FIRST, shared_pooler=True),
     MTOP,
     NO_STOP,
@@ -79,8 +81,12 @@ MAIN = (
     ISOLATED,
     POOLED,
 )
-# Rows of table 3, by their numbers there
+PRIVATE_POOLERS = Method(
+    name="private-poolers", told="no prompts, private poolers", way="together", strategy=FIRST
+)
+# Rows of table 3, by their numbers there; 0 is ours: what private poolers do without prompts
 ABLATION = {
+    0: PRIVATE_POOLERS,
     1: SHARED_POOLER,
     2: _prompted("random-random", "random prompts, random poolers", init="random", pooler_init="random"),
     3: _prompted("tokens-random", "token prompts, random poolers", init="frequent", pooler_init="random"),
@@ -103,4 +109,11 @@ GRID = {
     for shared in (0, 2)
 }
 GRID[2, 0] = ABLATION[2]
+MAIN_SEEDS, ABLATION_SEEDS, GRID_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
+PLANNED = {
+    **{method.name: GRID_SEEDS for method in GRID.values()},
+    **{method.name: ABLATION_SEEDS for method in ABLATION.values()},
+    **{method.name: MAIN_SEEDS for method in MAIN},
+}
+"""The seeds that the study has of each method."""
 METHODS = {method.name: method for method in (*MAIN, *ABLATION.values(), *GRID.values())}

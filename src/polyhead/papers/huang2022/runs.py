@@ -17,7 +17,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.papers import runs
-from polyhead.papers.huang2022.methods import POOLED, Method
+from polyhead.papers.huang2022.methods import POOLED, SINGLE, Method
 from polyhead.papers.huang2022.nhc import LABELS, TASKS, Nhc, build
 from polyhead.papers.huang2022.nhc_files import digest_of, source_in, write
 from polyhead.papers.runs import Facts, Rows, Say, short_digest, silent
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from polyhead.trunk_data import TrunkData
 
 MAX_TOKENS = 64  # the longest headline has fewer
+TOKENS = 15  # a headline's mean length, special tokens included
 # One task a step, drawn by size; losses as they are
 RECIPE = Joint(families=(), weighting=Weighting(scaled=False), micro_batches=1)
 
@@ -96,22 +97,27 @@ class Runs(runs.Runs):
         return found
 
     def costs(self, method: Method) -> Facts:
-        """Passes of the encoder and layers evaluated for one text and all tasks, and parameters of what serves them."""
-        from polyhead.cost import layer_evaluations, parameters
+        """Of what serves all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
+        from polyhead.cost import flops, flops_by_sharers, layer_evaluations, parameters
         from polyhead.plan import merge
 
         paths, shape = self.paths(method), self.plain.architecture
         if method.way == "alone":
             paths = {task: _over(path, f"{self.plain.digest} of {task}") for task, path in paths.items()}
         plan, added, times = merge(paths), 0, 1
+        one = merge(dict(list(self.paths(SINGLE).items())[:1]))
+        plain = flops(one, shape, TOKENS) - sum(flops_by_sharers(one, shape, TOKENS).values())
+        spent = flops(plan, shape, TOKENS, folded=True)
         if method.way == "conditioned":
-            from polyhead.papers.huang2022.ca_mtl import count_of
+            from polyhead.papers.huang2022.ca_mtl import count_of, flops_of
 
             added, times = count_of(list(paths), shape, tokens=MAX_TOKENS), len(paths)
+            spent += (times - 1) * plain + times * flops_of(shape, TOKENS)
         layers = times * layer_evaluations(plan)
         return {
             "passes": layers // shape.layers,
             "layers": layers,
+            "over_plain": round(spent / plain, 3),
             "parameters": parameters(plan, shape) + added,
             "learned": method.learned,
         }
@@ -226,6 +232,10 @@ class Runs(runs.Runs):
             from polyhead.papers.huang2022.ca_mtl import ConditionedCourse
 
             kind = ConditionedCourse
+        elif method.prefix_rate is not None:
+            from polyhead.papers.huang2022.prefixes import PrefixCourse
+
+            kind = PrefixCourse
         paths = self.paths(method)
         return kind(
             prepared,
@@ -290,8 +300,9 @@ class Runs(runs.Runs):
 
     def _row(self, method: Method, task: str, seed: int, run: Callable[[], Facts]) -> None:
         def whole() -> Facts:
-            common = short_digest(self.scale, RECIPE, MAX_TOKENS, self.device, self.plain.digest, self._rows)
-            return {**run(), "rows": len(self._nhc.tasks[0].train), "scale": common, **self.costs(method)}
+            common = short_digest(self.scale, RECIPE, MAX_TOKENS, self.plain.digest, self._rows)
+            facts: Facts = {"rows": len(self._nhc.tasks[0].train), "device": self.device, "scale": common}
+            return {**run(), **facts, **self.costs(method)}
 
         before = len(self.study.rows)
         key: Facts = {"stage": "task", "method": method.name, "seed": seed, "task": task}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from polyhead.errors import DataError
-from polyhead.papers.huang2022.methods import METHODS
+from polyhead.papers.huang2022.methods import METHODS, PLANNED
 from polyhead.papers.huang2022.nhc import TASKS
 from polyhead.papers.rows import rows_in, seeds_with_all
 
@@ -34,9 +34,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     recall: float
     passes: int  # of the encoder, for one text and all tasks
     layers: int  # evaluated
+    over_plain: float = (
+        0.0  # FLOPs of the same for a headline of mean length, over a plain pass of the encoder
+    )
     parameters: int  # of all that serves all tasks
     learned: str
     rows: int = 0  # of the task that were trained on
+    device: str = "cpu"  # where the trunk learned
     scale: str = ""  # a digest of what all methods have in common: data, epochs, rates, lengths
     settings: str = ""
 
@@ -65,7 +69,11 @@ def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
         found[row.method, row.settings, row.task, row.seed] = row
         last[row.method] = row.settings
     if not found:
-        raise DataError(f"{source} holds no run of a task", allowed="rows of stage task")
+        raise DataError(
+            f"{source} holds no run of a task",
+            allowed="rows of stage task",
+            do=f"run {MAKE}, or name its rows",
+        )
     return tuple(row for row in found.values() if row.settings == last[row.method])
 
 
@@ -95,13 +103,14 @@ def differences(rows: Sequence[Row], method: str, other: str, measure: Measure) 
     return {seed: value - two[seed] for seed, value in one.items() if seed in two}
 
 
-def missing(rows: Sequence[Row], methods: Iterable[str]) -> tuple[str, ...]:
-    """Runs that these methods lack against the seeds that any of them has."""
-    methods = list(methods)
-    seeds = {row.seed for row in rows if row.method in methods}
+def missing(
+    rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[int] | None = None
+) -> tuple[str, ...]:
+    """Runs that these methods lack: of these seeds, by default of those that the study has of each method."""
     found = []
     for method in methods:
-        lacking = len(seeds - averages(rows, method, "validation").keys())
+        planned = set(PLANNED[method] if seeds is None else seeds)
+        lacking = len(planned - averages(rows, method, "validation").keys())
         if lacking:
-            found.append(f"{len(seeds) - lacking} of {len(seeds)} seeds of {METHODS[method].told}")
+            found.append(f"{len(planned) - lacking} of {len(planned)} seeds of {METHODS[method].told}")
     return tuple(found)

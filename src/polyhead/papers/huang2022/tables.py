@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Collection, Sequence
 
 from polyhead.config import Value
-from polyhead.papers.huang2022.methods import ABLATION, GRID, MAIN, METHODS
+from polyhead.papers.huang2022.methods import ABLATION, ABLATION_SEEDS, GRID, MAIN, METHODS
 from polyhead.papers.huang2022.study import BySeed, Measure, Row, averages, missing, scores, tasks_of
 from polyhead.papers.huang2022.table import Line, Table
 from polyhead.papers.together.study import over_seeds
@@ -32,11 +32,9 @@ def table3(rows: Sequence[Row], measure: Measure = "validation") -> Table:
     there = {number: averages(rows, method.name, measure) for number, method in ABLATION.items()}
     there = {number: points for number, points in there.items() if points}
     common = set.intersection(*(set(points) for points in there.values())) if there else set()
-    lines = [
-        _line(rows, ABLATION[number].name, measure, f"({number}) {ABLATION[number].told}", seeds=common)
-        for number in there
-    ]
-    return _table(rows, lines, [method.name for number, method in ABLATION.items() if number > 1])
+    lines = [_line(rows, ABLATION[number].name, measure, _numbered(number), seeds=common) for number in there]
+    methods = [method.name for number, method in ABLATION.items() if number != 1]
+    return _table(rows, lines, methods, seeds=ABLATION_SEEDS)
 
 
 def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ...]:
@@ -56,8 +54,19 @@ def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ..
     )
 
 
-def _table(rows: Sequence[Row], lines: Sequence[Line], methods: Sequence[str]) -> Table:
-    return Table(tasks=tasks_of(rows), lines=tuple(lines), notes=missing(rows, methods))
+def _numbered(number: int) -> str:
+    """A method of the ablation as the paper numbers it; what is not in the paper is called ours."""
+    return f"({number or 'ours'}) {ABLATION[number].told}"
+
+
+def _table(
+    rows: Sequence[Row],
+    lines: Sequence[Line],
+    methods: Sequence[str],
+    *,
+    seeds: Collection[int] | None = None,
+) -> Table:
+    return Table(tasks=tasks_of(rows), lines=tuple(lines), notes=missing(rows, methods, seeds=seeds))
 
 
 def _line(
@@ -81,6 +90,7 @@ def _line(
         seeds=len(found),
         passes=costs.passes if costs else None,
         layers=costs.layers if costs else None,
+        over_plain=costs.over_plain if costs else None,
         parameters=costs.parameters if costs else None,
         learned=METHODS[method].learned,
     )

@@ -158,3 +158,13 @@ ABLATION = (
 METHODS = {method.name: method for method in (*TABLE3, *ABLATION)}
 SAMPLED = (SHARED, PALS)  # by every sampling, and not annealed alone
 ASKED = (SHARED, PALS, LOW)  # on questions with texts and with options
+MAIN_SEEDS, ABLATION_SEEDS = (1, 2, 3), (1,)
+PLANNED = {
+    **{(method.name, "annealed"): MAIN_SEEDS for method in MAIN},
+    **{
+        (method.name, sampling): MAIN_SEEDS
+        for method in SAMPLED
+        for sampling in ("proportional", "square-root")
+    },
+}
+"""The seeds that the study's main part has of each method and sampling; of all others it has `ABLATION_SEEDS`."""

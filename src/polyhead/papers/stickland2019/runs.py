@@ -103,7 +103,7 @@ class Runs(runs.Runs):
         found = self.study.row(
             partial(self._learn, method, sampling, seed), stage="run", **key, tasks=names, settings=settings
         )
-        known = self._costs(method)
+        known = {"scale": self._scale, "device": self.device, **self._costs(method)}
         own, metrics = found["own"], found["metrics"]
         assert isinstance(own, dict) and isinstance(metrics, dict)
         for one in self.scale.sets:
@@ -161,6 +161,11 @@ class Runs(runs.Runs):
         """A short digest of what decides the method's runs; rows of other settings or data are other rows."""
         decides = (method, self.recipe(sampling), self.scale, FROZEN_RATE, self.precision)
         return short_digest(*decides, self.plain.digest, self._rows)
+
+    @cached_property
+    def _scale(self) -> str:
+        """A short digest of what all methods have in common."""
+        return short_digest(self.scale, FROZEN_RATE, self.plain.digest, self._rows)
 
     @cached_property
     def _rows(self) -> list[str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from polyhead.errors import DataError
 from polyhead.papers.rows import rows_in, seeds_with_all
-from polyhead.papers.stickland2019.methods import METHODS
+from polyhead.papers.stickland2019.methods import ABLATION_SEEDS, METHODS, PLANNED
 from polyhead.papers.stickland2019.published import Cell
 from polyhead.papers.together.study import over_seeds
 
@@ -47,6 +47,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     share: float  # of the FLOPs of an encoder a task
     new_layers: int
     learned: str
+    scale: str = ""  # a digest of what all methods have in common: data, updates, rates, lengths
     settings: str = ""
 
 
@@ -78,18 +79,29 @@ def read_rows(paths: Iterable[Path | str]) -> tuple[tuple[Row, ...], tuple[Run, 
 def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
     """The rows of tasks, each once; of a run that was made under several settings those that came last.
 
+    Runs of a task count only beside each other: those made under another scale than the last one's are left out.
     Raises DataError for a row that lacks a key.
     """
     found: dict[tuple[object, ...], Row] = {}
     last: dict[tuple[object, ...], str] = {}
+    scale: dict[str, str] = {}
     for number, one in enumerate(raw, 1):
         if one.get("stage") == "task":
             row: Row = _struct(one, Row, number, source)
             found[row.method, row.sampling, row.task, row.seed, row.settings] = row
             last[row.method, row.sampling, row.task] = row.settings
+            scale[row.task] = row.scale
     if not found:
-        raise DataError(f"{source} holds no run of a task", allowed="rows of stage task")
-    return tuple(row for row in found.values() if row.settings == last[row.method, row.sampling, row.task])
+        raise DataError(
+            f"{source} holds no run of a task",
+            allowed="rows of stage task",
+            do=f"run {MAKE}, or name its rows",
+        )
+    return tuple(
+        row
+        for row in found.values()
+        if row.settings == last[row.method, row.sampling, row.task] and row.scale == scale[row.task]
+    )
 
 
 def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Run, ...]:
@@ -143,10 +155,10 @@ def ways(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
 
 
 def missing(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Runs on the eight tasks that the study lacks against the seeds of its shared trunk."""
-    seeds = {row.seed for row in rows if row.task in GLUE and row.method == "shared"}
+    """Runs on the eight tasks that are lacking: of the study's main part, and of what else was begun."""
     found = []
-    for method, sampling in ways(rows):
+    for method, sampling in dict.fromkeys([*PLANNED, *ways(rows)]):
+        seeds = set(PLANNED.get((method, sampling), ABLATION_SEEDS))
         lacking = len(seeds - averages(rows, method, sampling).keys())
         if lacking:
             told = METHODS[method].told if method in METHODS else method
