@@ -58,7 +58,7 @@ TORCH_HALF = {"nn", "sharing", "model", "train"}
 # The one light module that stands on the torch half; it is itself imported inside a function only.
 TORCH_BACKEND = "engine/backends/torch.py"
 # Papers' modules that learn: they too are imported inside functions only.
-TORCH_PAPERS = {"papers/huang2022/ca_mtl.py"}
+TORCH_PAPERS = {"papers/huang2022/ca_mtl.py", "papers/huang2022/prefixes.py"}
 # Areas that reach the torch half inside functions only.
 LAZY = {"cli", "papers", "testing", "__init__"}
 # file or file:function -> (limit, reason)

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from cli.commands import environment, run, shell
+from polyhead.errors import BadValue, DataError
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 
@@ -93,6 +94,21 @@ def test_a_pair_is_answered_by_the_tasks_over_pairs(home):
     assert set(row["answers"]) == {"same", "alike"}
     assert row["id"] == "p7"
     assert row["receipt"]["passes"] == 3  # one joined, two apart
+
+
+@pytest.mark.parametrize(
+    "given",
+    ['"p7"', "7", "1.5", "true", "false", '["x", {"y": [null]}]', '{"a": "b"}', "-1e300", str(2**80), '""'],
+)
+def test_an_id_comes_back_as_it_is(home, given):
+    """What was neither a string nor an integer was dropped, without a word."""
+    row = predict(home, "--tasks", "mood", stdin=f'{{"text": "{TEXT}", "id": {given}}}').rows[0]
+    assert repr(row["id"]) == repr(json.loads(given)) and "mood" in row["answers"]
+
+
+def test_lone_surrogates_within_an_id_are_replaced(home):
+    line = '{"text": "good", "id": ["\\ud800", {"\\udfff": 1}]}'
+    assert predict(home, "--tasks", "mood", stdin=line).rows[0]["id"] == ["\ufffd", {"\ufffd": 1}]
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +213,39 @@ def test_mixed_line_ends_and_a_byte_order_mark_make_the_same_lines(home):
     ).rows
     assert rows == plain
     assert len(rows) == 4
+
+
+def test_a_blank_line_between_two_kinds_of_line_end_is_counted(home):
+    """CR CR LF ends two lines; it was taken for the end of one, and later numbers were too small."""
+    done = predict(home, "--tasks", "mood", stdin=b"one\r\r\ntwo\r\n\r\r\nthree\r\r")
+    assert [row["line"] for row in done.rows] == [1, 3, 6]
+    assert "4 blank lines skipped" in done.err
+
+
+def test_a_file_of_lines_is_named_with_the_line_that_cannot_be_read(tmp_path):
+    """`polyhead quantize --texts` named no file, and advised an option that it has not."""
+    from polyhead.cli.lines import read_lines
+
+    file = tmp_path / "texts.txt"
+    file.write_text('the lamp\n\n{"text": "good", "id": 4}\n')
+    assert [(line.input, line.id) for line in read_lines(str(file))] == [
+        (("the lamp",), None),
+        (("good",), 4),
+    ]
+    for content, said in (
+        (b"good\n{bad", "line 2 is not JSON"),
+        (b"\xff", "line 1 is not UTF-8"),
+        (b"[", None),
+    ):
+        file.write_bytes(content)
+        if said is None:
+            assert read_lines(str(file))[0].input == ("[",)
+            continue
+        with pytest.raises(BadValue, match=f"{file}: {said}") as caught:
+            read_lines(str(file))
+        assert "--" not in str(caught.value)
+    with pytest.raises(DataError, match=r"no file at .*none\.txt"):
+        read_lines(str(tmp_path / "none.txt"))
 
 
 def test_blank_lines_are_counted_and_keep_the_numbers_true(home):

@@ -63,6 +63,36 @@ def test_what_is_printed_is_what_json_holds(home, table, tmp_path):
     assert said["texts_a_second"] == pytest.approx(20 / said["seconds"])
 
 
+def test_rows_without_answers_are_said_by_their_reason(home, table, tmp_path, monkeypatch):
+    """Failed rows were taken off those that do not fit, and rows with other answers called not answered."""
+    from polyhead.engine.backends.reference import ReferenceBackend
+
+    inner = ReferenceBackend._headed
+
+    def headed(self, task, features):
+        if task == "mood":
+            raise ValueError("no such head")
+        return inner(self, task, features)
+
+    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    with table.open("a") as file:
+        file.write("20,too,many,cells\n")
+    words = ("--tasks", "mood,urgency,same", "--json", tmp_path / "said.json")
+    done = score(home, table, tmp_path / "out.jsonl", *words)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[-2:] == [
+        "no answer, since the row does not fit the task: mood for 1, urgency for 1, same for 18",
+        "no answer, since the task failed: mood for 18",
+    ]
+    assert (
+        "2 rows not answered: column 'error' says why (1 that could not be read, 1 that fit no task)"
+        in done.err
+    )
+    assert "18 rows not answered by every task: column 'error' names those that failed" in done.err
+    counts = json.loads((tmp_path / "said.json").read_text())["counts"]
+    assert (counts["errors"], counts["unread"], counts["idle"], counts["partly"]) == (20, 1, 1, 18)
+
+
 def test_columns_are_chosen_and_named(home, table, tmp_path):
     words = ("--tasks", "mood", "--text", "text_b", "--prefix", "our_", "--scores", "--keep", "id,text")
     score(home, table, tmp_path / "out.jsonl", *words)

@@ -86,6 +86,8 @@ def test_words_of_values_are_joined():
     assert word(1, None) == "int" and word(1, 0.5) == "float" and word(True, 1) == "mixed"
     assert word("a", None) == "text" and word([1]) == "list" and word({}) == "object"
     assert word(2**63) == "mixed" and word(2**63 - 1, -(2**63)) == "int"
+    assert word(2**53, 0.5) == "float" and word(2**53 + 1, 0.5) == word(-(2**53) - 1, 0.5, 1) == "mixed"
+    assert word(2**53 + 1, None, 1) == "int" and word(2**53 + 1, True) == "mixed"
 
 
 def test_every_kind_has_a_column():

@@ -179,6 +179,34 @@ def test_rows_that_cannot_be_read_have_the_reason_and_all_others_are_answered(se
     assert (done.counts.errors, done.counts.unanswered, done.counts.passes) == (8, {"mood": 8}, 2)
 
 
+def test_a_blank_line_between_two_kinds_of_line_end_counts(session, tmp_path):
+    """CR CR LF ends two lines; it was taken for the end of one."""
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'{"text": "good"}\r\r\n{"text": "bad"}\r{broken\r\n\r\r\n[1]')
+    run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
+    errors = [row["error"] for row in read(tmp_path / "out.jsonl") if "error" in row]
+    assert [error.split(":")[0] for error in errors] == ["in.jsonl row 4", "in.jsonl row 7"]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_table_in_utf_16_is_said_to_be_one(session, tmp_path, ending, encoding):
+    """The advice was to fix the first line, and bytes were shown as they come out."""
+    source = tmp_path / f"in{ending}"
+    source.write_bytes("\ufeffid\ttext\r\n1\tthe lamp\r\n".encode(encoding))
+    with pytest.raises(DataError, match="header of .* is not UTF-8. Got: UTF-16. Do: save the file as UTF-8"):
+        run(session, source, tmp_path / "out.csv", tasks=("mood",))
+
+
+def test_a_header_that_is_not_utf8_is_shown(session, tmp_path):
+    source = tmp_path / "in.csv"
+    source.write_bytes(b"id,t\xe9xt\n1,a\n")
+    with pytest.raises(
+        DataError, match="header of .* is not UTF-8. Got: id, t.*xt. Do: save the file as UTF-8"
+    ):
+        run(session, source, tmp_path / "out.csv", tasks=("mood",))
+
+
 def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
     source = tmp_path / "in.csv"
     source.write_bytes(b'id,text\n1,good\n2,"a"b\n3,x,y\n4,\n5,\xff\n6,"two\nlines"\n7,"open\n8,bad\n')
@@ -286,6 +314,24 @@ def test_types_of_json_become_those_of_parquet(session, tmp_path):
     assert found.column("big").to_pylist() == [str(2**70), "1", None]
     assert found.column("x").to_pylist() == [1.0, 0.5, None]
     assert found.column("later").to_pylist() == [None, None, "here"]
+
+
+@pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63 - 1], ids=["above", "below", "largest"])
+def test_numbers_that_no_column_of_parquet_holds_are_text(session, tmp_path, large):
+    """It was a fault of polyhead itself, after a finished piece."""
+    rows = [
+        {"text": "good", "n": 1.5, "m": 0.5},
+        {"text": "bad", "n": 1, "m": 2**53},
+        {"text": "late", "n": large},
+    ]
+    source = write(tmp_path / "in.jsonl", rows)
+    run(session, source, tmp_path / "out.parquet", tasks=("mood",), piece_rows=1)
+    found = parquet.read_table(tmp_path / "out.parquet")
+    assert found.column("n").to_pylist() == ["1.5", "1", str(large)]
+    assert found.column("m").to_pylist() == [0.5, float(2**53), None]
+    write(source, [{"text": "good", "n": 1}, {"text": "bad", "n": large}])
+    run(session, source, tmp_path / "out.parquet", tasks=("mood",), piece_rows=1)
+    assert parquet.read_table(tmp_path / "out.parquet").column("n").to_pylist() == [1, large]
 
 
 def test_pieces_are_joined_into_large_row_groups(session, tmp_path, monkeypatch):
@@ -401,10 +447,11 @@ def test_durations_are_written_as_those_of_python_are(unit):
 
 def test_a_column_that_cannot_be_a_text_is_left_out_as_the_error_says(session, tmp_path):
     """The second command was refused: the first had left a job without a piece."""
-    far = pyarrow.array([2**60, None], pyarrow.timestamp("ms"))
-    parquet.write_table(pyarrow.table({"text": ["good", "bad"], "far": far}), tmp_path / "in.parquet")
+    ones = pyarrow.array([1, 2])
+    twins = pyarrow.StructArray.from_arrays([ones, ones], ["x", "x"])
+    parquet.write_table(pyarrow.table({"text": ["good", "bad"], "twins": twins}), tmp_path / "in.parquet")
     source, out = tmp_path / "in.parquet", tmp_path / "out.jsonl"
-    with pytest.raises(DataError, match="column 'far'.*cannot be written as text.*--keep"):
+    with pytest.raises(DataError, match="column 'twins'.*cannot be written as text.*--keep"):
         run(session, source, out, tasks=("mood",))
     assert [path.name for path in tmp_path.iterdir()] == ["in.parquet"]
     run(session, source, out, tasks=("mood",), kept=("text",))

@@ -9,6 +9,8 @@ import pytest
 
 from disk import FullDisk, fsync, run_forking
 from polyhead import scoring
+from polyhead.bundle.merge import copy_tasks
+from polyhead.bundle.read import Bundle
 from polyhead.engine.backends.base import whole
 from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
@@ -153,6 +155,49 @@ def test_pieces_of_another_job_are_refused_and_say_what_differs(bundle, tmp_path
         run(session, source, out, tasks=("mood",), prefix="p.")
     run(session, source, out, tasks=("mood",), prefix="p.", fresh=True)
     assert [row["id"] for row in read(out)] == list(range(7))[::-1]
+
+
+@pytest.mark.parametrize("name", ["v.2.jsonl", "in.JSONL", "v.1.jsonl.gz"])
+def test_a_file_that_was_renamed_is_gone_on_with_unless_its_format_is_another(
+    session, tmp_path, monkeypatch, name
+):
+    """All that followed the first point of its name was taken for its format."""
+    source, out = write(tmp_path / "v.1.jsonl", texts(7)), tmp_path / "out.jsonl"
+    with monkeypatch.context() as patch:
+        stopping(patch, session, 1)
+        with pytest.raises(KeyboardInterrupt):
+            run(session, source, out, tasks=("mood",))
+    if name.endswith(".gz"):
+        with pytest.raises(ConfigError, match="differs"):
+            run(session, write(tmp_path / name, texts(7)), out, tasks=("mood",))
+    else:
+        source.rename(tmp_path / name)
+        assert run(session, tmp_path / name, out, tasks=("mood",)).done_before == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "scores", "said"),
+    [
+        (("mood", "error"), False, "Got: error. Do: name other tasks with --tasks.$"),
+        (
+            ("mood", "mood.scores"),
+            True,
+            "Got: mood.scores. Do: name other tasks with --tasks, or leave out --scores",
+        ),
+    ],
+    ids=["error", "scores"],
+)
+def test_added_columns_of_one_name_are_refused_as_such(tmp_path, names, scores, said):
+    """Columns of the file were blamed, and --prefix advised, which changes both names alike."""
+    whole = make_bundle(tmp_path / "whole")
+    bundle = Bundle.open(make_bundle(tmp_path / "bundle").root)
+    copy_tasks(whole, ["mood"], bundle, called={"mood": names[1]})
+    session, source = Session(bundle.root, backend="reference"), write(tmp_path / "in.jsonl", texts(2))
+    for prefix in ("", "our "):
+        with pytest.raises(ConfigError, match="added would have the same names.*--prefix does not"):
+            run(session, source, tmp_path / "out.jsonl", tasks=names, scores=scores, prefix=prefix)
+    with pytest.raises(ConfigError, match=said):
+        run(session, source, tmp_path / "out.jsonl", tasks=names, scores=scores)
 
 
 def test_a_task_that_was_replaced_in_between_is_refused(tmp_path, monkeypatch):

@@ -124,15 +124,9 @@ def _named(given: str) -> tuple[str, str]:
 
 def _texts_of(file: str) -> list[Input]:
     """The lines of a file that are not blank; raises DataError for one that is no input."""
-    from polyhead.cli.lines import line_of, pieces
-    from polyhead.errors import DataError
+    from polyhead.cli.lines import read_lines
 
-    try:
-        with open(file, "rb") as source:
-            found = [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]
-    except FileNotFoundError:
-        raise DataError(f"no file at {file}", do="give the path of a file that exists") from None
-    return [line.input for line in found]
+    return [line.input for line in read_lines(file)]
 
 
 def _sample_texts(pair: str) -> list[Input]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from polyhead.config import Value
-from polyhead.errors import BadValue
-from polyhead.text.tokenise import repair
+from polyhead.errors import BadValue, DataError
+from polyhead.tasks.rows import lines_in
 
 PIECE = 256  # inputs answered at a time: bounds memory
 BLOCK = 2**20  # bytes asked of the system at a time; a pipe gives what it has
@@ -19,7 +19,7 @@ class Line(Value, eq=False):
 
     input: Any  # polyhead.engine.inputs.AnyInput
     words: Any = None  # (words, 2) of an input given as tokens
-    id: str | int | None = None  # the caller's own name for it
+    id: Any = None  # the caller's own name for it: any value of JSON
 
 
 class Piece(Value, eq=False):
@@ -38,7 +38,7 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
     for block in _whole_lines(source):
         lines: list[tuple[int, bytes]] = []
         blank = 0
-        for line in (part for one in block for part in one.rstrip(b"\r").split(b"\r")):
+        for line in (part for one in block for part in lines_in(one)):
             number += 1
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
@@ -50,6 +50,17 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
                 lines, blank = [], 0
         if lines or blank:
             yield Piece(lines=lines, blank=blank)
+
+
+def read_lines(path: str) -> list[Line]:
+    """All lines of a file that are not blank; raises DataError that names the file."""
+    try:
+        with open(path, "rb") as source:
+            return [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]
+    except FileNotFoundError:
+        raise DataError(f"no file at {path}", do="give the path of a file that exists") from None
+    except DataError as error:
+        raise error.at(path) from None
 
 
 def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
@@ -80,17 +91,14 @@ def line_of(number: int, raw: bytes, form: str) -> Line:
     except (ValueError, RecursionError) as error:
         if form == "auto" and start == '"':
             return Line(input=(text,))
-        raise BadValue(f"line {number} is not JSON", got=error, do="fix it, or use --format text") from None
+        do = "fix it, or write the text as a JSON string"
+        raise BadValue(f"line {number} is not JSON", got=error, do=do) from None
     return _of_json(row, number)
 
 
 def _of_json(row: object, number: int) -> Line:
     from polyhead.engine.inputs import input_of
+    from polyhead.scoring.write import writable
 
     given, words = input_of(row, where=f"line {number}")
-    name = row.get("id") if isinstance(row, dict) else None
-    return Line(
-        input=given,
-        words=words,
-        id=repair(name) if isinstance(name, str) else name if type(name) is int else None,
-    )
+    return Line(input=given, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)

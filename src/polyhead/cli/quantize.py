@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.lines import line_of, pieces
+from polyhead.cli.lines import read_lines
 from polyhead.cli.output import Printer, counted, json_option, table
 
 if TYPE_CHECKING:
@@ -110,9 +110,7 @@ def command(
 def _rows(texts: str) -> list[Row]:
     from polyhead.engine.quantize.calibrate import Row
 
-    with open(texts, "rb") as source:
-        lines = [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]
-    return [Row(input=line.input, words=line.words) for line in lines]
+    return [Row(input=line.input, words=line.words) for line in read_lines(texts)]
 
 
 def _labelled(data: str | None) -> Labelled | None:

@@ -88,8 +88,7 @@ def command(
     finally:
         printer.show("")
     printer.lines(_lines(done))
-    if done.counts.errors:
-        note(f"{counted(done.counts.errors, 'row')} not answered: column '{done.columns[-1]}' says why")
+    _notes(done)
     printer.json(done)
 
 
@@ -102,8 +101,28 @@ def _lines(done: Summary) -> list[str]:
         f"in {duration(done.seconds)}, {done.texts_a_second:,.0f} texts a second{before}",
         f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
     ]
-    some = {n: count - counts.errors for n, count in counts.unanswered.items() if count > counts.errors}
-    if some:
-        listed = ", ".join(f"{name} for {count:,}" for name, count in some.items())
-        lines.append(f"no answer, since the row does not fit the task: {listed}")
+    for fault, by_task in (
+        ("the row does not fit the task", counts.unfit),
+        ("the task failed", counts.failed),
+    ):
+        if some := {name: count for name, count in by_task.items() if count}:
+            listed = ", ".join(f"{name} for {count:,}" for name, count in some.items())
+            lines.append(f"no answer, since {fault}: {listed}")
     return lines
+
+
+def _notes(done: Summary) -> None:
+    """Says how many rows have a reason in the column of errors: those without any answer, and those with some."""
+    counts, column = done.counts, done.columns[-1]
+    if nothing := counts.errors - counts.partly:
+        reasons = {
+            "that could not be read": counts.unread,
+            "that fit no task": counts.idle,
+            "that failed": nothing - counts.unread - counts.idle,
+        }
+        listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+        note(f"{counted(nothing, 'row')} not answered: column '{column}' says why ({listed})")
+    if counts.partly:
+        note(
+            f"{counted(counts.partly, 'row')} not answered by every task: column '{column}' names those that failed"
+        )

@@ -19,10 +19,12 @@ from polyhead.errors import BadValue, ConfigError, DataError, EmptyData
 from polyhead.progress import progress_line
 from polyhead.scoring.answers import Answers, why_none
 from polyhead.scoring.columns import Ask, Roles, check_fit, roles_of
+from polyhead.scoring.faults import check_machine
 from polyhead.scoring.pieces import Facts, Job, Pieces
 from polyhead.scoring.read import Chunk, Show, Source, open_source
 from polyhead.scoring.survey import Survey
 from polyhead.scoring.write import CsvWriter, JsonWriter, Writer
+from polyhead.tasks.rows import FORMATS
 
 PIECE_ROWS = 2048  # of a piece, answered by one call, so that texts can be sorted by length; a kill loses one
 OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
@@ -103,7 +105,7 @@ class _Work:
     def __init__(self, session: Session, file: Source, target: Path, wish: Wish) -> None:
         self.session, self.file, self.wish = session, file, wish
         # A link stays one; the format is that of the name that was given.
-        self.target, self.ending = Path(os.path.realpath(target)), _ending(target)
+        self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
         _check_target(file, self.target, self.ending)
         self.records, self.models = session.records, session.summaries.models.lines
         tasks = {name: session.tasks[name] for name in session.asked(wish.tasks or None)}
@@ -121,7 +123,7 @@ class _Work:
         return Job(
             version=__version__,
             source=digest,
-            form=f"{''.join(Path(self.file.path).suffixes)} to {self.ending}",
+            form=f"{_ending(self.file.path, FORMATS)} to {self.ending}",
             tasks=self._versions(),
             trunk=session.bundle.digest,
             numerics=numerics_of(session),
@@ -153,7 +155,6 @@ class _Work:
             piece_began = time.monotonic()
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
-            self._check_unchanged()
             pieces.add(content, self._facts(results, time.monotonic() - piece_began))
             done, seconds = pieces.facts.rows, time.monotonic() - began
             total = job.survey.rows
@@ -164,13 +165,18 @@ class _Work:
         asks = chunk.asks(roles)
         read = [one for one in asks if isinstance(one, Ask)]
         inputs, words = [one.input for one in read], [one.words for one in read]
-        found = iter(self._answers(inputs, words) if read else [])
+        results = self._answers(inputs, words) if read else []
+        self._check_unchanged()
+        check_machine(self.session, results)
+        found = iter(results)
         return [next(found) if isinstance(one, Ask) else one for one in asks]
 
     def _answers(self, inputs: Sequence[AnyInput], words: Sequence[Any]) -> list[Result]:
         """One an input; where every task fails on every input, results that say so."""
         try:
             return self.session.predict(inputs, tasks=self.answers.tasks, words=words)
+        except (MemoryError, OSError):
+            raise  # no row is at fault
         except Exception:
             self._check_unchanged()
             # A stream keeps what fails, and raises what is no task's own: a missing package, for one.
@@ -182,11 +188,19 @@ class _Work:
     def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
         answered = [one for one in results if isinstance(one, Result)]
         there = Counter(name for one in answered for name in one.answers)
+        failed = Counter(name for one in answered for name in one.failed)
+        fitting = [one for one in answered if one.answers or one.failed]
+        unfit = Counter(name for one in fitting for name in one.skipped)
         receipts = [one.receipt for one in answered]
         return Facts(
             rows=len(results),
             errors=sum(why_none(one) is not None for one in results),
+            unread=len(results) - len(answered),
+            idle=len(answered) - len(fitting),
+            partly=sum(bool(one.answers and one.failed) for one in answered),
             unanswered={name: len(results) - there[name] for name in self.answers.tasks},
+            failed={name: failed[name] for name in self.answers.tasks},
+            unfit={name: unfit[name] for name in self.answers.tasks},
             passes=sum(one.passes for one in receipts),
             layers=sum(one.layers for one in receipts),
             tokens=sum(one.tokens for one in receipts),
@@ -241,14 +255,23 @@ class _Work:
             do = "name its columns; one with a comma in its name has a --keep of its own"
             raise ConfigError(what, allowed=there, do=do)
         kept = tuple(dict.fromkeys(wanted))
-        twice = [name for name, count in Counter((*kept, *added)).items() if count > 1]
-        if twice:
+        if twice := _twice(added):
+            raise ConfigError(
+                "columns that are added would have the same names, which --prefix does not change",
+                got=twice,
+                do=f"name other tasks with --tasks{', or leave out --scores' if self.wish.scores else ''}",
+            )
+        if twice := _twice((*kept, *added)):
             raise ConfigError(
                 "columns of the file and columns that are added have the same names",
                 got=twice,
                 do="give the added ones other names with --prefix, or choose the columns to --keep",
             )
         return kept
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def _names(given: str, columns: Collection[str]) -> tuple[str, ...]:
@@ -278,9 +301,9 @@ def _check_target(file: Source, target: Path, ending: str) -> None:
     )
 
 
-def _ending(target: Path) -> str:
-    """One of OUTPUTS; "" where the name ends otherwise."""
-    return next((ending for ending in OUTPUTS if target.name.lower().endswith(ending)), "")
+def _ending(name: str, endings: Sequence[str]) -> str:
+    """One of these; "" where the name ends otherwise."""
+    return next((ending for ending in endings if name.lower().endswith(ending)), "")
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

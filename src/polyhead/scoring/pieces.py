@@ -49,7 +49,13 @@ class Facts(Value):
 
     rows: int = 0
     errors: int = 0  # rows with a reason why they, or some task, have no answer
-    unanswered: dict[str, int] = {}  # rows without an answer of a task
+    unread: int = 0  # of these, rows that could not be read
+    idle: int = 0  # of these, rows that fit no task, those whose text is empty among them
+    partly: int = 0  # of these, rows that some task answered where another failed
+    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
+    unanswered: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
     passes: int = 0
     layers: int = 0
     tokens: int = 0
@@ -59,13 +65,9 @@ class Facts(Value):
 
     def __add__(self, other: Facts) -> Facts:
         added: dict[str, Any] = {
-            name: getattr(self, name) + getattr(other, name)
-            for name in self.__struct_fields__
-            if name != "unanswered"
+            name: _added(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__
         }
-        both = {**self.unanswered, **other.unanswered}
-        without = {n: self.unanswered.get(n, 0) + other.unanswered.get(n, 0) for n in both}
-        return Facts(unanswered=without, **added)
+        return Facts(**added)
 
 
 class Pieces:
@@ -169,6 +171,13 @@ class Pieces:
 def folder_of(target: Path) -> Path:
     """Where the pieces of a job lie."""
     return target.with_name(f".{target.name}.pieces")
+
+
+def _added(one: Any, other: Any) -> Any:
+    """The sum, name by name where there are names."""
+    if isinstance(one, dict):
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+    return one + other
 
 
 def _shown(value: object) -> object:

@@ -10,7 +10,7 @@ from typing import Any
 
 from polyhead.errors import BadValue, DataError
 from polyhead.scoring.columns import Ask, Roles
-from polyhead.scoring.survey import Survey, Word, joint_word, word_of
+from polyhead.scoring.survey import Met, Survey, joint_word, word_of
 from polyhead.tasks.rows import FORMATS, Row, Rows
 from polyhead.text.tokenise import lone_surrogates
 
@@ -97,7 +97,7 @@ class RowFile(Source):
     def survey(self, show: Show) -> Survey:
         """Reads all of it; a cell holds text."""
         rows, count = Rows(self.path, ()), 0
-        words: dict[str, set[Word]] = {}
+        words: dict[str, set[Met]] = {}
         fault: BadValue | None = None
         for row in _each(rows):
             count += 1

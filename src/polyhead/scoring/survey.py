@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Literal
 
 from polyhead.config import Value
 
 Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed", "other"]
-"""What stands in a column. `mixed`: values of several words, or integers over 64 bits; `other`: dates and the like."""
+"""What stands in a column. `mixed`: values of several words, or integers that no type holds; `other`: dates, bytes."""
+Met = Word | Literal["long"]
+"""What one value is; `long`: an integer of 64 bits that is beyond EXACT."""
+
+EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
 
 
 class Survey(Value):
@@ -17,7 +22,7 @@ class Survey(Value):
     columns: dict[str, Word]  # in the order in which they were met
 
 
-def word_of(value: object) -> Word:
+def word_of(value: object) -> Met:
     """The word of one value from JSON."""
     match value:
         case None:
@@ -25,7 +30,9 @@ def word_of(value: object) -> Word:
         case bool():
             return "bool"
         case int():
-            return "int" if -(2**63) <= value < 2**63 else "mixed"
+            if abs(value) <= EXACT:
+                return "int"
+            return "long" if -(2**63) <= value < 2**63 else "mixed"
         case float():
             return "float"
         case str():
@@ -36,9 +43,11 @@ def word_of(value: object) -> Word:
             return "object"
 
 
-def joint_word(words: set[Word]) -> Word:
+def joint_word(met: Set[Met]) -> Word:
     """The word of a column that holds values of these; nulls fit any."""
-    found = words - {"null"}
+    if "long" in met and "float" in met:
+        return "mixed"
+    found: set[Word] = {"int" if one == "long" else one for one in met if one != "null"}
     if len(found) < 2:
         return next(iter(found), "null")
     return "float" if found == {"int", "float"} else "mixed"

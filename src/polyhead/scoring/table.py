@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from polyhead.errors import BadValue, DataError, MissingExtra
+from polyhead.errors import BadValue, DataError
 from polyhead.scoring.answers import Column
 from polyhead.scoring.columns import Ask, Roles
 from polyhead.scoring.read import Chunk, Show, Source
 from polyhead.scoring.survey import Survey, Word
+from polyhead.scoring.values import arrow_for, values_of
 from polyhead.scoring.write import Writer, is_null, text_of
 
-UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a second
 GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are joined up to it
 
 
@@ -42,25 +41,27 @@ class ParquetFile(Source):
             for batch in _batches(file, list(wanted), start, size):
                 waiting.append(batch)
                 while sum(map(len, waiting)) >= size:
-                    table = _arrow().Table.from_batches(waiting)
+                    table = arrow_for().Table.from_batches(waiting)
                     yield TableChunk(table.slice(0, size), self.path, start)
                     start, waiting = start + size, table.slice(size).to_batches()
         if sum(map(len, waiting)):
-            yield TableChunk(_arrow().Table.from_batches(waiting), self.path, start)
+            yield TableChunk(arrow_for().Table.from_batches(waiting), self.path, start)
 
     def schema(self, survey: Survey, names: Sequence[str]) -> Any:
         """Types as in the file, but for codes of a dictionary."""
-        arrow = _arrow()
+        arrow = arrow_for()
         with self._opened() as file:
             fields = [file.schema_arrow.field(name) for name in names]
         return arrow.schema([arrow.field(one.name, _plain_type(one.type), one.nullable) for one in fields])
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        arrow = _arrow(f"reading {Path(self.path).name}")
+        arrow = arrow_for(f"reading {Path(self.path).name}")
         try:
             with arrow.parquet.ParquetFile(self.path) as file:
                 yield file
+        except MemoryError:
+            raise
         except (arrow.ArrowException, OSError) as error:  # OSError: a page that is damaged
             raise DataError(f"cannot read {self.path}", got=error, do="give a whole Parquet file") from None
 
@@ -95,16 +96,11 @@ class TableChunk(Chunk):
         return column.cast(_plain_type(column.type))
 
     def _values(self, name: str) -> list[object]:
-        """Plain values; durations, and times finer than Python's, are texts."""
-        arrow, column = _arrow(), self.column(name)
-        if arrow.types.is_duration(column.type):
-            counts, unit = column.cast(arrow.int64()).to_pylist(), UNITS[column.type.unit]
-            return [None if count is None else _duration(count, unit) for count in counts]
-        if getattr(column.type, "unit", None) == "ns":
-            column = column.cast(arrow.string())
+        """Plain values."""
+        column = self.column(name)
         try:
-            return list(column.to_pylist())
-        except (ValueError, OverflowError, arrow.ArrowException) as error:
+            return [value for array in column.chunks for value in values_of(array)]
+        except (ValueError, OverflowError, arrow_for().ArrowNotImplementedError) as error:
             do = "leave the column out with --keep and --fresh, or write .parquet"
             raise DataError(
                 f"column '{name}' of {self._path} cannot be written as text", got=error, do=do
@@ -116,14 +112,14 @@ class ParquetWriter(Writer):
 
     def __init__(self, kept: Sequence[str], columns: Sequence[Column], schema: Any) -> None:
         super().__init__(kept, columns)
-        arrow = _arrow("writing Parquet")
+        arrow = arrow_for("writing Parquet")
         self._kept_schema = schema
         added = [arrow.field(column.name, _type_of(column)) for column in columns]
         self.schema = arrow.schema([*schema, *added])
 
     def piece(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> bytes:
         """A file of its own, with one row group."""
-        arrow = _arrow()
+        arrow = arrow_for()
         arrays = [
             _array(chunk.column(name), field.type)
             for name, field in zip(self.kept, self._kept_schema, strict=True)
@@ -138,7 +134,7 @@ class ParquetWriter(Writer):
 
     def whole(self, pieces: Sequence[Path]) -> Iterator[bytes]:
         """Pieces joined into row groups of at least GROUP_ROWS rows, which are all that is held."""
-        arrow, sink = _arrow(), _Sink()
+        arrow, sink = arrow_for(), _Sink()
         with arrow.parquet.ParquetWriter(sink, self.schema) as writer:
             waiting: list[Any] = []
             for piece in pieces:
@@ -178,19 +174,11 @@ class _Sink(io.RawIOBase):
 
 def schema_of_words(columns: Mapping[str, Word]) -> Any:
     """The schema of columns that hold these; what Parquet has no plain type for is JSON in a string."""
-    arrow = _arrow("writing Parquet")
+    arrow = arrow_for("writing Parquet")
     types = {"bool": arrow.bool_(), "int": arrow.int64(), "float": arrow.float64()}
     return arrow.schema(
         [arrow.field(name, types.get(word, arrow.string())) for name, word in columns.items()]
     )
-
-
-def _arrow(purpose: str = "Parquet") -> Any:
-    try:
-        importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise MissingExtra("pyarrow", "store", purpose) from None
-    return importlib.import_module("pyarrow")
 
 
 def _batches(file: Any, wanted: list[str], start: int, size: int) -> Iterator[Any]:
@@ -214,11 +202,11 @@ def _ask(roles: Roles, values: Mapping[str, object], where: str) -> Ask | BadVal
 
 def _plain_type(kind: Any) -> Any:
     """The type of the values of a column that is coded by a dictionary; any other as it is."""
-    return kind.value_type if _arrow().types.is_dictionary(kind) else kind
+    return kind.value_type if arrow_for().types.is_dictionary(kind) else kind
 
 
 def _word(kind: Any) -> Word:
-    types = _arrow().types
+    types = arrow_for().types
     named: tuple[tuple[Word, bool], ...] = (
         ("null", types.is_null(kind)),
         ("bool", types.is_boolean(kind)),
@@ -231,18 +219,9 @@ def _word(kind: Any) -> Word:
     return next((word for word, holds in named if holds), "other")
 
 
-def _duration(count: int, digits: int) -> str:
-    """A duration of ISO 8601 in days and seconds, to the last digit: `P1DT3661.5S`."""
-    seconds, part = divmod(abs(count), 10**digits)
-    days, seconds = divmod(seconds, 24 * 60 * 60)
-    fraction = f".{part:0{digits}d}".rstrip("0") if part else ""
-    time = f"T{seconds}{fraction}S" if seconds or part else ""
-    return f"{'-' if count < 0 else ''}P{f'{days}D' if days or not time else ''}{time}"
-
-
 def _array(values: Any, kind: Any) -> Any:
     """The values of a kept column: an array as it is, a list as an array of this type."""
-    arrow = _arrow()
+    arrow = arrow_for()
     if not isinstance(values, list):
         return values
     if arrow.types.is_string(kind):
@@ -251,7 +230,7 @@ def _array(values: Any, kind: Any) -> Any:
 
 
 def _type_of(column: Column) -> Any:
-    arrow = _arrow()
+    arrow = arrow_for()
     return {
         "text": arrow.string,
         "json": arrow.string,

@@ -111,6 +111,15 @@ def is_null(value: object) -> bool:
     return value is None or (isinstance(value, float) and not math.isfinite(value))
 
 
+def writable(value: object) -> object:
+    """A value of JSON as it is, but for lone surrogates, which no UTF-8 file can hold: they are replaced."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return _repaired(value)
+    return value
+
+
 def _json(value: object) -> bytes:
     try:
         return msgspec.json.encode(value)
@@ -119,7 +128,6 @@ def _json(value: object) -> bytes:
 
 
 def _repaired(value: object) -> object:
-    """With lone surrogates replaced, which no UTF-8 file can hold."""
     if isinstance(value, str):
         return repair(value)
     if isinstance(value, list):

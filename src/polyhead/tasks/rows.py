@@ -27,6 +27,7 @@ FORMATS = (
 )
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = 2**26
+UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
 
 
 class Row(Value):
@@ -140,11 +141,12 @@ class Rows:
                 number += 1
 
     def _check_header(self, header: list[str]) -> None:
-        twice = [name for name in dict.fromkeys(header) if header.count(name) > 1]
-        if twice or any(map(lone_surrogates, header)):
-            fault = "has two columns of one name" if twice else "is not UTF-8"
-            what = f"the header of {self.path} {fault}"
-            raise DataError(what, got=twice or header, do="fix the first line")
+        what = f"the header of {self.path}"
+        if any(map(lone_surrogates, header)):
+            got = "UTF-16" if header[0].startswith(UTF_16) else header
+            raise DataError(f"{what} is not UTF-8", got=got, do="save the file as UTF-8")
+        if twice := [name for name in dict.fromkeys(header) if header.count(name) > 1]:
+            raise DataError(f"{what} has two columns of one name", got=twice, do="fix the first line")
 
     def _by_column(self, header: list[str], record: list[str], number: int) -> Row | BadValue:
         if len(record) != len(header):
@@ -206,6 +208,11 @@ def no_rows(path: str) -> EmptyData:
     return EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
 
 
+def lines_in(block: bytes) -> list[bytes]:
+    """The lines, without their ends, of bytes that hold LF at their end alone: each line ends in LF, CR LF or CR."""
+    return block.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
+
+
 def _opened(path: str) -> BinaryIO:
     return cast(BinaryIO, gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb"))
 
@@ -218,7 +225,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them."""
     number = 0
     for block in file:
-        for line in block.rstrip(b"\r\n").split(b"\r"):
+        for line in lines_in(block):
             number += 1
             yield number, line
 
