@@ -1,5 +1,7 @@
 """How far answers computed in two ways agree, and what of it a bundle keeps."""
 
+from importlib.metadata import PackageNotFoundError
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,18 @@ def test_damaged_agreements_are_refused_and_measured_anew(tmp_path):
 def test_label_says_backend_precision_and_version(tmp_path):
     session = Session(make(tmp_path / "a", "mood"), backend="reference")
     assert numerics_of(session) == Numerics(backend="reference", precision="float32", version=np.__version__)
+
+
+@pytest.mark.parametrize("name", ["openvino", "onnxruntime", "torch"])
+def test_label_says_the_version_of_the_module_whichever_package_brings_it(tmp_path, monkeypatch, name):
+    """It was that of the package of this name, and another one that gives the module was an error."""
+    module = pytest.importorskip(name)
+    session = Session(make(tmp_path / "a", "mood"), backend=name, precision="float32")
+
+    def nowhere(package):
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr("importlib.metadata.distribution", nowhere)
+    found = numerics_of(session)
+    assert (found.backend, found.precision, found.calibration) == (name, "float32", "")
+    assert found.version[:1].isdigit() and str(module.__version__).startswith(found.version)

@@ -213,6 +213,8 @@ def test_nothing_runs_for_a_column_that_nobody_knows(session):
     with pytest.raises(UnknownTask):
         session.columns(["good"], tasks=["nothing"])
     assert session.backend.layers_run == 0
+    with pytest.raises(UnknownTask, match="'nope'.*Allowed: mood, topics"):
+        session.columns([], tasks=["mood", "topics"])["nope"]
     empty = session.columns([])
     assert empty.results() == [] and empty["mood"].scores.shape == (0, 2)
 

@@ -21,6 +21,7 @@ from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
+from polyhead.text.question import Question
 
 STRATEGIES = {
     "pooled": Pooled(layers="learned", positions="attention", heads=2, hidden=8),
@@ -93,40 +94,64 @@ def test_a_task_file_holds_what_is_the_tasks_own(trunk, tmp_path, pooled):
     assert layer < sizes["branch"] - sizes["mean"] < 2 * layer
 
 
-def test_the_example_of_the_readme_runs_without_polyhead(pooled):
-    """In a process of its own in which importing polyhead fails; its scores are those that the session decodes."""
-    bundle, export = pooled
-    out = bundle.parent / "out"
-    (example,) = (out / "README.md").read_text().split("```python\n")[1:]
-    code = example.partition("```")[0]
-    assert len(code.splitlines()) <= 25
-    code = "import sys; sys.modules['polyhead'] = sys.modules['torch'] = None\n" + code.replace(
-        'run(task["model"]))', 'found := run(task["model"])); kept[name] = found'
-    )
-    print_it, keep_it = 'run(task["model"]))', 'kept.setdefault(name, run(task["model"])))'
-    assert print_it in code
+PAIRS = [("Is the lamp good?", "The lamp is bad."), ("Thanks!", "Thank you!")]
+README_ASKS = {
+    "text": [("The lamp is broken and late.",), ("Thank you!",)],
+    "pair": PAIRS,
+    "question": [Question(text="Which lamp?", options=("the red one", "the other"))],
+}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked", "shown"),
+    [
+        ("pooled", None, {"mood": "text", "topics": "text", "urgency": "text", "alike": "pair"}),
+        ("pooled", ["same", "alike"], {"same": "pair", "alike": "pair"}),
+        ("pooled", ["alike"], {"alike": "pair"}),
+        ("prompted", ["alike"], {"alike": "pair"}),
+        ("pooled", ["reply"], {"reply": "question"}),
+    ],
+    ids=["texts", "pairs", "separate-pairs", "prompted-separate-pairs", "questions"],
+)
+def test_the_examples_of_the_readme_run_without_polyhead(strategy, asked, shown, trunk, tmp_path):
+    """In a process of its own in which importing polyhead fails; what they print is what the session answers.
+
+    Pairs that are read separately were read as one text, and their features printed beside the labels; of questions
+    the example was no Python.
+    """
+    bundle, out = tmp_path / "b", tmp_path / "out"
+    tiny_bundle(bundle, trunk, tiny_paths(STRATEGIES[strategy], trunk))
+    write.export_bundle(bundle, out, tasks=asked, backend="reference")
+    found = printed(out)
+    session = Session(bundle, backend="reference", precision="float32")
+    assert set(found) == set(shown)
+    for name, form in shown.items():
+        wanted = np.stack(session.outputs(name, README_ASKS[form])).reshape(np.shape(found[name]["logits"]))
+        np.testing.assert_allclose(found[name]["logits"], wanted, atol=1e-5)
+    if asked is None:
+        answers = session.predict([text for (text,) in README_ASKS["text"]])
+        for name in ("mood", "topics"):
+            scores = [list(one.answers[name]["scores"].values()) for one in answers]
+            np.testing.assert_allclose(found[name]["scores"], scores, atol=1e-5)
+        values = [[one.answers["urgency"]["value"]] for one in answers]
+        np.testing.assert_allclose(found["urgency"]["value"], values, atol=1e-5)
+
+
+def printed(out):
+    """What the README's examples print, run one after another as they stand: by task, each output."""
+    examples = [one.partition("```")[0] for one in (out / "README.md").read_text().split("```python\n")[1:]]
+    assert 1 <= len(examples) <= 2 and all(len(one.splitlines()) <= 30 for one in examples)
     code = f"""
 import sys
 sys.modules["polyhead"] = sys.modules["torch"] = None
 kept = {{}}
-{code.replace(print_it, keep_it)}
-plain = {{name: {{key: value.tolist() for key, value in one.items()}} for name, one in kept.items()}}
-json.dump(plain, open("found.json", "w"))
+def print(name, labels, found): kept[name] = {{key: value.tolist() for key, value in found.items()}}
+{"".join(examples)}
+json.dump(kept, sys.stdout)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=out, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads((out / "found.json").read_text())
-    (out / "found.json").unlink()
-    texts = ["The lamp is broken and late.", "Thank you!"]
-    wanted = Session(bundle, backend="reference", precision="float32").predict(texts)
-    assert set(found) == {"mood", "topics", "urgency"}
-    for row, result in enumerate(wanted):
-        for name in ("mood", "topics"):
-            scores = list(result.answers[name]["scores"].values())
-            np.testing.assert_allclose(found[name]["scores"][row], scores, atol=1e-5)
-        np.testing.assert_allclose(
-            found["urgency"]["value"][row], result.answers["urgency"]["value"], atol=1e-5
-        )
+    return json.loads(done.stdout)
 
 
 def test_outputs_are_those_that_the_kind_can_decode(pooled):

@@ -1,5 +1,6 @@
 """What is no input is refused with its number, before anything runs."""
 
+import math
 import re
 
 import numpy as np
@@ -99,13 +100,53 @@ def test_one_name_in_the_place_of_tasks_is_refused(session):
         ([np.zeros((1, 3), np.int32), None], "input 0: .*int32 .1, 3"),
         ([None, np.array([[0.0, 1.5]])], "input 1: .*float64 .1, 2"),
         ([None, [["a", "b"]]], "input 1: "),
+        ([None, [[0, 1], [2]]], "input 1: .*0, 1.*2"),
+        ([None, [[0, 2], [-5, 2]]], "input 1: .*-5, 2.*<= 3"),
+        ([[[0, 4], [100, 200]], None], "input 0: .*100, 200.*<= 9"),
+        ([[[5, 2]], None], "input 0: .*5, 2"),
+        ([[[-1, -1]], None], "input 0: .*-1, -1"),
+        (5, "in a list.*5"),
+        ("good", "in a list.*good"),
     ],
-    ids=["none", "too many", "flat", "three numbers", "fractions", "strings"],
+    ids=[
+        *("none", "too many", "flat", "three numbers", "fractions", "strings", "ragged", "before the text"),
+        *("behind it", "turned round", "nowhere in one text", "a number", "a string"),
+    ],
 )
 def test_words_that_are_not_those_of_the_inputs_are_refused(ask, words, said):
-    """Too few were an IndexError."""
+    """Too few were an IndexError, those beyond their text were answered."""
     with pytest.raises(BadValue, match=said):
         ask(["good lamp", "bad"], words=words)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.uint8])
+def test_words_may_be_empty_reach_the_end_and_come_one_by_one(session, kind):
+    """A token may be an empty string; of a pair the words are those of the second text, or nowhere."""
+    words = ([np.array(places, kind)] for places in ([[0, 4], [5, 5], [5, 9]],))
+    (found,) = session.predict(["good lamp"], tasks=["words"], words=next(words))
+    assert [(one["start"], one["end"]) for one in found.answers["words"]["words"]] == [(0, 4), (5, 9)]
+    assert type(found.answers["words"]["words"][0]["start"]) is int
+    given, words = [("a", "good lamp"), "bad"], (one for one in [np.array([[-1, -1], [5, 9]]), None])
+    assert session.predict(given, words=words)[0].answers
+    with pytest.raises(BadValue, match=r"input 0: .*5, 10.*<= 9"):
+        session.predict(given, words=[[[5, 10]], None])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, "3", [1], 10**400], ids=lambda one: repr(one)[:9])
+def test_a_deadline_that_is_no_finite_number_is_refused(session, wrong):
+    """NaN never came, and a string was a bare TypeError."""
+    for ask in (session.predict, session.columns, session.stream):
+        with pytest.raises(BadValue, match="deadline"):
+            ask(["good"], deadline=wrong)
+    assert session.predict(["good"], deadline=np.float32(1e6)) == session.predict(["good"])
+
+
+@pytest.mark.parametrize("wrong", [5, [["x"]], [5], b"mood", ["mood", None]], ids=repr)
+def test_what_is_no_list_of_names_is_refused(session, wrong):
+    """Some of these were a bare TypeError."""
+    for ask in (session.predict, session.columns, session.stream):
+        with pytest.raises(BadValue, match="list of their names"):
+            ask(["good"], tasks=wrong)
 
 
 def test_an_input_may_have_no_words_or_a_plain_list_of_them(session):

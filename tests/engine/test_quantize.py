@@ -11,6 +11,7 @@ pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino ex
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.backends import open_runtime
+from polyhead.engine.numerics import numerics_of
 from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import CACHE, Change, read_scales, write_scales
 from polyhead.engine.quantize.scales import Scale, Scales, Seen, scales_of, weight_digest
@@ -242,7 +243,7 @@ def test_texts_are_halved_in_turns():
     first, second = calibrate.halves(ROWS, 4)
     assert len(first) == len(second) == 4 and not {id(row) for row in first} & {id(row) for row in second}
     assert first[0] is ROWS[0] and second[-1] is ROWS[-1]
-    with pytest.raises(EmptyData):
+    with pytest.raises(EmptyData, match="Got: 1 .*Do: .*--texts"):
         calibrate.halves(ROWS[:1], 4)
 
 
@@ -302,6 +303,17 @@ def test_scales_that_are_kept_again_replace_the_older_ones(kept, scales):
     write_scales(kept, Scales({digest: one}), texts=1, backend="openvino", changes={})
     assert set(read_scales(kept)[1].known) == {digest}
     assert len(list((kept.root / CACHE).iterdir())) == 2
+
+
+def test_session_says_by_which_scales_it_computes_whatever_lies_beside_the_bundle_by_now(kept, scales):
+    """They were looked up when they were asked for: scales that nobody had used, or an error."""
+    session, before = Session(kept, backend="openvino", precision="int8"), read_scales(kept)[0].scales
+    digest, one = next(iter(scales.known.items()))
+    after = write_scales(kept, Scales({digest: one}), texts=1, backend="openvino", changes={}).scales
+    assert numerics_of(session).calibration == before != after
+    assert numerics_of(Session(kept, backend="openvino", precision="int8")).calibration == after
+    shutil.rmtree(kept.root / CACHE)
+    assert numerics_of(session).calibration == before
 
 
 def test_session_needs_scales_for_int8(made):

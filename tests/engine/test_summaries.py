@@ -6,14 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.model_write import ModelDraft, add_model
 from polyhead.bundle.write import write_bundle
 from polyhead.engine import call
 from polyhead.engine.session import Session
 from polyhead.engine.summaries import Summaries
+from polyhead.errors import BadName, UnknownTask
+from polyhead.plan import Pool
 from polyhead.seq2seq_data import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.tasks.task import Task
-from polyhead.testing import tiny_trunk
+from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 
 SHAPE = Seq2SeqShape(
     width=4,
@@ -99,6 +102,18 @@ def test_without_a_deadline_all_texts_are_written_at_once(session, writer):
 def test_texts_in_pieces_have_the_answers_and_receipts_of_all_at_once(session, writer):
     far, never = session.predict(TEXTS, deadline=1e9), session.predict(TEXTS)
     assert far == never
+
+
+def test_a_task_that_owns_its_model_is_neither_detached_nor_replaced_by_one_that_reads_the_trunk(session):
+    """Detaching it did nothing and said nothing; a namesake was attached, and never answered."""
+    with pytest.raises(UnknownTask, match="'brief'.*owns its model.*polyhead tasks remove"):
+        session.detach("brief")
+    trunk, task = tiny_trunk(), msgspec.structs.replace(tiny_tasks()[0], name="brief")
+    path = tiny_path(task, trunk, pool=Pool())
+    record = TaskRecord(task=task, path=path, trunk=trunk.digest)
+    with pytest.raises(BadName, match="'brief'.*another name"):
+        session.attach(record, tiny_part(path, trunk.architecture, path.head.part))
+    assert set(session.tasks) == {"brief", "other"} and not session.records
 
 
 def test_what_was_written_stays_where_a_later_text_fails(session, writer):

@@ -232,7 +232,9 @@ class Call:
             if len(given) < len(tasks):
                 tasks = tuple(task for task in tasks if task in given)
             if given or left < layers:  # else nothing was run
-                self._running = list(Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left))
+                self._running = list(
+                    Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left)
+                )
             yield stage
             if self.is_late:
                 break

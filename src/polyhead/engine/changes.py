@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.live import Loaded
-from polyhead.errors import BackendError, WrongTrunk
+from polyhead.errors import BackendError, BadName, WrongTrunk
 from polyhead.tasks.task import owner_of
 from polyhead.trunk_data import check_arrays
 
@@ -42,9 +42,19 @@ def checked(
     *,
     trunk: str,
     shape: Architecture,
+    taken: Collection[str] = (),
 ) -> Loaded:
-    """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch."""
+    """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch.
+
+    `taken` are names of tasks that own their models: BadName is raised for one of these.
+    """
     name = record.task.name
+    if name in taken:
+        raise BadName(
+            f"task '{name}' of the bundle owns its model, and no task that reads the trunk takes its place",
+            got=name,
+            do="give the new task another name",
+        )
     if record.trunk != trunk:
         raise WrongTrunk(f"task '{name}' was trained on another trunk", got=record.trunk, allowed=trunk)
     owner = record.owner or owner_of(record.task)

@@ -11,6 +11,7 @@ from polyhead.config import Value
 from polyhead.engine.gather import Outputs
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.receipts import Flops, Receipt, Receipts
+from polyhead.errors import UnknownTask
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import Answer, Decoded, RowKind
@@ -113,6 +114,11 @@ class Columns:
         self.inputs, self.tasks, self._receipts, self._flops = inputs, dict(tasks), receipts, flops
 
     def __getitem__(self, task: str) -> Column:
+        """The column of a task; raises UnknownTask for one that was not asked."""
+        if task not in self.tasks:
+            raise UnknownTask(
+                f"the call did not ask task {task!r}", allowed=list(self.tasks), do="ask for it in `tasks`"
+            )
         return self.tasks[task]
 
     @cached_property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +15,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, Question, texts_of
 from polyhead.text.tokenise import Input
-from polyhead.text.words import joined
+from polyhead.text.words import NOWHERE, joined
 
 FORMS = (
     'a string, {"text": ...}, {"text": ..., "text_b": ...}, {"tokens": [...]}, '
@@ -49,33 +51,44 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
 
 
 def checked_words(
-    words: Sequence[np.ndarray | None] | None, inputs: int
+    words: Iterable[np.ndarray | None] | None, inputs: Sequence[AnyInput]
 ) -> Sequence[np.ndarray | None] | None:
-    """The words of so many inputs, an array for each that has its own; raises BadValue for any other form."""
+    """The words of each input, an array for each that has its own; raises BadValue for any other form.
+
+    Words lie in the text, of a pair in the second one. One without a character is a word: tokens may be empty.
+    """
     if words is None:
         return None
-    if len(words) != inputs:
+    if isinstance(words, (str, bytes, Mapping)) or not isinstance(words, Iterable):
+        raise BadValue("words come in a list, and one value was given", got=repr(words), do="give [...]")
+    several = list(words)
+    if len(several) != len(inputs):
         raise BadValue(
             "words are given for all inputs or for none",
-            got=f"those of {len(words)}",
-            allowed=f"those of {inputs}, None for an input whose words are to be found",
+            got=f"those of {len(several)}",
+            allowed=f"those of {len(inputs)}, None for an input whose words are to be found",
             do="give an array, or None, for each input",
         )
-    found: list[np.ndarray | None] = []
-    for number, one in enumerate(words):
-        own = None if one is None else np.asarray(one)
-        if own is not None and not own.size:
-            own = np.zeros((0, 2), np.int32)
-        if own is not None and (own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu"):
-            raise BadValue(
-                f"input {number}: these are no places of words",
-                got=f"{own.dtype} {own.shape}",
-                allowed="whole numbers (words, 2)",
-                do="give where each word begins and ends, in characters",
-                row=number,
-            )
-        found.append(own)
-    return found
+    both = zip(several, inputs, strict=True)
+    return [None if one is None else _words(one, given, number) for number, (one, given) in enumerate(both)]
+
+
+def checked_deadline(deadline: float | None) -> float | None:
+    """The seconds, or None; raises BadValue for what is no finite number."""
+    if deadline is None:
+        return None
+    try:
+        seconds = float(deadline) if isinstance(deadline, Real) else math.nan
+    except OverflowError:  # of a whole number
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise BadValue(
+            "a deadline is a number of seconds",
+            got=repr(deadline),
+            allowed="a finite number, or None for no deadline",
+            do="give the seconds that the call may take",
+        )
+    return seconds
 
 
 def form_of(given: AnyInput) -> Form:
@@ -149,6 +162,37 @@ def _checked(given: object, number: int) -> AnyInput:
         got=repr(given),
         allowed="a string, a pair of strings, a Passage or a Question, each text a string",
         do="give one of these, or leave it out",
+        row=number,
+    )
+
+
+def _words(words: np.ndarray, given: AnyInput, number: int) -> np.ndarray:
+    try:
+        own = np.asarray(words)
+    except ValueError:  # rows of several lengths
+        raise _no_words(number, repr(words), "whole numbers (words, 2)") from None
+    if not own.size:
+        return np.zeros((0, 2), np.int32)
+    if own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu":
+        raise _no_words(number, f"{own.dtype} {own.shape}", "whole numbers (words, 2)")
+    if isinstance(given, Question):  # no task reads its words
+        return own
+    texts, begin, end = texts_of(plain(given)), own[:, 0], own[:, 1]
+    is_place = (begin >= 0) & (begin <= end) & (end <= len(texts[-1]))
+    if len(texts) > 1:
+        is_place |= (own == NOWHERE).all(axis=1)
+    if not is_place.all():
+        wrong = own[~is_place][0].tolist()
+        raise _no_words(number, wrong, f"0 <= beginning <= end <= {len(texts[-1])}, the length of its text")
+    return own.astype(np.int32, copy=False)
+
+
+def _no_words(number: int, got: object, allowed: str) -> BadValue:
+    return BadValue(
+        f"input {number}: these are no places of words",
+        got=got,
+        allowed=allowed,
+        do="give where each word begins and ends, in characters",
         row=number,
     )
 

@@ -6,7 +6,6 @@ computed, not what they should be.
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path as FilePath
 
 import msgspec
@@ -17,7 +16,6 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.isolation.answers import Answering, answers_of
-from polyhead.engine.quantize.files import read_scales
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
@@ -58,11 +56,14 @@ class _File(Value):
 
 
 def numerics_of(session: Session) -> Numerics:
-    """How a session computes."""
-    name, precision = session.backend.name, session.backend.precision
-    package = {"reference": "numpy"}.get(name, name)
-    calibration = read_scales(session.bundle)[0].scales if precision == "int8" else ""
-    return Numerics(backend=name, precision=precision, version=version(package), calibration=calibration)
+    """How a session computes, as its backend was opened: whatever lies beside the bundle by now."""
+    backend = session.backend
+    return Numerics(
+        backend=backend.name,
+        precision=backend.precision,
+        version=backend.version,
+        calibration=backend.calibration,
+    )
 
 
 def on_probes(trained: Answering, session: Session, name: str) -> Agreement | None:

@@ -19,14 +19,14 @@ from polyhead.engine.changes import Changes, checked, difference, loaded, traine
 from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.gather import Outputs
 from polyhead.engine.graph.ops import Runtime
-from polyhead.engine.inputs import AnyInput, checked_inputs, checked_words, why_not
+from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, why_not
 from polyhead.engine.live import Live, Loaded
 from polyhead.engine.quantize.files import scales_for
 from polyhead.engine.receipts import Receipt
 from polyhead.engine.rows import Batch, Readings
 from polyhead.engine.stream import Early, Stream
 from polyhead.engine.summaries import Summaries
-from polyhead.errors import BackendError, BadValue
+from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import Tokeniser
@@ -38,8 +38,9 @@ class Session:
     """A bundle opened for answering. Tasks are an argument of every call; there is no active task.
 
     `backend` is one of `engine.backends.BACKENDS`, or a runtime; None takes the fastest that is installed. `precision`
-    is that of the trunk; None takes the one the tasks were trained with, where this machine has it. In deterministic
-    mode every batch has the same shapes, so that a row's answer is the same bits whatever its batch mates are.
+    is that of the trunk; None takes the one the tasks were trained with, where this machine has it, or a runtime's own,
+    beside which any other raises BackendError. In deterministic mode every batch has the same shapes, so that a row's
+    answer is the same bits whatever its batch mates are.
 
     Several threads may call it at once, also while tasks come and go: no call waits for a change, nor a change for one.
     """
@@ -84,7 +85,7 @@ class Session:
         An input is a text, a pair of texts, a `Passage` (a question and its context, for span tasks alone) or a
         `Question` with options. `words` gives an input's own words (words, 2), in characters, for tagging; without it
         words are found. After `deadline` seconds no further layer is begun, and results name the tasks that are late.
-        Raises BadValue, with its number, for what is no input.
+        Raises BadValue, with its number, for what is no input or words that do not lie in it.
 
         A task that fails is named in the results and stops no other; where no task has any answer, its error is raised.
         """
@@ -159,16 +160,25 @@ class Session:
 
         Nothing is written; for what a bundle holds see `refresh`. Calls that run meanwhile answer as before, those that
         begin later have the task. Raises WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are
-        not its path's.
+        not its path's, BadName for the name of a task that owns its model.
         """
-        task = checked(record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape)
         with self._changing:
-            self._change({**self._live.loaded, record.task.name: task}, self._live.summaries)
+            live, trunk = self._live, self.bundle.digest
+            own = live.summaries.tasks
+            task = checked(record, arrays, others or {}, trunk=trunk, shape=self.shape, taken=own)
+            self._change({**live.loaded, record.task.name: task}, live.summaries)
 
     def detach(self, name: str) -> None:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
         with self._changing:
             self._live.asked([name])
+            if name in self._live.summaries.tasks:
+                raise UnknownTask(
+                    f"task '{name}' does not read the trunk: it owns its model, which stays with the bundle",
+                    got=name,
+                    allowed=sorted(self._live.loaded),
+                    do="`polyhead tasks remove` takes it out of the bundle; then `refresh`",
+                )
             rest = {other: task for other, task in self._live.loaded.items() if other != name}
             self._change(rest, self._live.summaries)
 
@@ -260,7 +270,7 @@ def _call(
         inputs=given,
         tasks=live.asked(tasks),
         required=tasks is not None,
-        words=checked_words(words, len(given)),
-        deadline=deadline,
+        words=checked_words(words, given),
+        deadline=checked_deadline(deadline),
     )
     return Call(live, asked)

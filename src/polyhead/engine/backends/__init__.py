@@ -44,14 +44,15 @@ def open_backend(
 ) -> Backend:
     """A backend with the trunk and the tasks' arrays loaded; `deterministic` lets it use such algorithms only.
 
-    `name` may be a runtime that is ready made; None is `default_backend`. The `precision` None is the one that the
-    tasks were `trained` with, if it is known and this machine has it, or else the backend's own. `scales` gives
-    those of int8 for a backend.
+    `name` may be a runtime that is ready made, which has a precision of its own: any other raises BackendError. None is
+    `default_backend`. The `precision` None is the one that the tasks were `trained` with, if it is known and this
+    machine has it, or else the backend's own. `scales` gives those of int8 for a backend.
     """
     name = default_backend() if name is None else name
     if not isinstance(name, str):
         from polyhead.engine.backends.graph import GraphBackend
 
+        _check_ready(name, precision)
         return GraphBackend(name, trunk, tasks, deterministic=deterministic)
     _check(name, precision)
     if name == "reference":
@@ -96,6 +97,17 @@ def open_runtime(name: str, *, precision: str | None = None, scales: Scales | No
 def is_installed(package: str) -> bool:
     """Whether a package can be imported."""
     return importlib.util.find_spec(package) is not None
+
+
+def _check_ready(runtime: Runtime, precision: str | None) -> None:
+    """Raises BackendError where a runtime that is ready made has another precision than the one that is asked."""
+    if precision not in (None, runtime.precision):
+        raise BackendError(
+            f"the {runtime.name} runtime that was given as the backend computes in another precision than asked",
+            got=precision,
+            allowed=runtime.precision,
+            do="leave `precision` out, or make the runtime with this precision",
+        )
 
 
 def _check(name: str, precision: str | None) -> None:

@@ -68,6 +68,8 @@ class Backend(Runner, Protocol):
     name: str
     precision: str
     tolerance: float  # largest absolute difference of outputs from the reference backend at float32 weights
+    version: str  # of the library that computes
+    calibration: str  # digest of the scales by which it computes in int8; "" where there are none
 
     @property
     def layers_run(self) -> int:

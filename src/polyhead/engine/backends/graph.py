@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -22,6 +23,14 @@ from polyhead.plan import Plan
 from polyhead.trunk_data import TrunkData
 
 PROGRAMS = 64  # plans that are remembered
+
+
+@runtime_checkable
+class Stating(Protocol):
+    """A runtime that says what it computes with; one that does not is labelled by its name and precision alone."""
+
+    version: str  # of its library
+    calibration: str  # digest of its scales of int8; "" where it has none, or they lie in no file
 
 
 class _Loaded(msgspec.Struct, frozen=True, eq=False):
@@ -48,6 +57,9 @@ class GraphBackend:
         deterministic: bool = False,
     ) -> None:
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
+        self.version, self.calibration = "", ""
+        if isinstance(runtime, Stating):
+            self.version, self.calibration = runtime.version, runtime.calibration
         self.packs = not deterministic
         self._trunk, self._deterministic = trunk, deterministic
         self._graphs, self._count = Graphs(runtime), Count()

@@ -37,7 +37,7 @@ class TorchBackend:
     another.
     """
 
-    name = "torch"
+    name, version, calibration = "torch", str(torch.__version__), ""
     packs = False
 
     def __init__(
@@ -67,13 +67,40 @@ class TorchBackend:
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """One run of the plan, then each task's own pooler and head."""
-        return whole(self.stages(plan, batch))
+        loaded = self._loaded
+        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), {})]))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
-        """One stage: all layers have run when it comes."""
-        loaded, outputs, failed = self._loaded, dict[str, np.ndarray](), dict[str, Exception]()
-        model = loaded.model
-        for task, value in self._stored(loaded, plan, batch).items():
+        """One stage: all layers have run when it comes.
+
+        Where they fail, each task's run alone, so that what fails in a task's own layers, deltas or prompts fails it
+        alone; what fails for all is raised.
+        """
+        loaded, failed = self._loaded, dict[str, Exception]()
+        try:
+            stored = self._stored(loaded, plan, batch)
+        except Exception:
+            stored, failed = self._apart(loaded, plan, batch)
+            if not stored:
+                raise
+        yield self._stage(loaded.model, stored, failed)
+
+    def _apart(
+        self, loaded: _Loaded, plan: Plan, batch: TokenBatch
+    ) -> tuple[dict[str, Pooled], dict[str, Exception]]:
+        """What each task has from a run of its own path alone, and what fails even then."""
+        stored, failed = dict[str, Pooled](), dict[str, Exception]()
+        for task in plan.tasks if len(plan.tasks) > 1 else ():
+            try:
+                stored |= self._stored(loaded, plan.only([task]), batch)
+            except Exception as error:
+                failed[task] = error
+        return stored, failed
+
+    def _stage(self, model: Model, stored: Mapping[str, Pooled], failed: Mapping[str, Exception]) -> Stage:
+        """Each task's own pooler and head over what the layers gave; `failed` did not come so far."""
+        outputs, failed = dict[str, np.ndarray](), dict(failed)
+        for task, value in stored.items():
             try:
                 features = self._features(model, task, value)
                 outputs[task] = (
@@ -81,7 +108,7 @@ class TorchBackend:
                 )
             except Exception as error:  # of this task's own pooler or head
                 failed[task] = error
-        yield Stage(outputs=outputs, failed=failed, layers_left=0)
+        return Stage(outputs=outputs, failed=failed, layers_left=0)
 
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """What each task's head reads: (rows, width), or (rows, words, width)."""

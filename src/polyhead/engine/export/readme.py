@@ -14,7 +14,7 @@ _TEXTS: dict[Form, str] = {
     "pair": '[("Is the lamp good?", "The lamp is bad."), ("Thanks!", "Thank you!")]',
     "question": '[("Which lamp?", "the red one"), ("Which lamp?", "the other")]  # a pair for each option',
 }
-_EXAMPLE = """import json
+_BEGIN = """import json
 from pathlib import Path
 
 import numpy as np
@@ -25,41 +25,64 @@ export = json.loads(Path("export.json").read_text())
 tokenizer = Tokenizer.from_file(export["tokenizer"]["file"])
 tokenizer.enable_truncation(export["tokenizer"]["max_tokens"])
 tokenizer.enable_padding(pad_id=export["tokenizer"]["pad_id"])
-read = tokenizer.encode_batch({texts})
-values = {{"input_ids": np.array([one.ids for one in read])}}
-values["attention_mask"] = np.array([one.attention_mask for one in read])
-values["token_type_ids"] = np.array([one.type_ids for one in read])
 
-def run(model):
+def run(model, values):
     session = onnxruntime.InferenceSession(model["file"])
-    outputs = session.run(None, {{name: values[name] for name in model["inputs"]}})
+    outputs = session.run(None, {name: values[name] for name in model["inputs"]})
     return dict(zip(model["outputs"], outputs))
 
-values |= run(export["trunk"]) if export["trunk"] else {{}}
+def read(texts):
+    found = tokenizer.encode_batch(texts)
+    values = {"input_ids": np.array([one.ids for one in found])}
+    values["attention_mask"] = np.array([one.attention_mask for one in found])
+    values["token_type_ids"] = np.array([one.type_ids for one in found])
+    return values | (run(export["trunk"], values) if export["trunk"] else {})
+"""
+_WHOLE = """
+texts = {texts}
+values = read(texts)
 for name, task in export["tasks"].items():
-    if task["reads"] == "{form}" and "words" not in task["model"]["inputs"]:
-        print(name, task["task"]["labels"], run(task["model"]))
+    if task["reads"] == "{form}" and not task["compare"] and "words" not in task["model"]["inputs"]:
+        print(name, task["task"]["labels"], run(task["model"], values))
+"""
+_APART = """
+pairs = {texts}
+sides = [read([pair[side] for pair in pairs]) for side in (0, 1)]
+for name, task in export["tasks"].items():
+    if task["compare"]:
+        first, second = [run(task["model"], values)["features"] for values in sides]
+        print(name, task["task"]["labels"], run(task["compare"], {{"first": first, "second": second}}))
 """
 
 
 def readme(export: Export) -> str:
     """The page, in Markdown."""
-    form = next((one for one in _TEXTS if any(_is_whole(t, one) for t in export.tasks.values())), None)
-    parts = ["# ONNX files of a Polyhead bundle", *_files(export)]
-    if form is not None:
-        example = _EXAMPLE.format(texts=_TEXTS[form], form=form)
-        parts += [
-            "## An example",
-            "It runs in this folder (`pip install onnxruntime tokenizers`).",
-            f"```python\n{example}```",
-        ]
+    parts = ["# ONNX files of a Polyhead bundle", *_files(export), *_examples(export)]
     parts += ["## What the tasks read and give", "\n".join(_notes(export))]
     return "\n\n".join(parts) + "\n"
 
 
+def _examples(export: Export) -> Iterator[str]:
+    """One of the tasks that answer an input at once, and one of those that compare two texts."""
+    tasks, begin = export.tasks.values(), _BEGIN
+    form = next((one for one in _TEXTS if any(_is_whole(task, one) for task in tasks)), None)
+    if form is not None:
+        yield "## An example"
+        yield "It runs in this folder (`pip install onnxruntime tokenizers`)."
+        yield f"```python\n{begin}{_WHOLE.format(texts=_TEXTS[form], form=form)}```"
+        begin = ""
+    if any(task.compare is not None for task in tasks):
+        yield "## An example of pairs that are read separately"
+        runs = "goes on where the first ends" if form else "runs in this folder"
+        yield f"It {runs}: each text of a pair is read alone, then the features of both are compared."
+        if form is None:
+            yield "It needs `pip install onnxruntime tokenizers`."
+        yield f"```python\n{begin}{_APART.format(texts=_TEXTS['pair'])}```"
+
+
 def _is_whole(files: TaskFiles, form: Form) -> bool:
-    """Whether the task reads whole inputs of this form."""
-    return files.reads == form and not kind_of(files.task).per_word
+    """Whether the task answers whole inputs of this form, each by one run of its model."""
+    return files.reads == form and files.compare is None and not kind_of(files.task).per_word
 
 
 def _files(export: Export) -> Iterator[str]:

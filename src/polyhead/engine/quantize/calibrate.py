@@ -56,7 +56,10 @@ def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
     """Up to `most` rows to calibrate on and as many to measure on, from all over the file, in turns."""
     if len(rows) < 2:
         raise EmptyData(
-            "scales need texts to be found on, and others to be measured on", got=len(rows), allowed="two"
+            "scales need texts to be found on, and others to be measured on",
+            got=f"{len(rows)} in the file of texts",
+            allowed="two or more",
+            do="give a file of more texts, one a line: --texts",
         )
     places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), 2 * most)).astype(int))
     return [rows[i] for i in places[::2]], [rows[i] for i in places[1::2]]

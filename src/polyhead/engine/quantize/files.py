@@ -83,7 +83,7 @@ def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
     name = _name(record.scales)
     try:
         check_hash(root / CACHE / name, hash_inside(root, CACHE, name), record.scales)
-        return record, _scales(read_arrays(root, CACHE, name))
+        return record, _scales(read_arrays(root, CACHE, name), record.scales)
     except (PolyheadError, ValueError, KeyError) as error:
         raise _damaged(root, error) from None
 
@@ -159,14 +159,14 @@ def _arrays(scales: Scales) -> dict[str, np.ndarray]:
     return found
 
 
-def _scales(arrays: Mapping[str, np.ndarray]) -> Scales:
+def _scales(arrays: Mapping[str, np.ndarray], sha256: str) -> Scales:
     found = {}
     for name, smooth in arrays.items():
         digest = name.removesuffix(SMOOTH)
         if digest != name:
             step, zero = arrays[digest + EIGHT].tolist()
             found[digest] = Scale(smooth=smooth, step=step, zero=round(zero))
-    return Scales(found)
+    return Scales(found, digest=sha256)
 
 
 def _damaged(root: FilePath, error: Exception) -> BackendError:

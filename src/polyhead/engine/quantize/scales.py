@@ -48,10 +48,13 @@ class Scale(Value, eq=False):
 
 
 class Scales:
-    """The scale of each product, by the digest of its weights: the same wherever a graph is cut."""
+    """The scale of each product, by the digest of its weights: the same wherever a graph is cut.
 
-    def __init__(self, known: Mapping[str, Scale]) -> None:
-        self.known = dict(known)
+    `digest` is the SHA-256 of the file that they were read from, "" where they lie in none.
+    """
+
+    def __init__(self, known: Mapping[str, Scale], *, digest: str = "") -> None:
+        self.known, self.digest = dict(known), digest
 
     def of(self, weight: np.ndarray) -> Scale | None:
         """The scale of the product with these weights (outputs, inputs); None where none was found."""

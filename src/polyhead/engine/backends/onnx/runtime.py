@@ -25,7 +25,7 @@ class OnnxRuntime:
     processor has cores.
     """
 
-    name = "onnxruntime"
+    name, version = "onnxruntime", str(ort.__version__)  # of the module: several packages bring it
 
     def __init__(
         self, *, precision: str | None = None, threads: int | None = None, scales: Scales | None = None
@@ -38,6 +38,7 @@ class OnnxRuntime:
                 do="find scales with `polyhead quantize`, or choose float32",
             )
         self.tolerance = TOLERANCES[self.precision]
+        self.calibration = "" if scales is None else scales.digest
         self._threads, self._scales = threads or 0, scales
 
     def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:

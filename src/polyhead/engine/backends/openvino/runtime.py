@@ -32,6 +32,8 @@ class OpenVINORuntime:
     """
 
     name = "openvino"
+    # Of the module, whichever package brings it; without its build.
+    version = str(ov.__version__).partition("-")[0]
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class OpenVINORuntime:
         self.precision = rest if precision is None else precision
         self._check(scales)
         self.tolerance = TOLERANCES[self.precision]
+        self.calibration = "" if scales is None else scales.digest
         self._scales = scales
         self._float = rest if self.precision == "int8" else self.precision
         self._settings: dict[str, object] = {

@@ -41,6 +41,7 @@ class ReferenceBackend:
     """Runs plans in numpy."""
 
     name, precision, tolerance, packs = "reference", "float32", 0.0, False
+    version, calibration = np.__version__, ""
 
     def __init__(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
         self.trunk, self.tasks = trunk, dict(tasks)

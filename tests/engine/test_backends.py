@@ -1,0 +1,33 @@
+"""Which backend is opened: one that is ready made computes as it was made, or not at all."""
+
+import pytest
+
+from graphs import NumpyRuntime
+from polyhead.engine.numerics import Numerics, numerics_of
+from polyhead.engine.session import Session
+from polyhead.errors import BackendError
+from polyhead.plan import Pool
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing.strategies import tiny_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    trunk = tiny_trunk()
+    return tiny_bundle(tmp_path / "b", trunk, {"mood": tiny_path(tiny_tasks()[0], trunk, pool=Pool())})
+
+
+@pytest.mark.parametrize("precision", ["int8", "bfloat16"])
+def test_another_precision_than_that_of_a_given_runtime_is_refused(bundle, precision):
+    """It was ignored: float32 answered where int8 was asked."""
+    runtime = NumpyRuntime()
+    with pytest.raises(BackendError, match=f"numpy runtime.*Got: {precision}.*Allowed: float32"):
+        Session(bundle, backend=runtime, precision=precision)
+    assert not runtime.compiled
+
+
+@pytest.mark.parametrize("precision", [None, "float32"])
+def test_a_given_runtime_computes_in_its_own_precision(bundle, precision):
+    session = Session(bundle, backend=NumpyRuntime(), precision=precision)
+    assert session.predict(["good"])[0].answers
+    assert numerics_of(session) == Numerics(backend="numpy", precision="float32")

@@ -1,0 +1,65 @@
+"""What is remembered of the tasks of a moment: so much and no more, whatever is asked in whichever order."""
+
+from itertools import permutations
+
+import pytest
+
+from models import paths_of
+from polyhead import cost
+from polyhead.engine import live
+from polyhead.engine.session import Session
+from polyhead.strategy import Prompted
+from polyhead.testing import tiny_trunk
+from polyhead.testing.strategies import tiny_bundle
+
+NAMES = ("mood", "topics", "urgency", "names")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A bundle whose tasks share a prompt group."""
+    trunk, folder = tiny_trunk(), tmp_path_factory.mktemp("live") / "b"
+    tiny_bundle(folder, trunk, paths_of(trunk, Prompted(), *NAMES))
+    return folder
+
+
+def counted(monkeypatch, owner, name):
+    """The calls of a function."""
+    calls, inner = [], getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **more: calls.append(given) or inner(*given, **more))
+    return calls
+
+
+def test_what_is_remembered_of_plans_and_passes_is_bounded(root, monkeypatch):
+    """Every order of tasks and every length left an entry that stayed for good."""
+    monkeypatch.setattr(live, "PLANS", 4)
+    monkeypatch.setattr(live, "FLOPS", 4)
+    tasks = Session(root, backend="reference")._reader.live
+    merged, passes = counted(monkeypatch, live, "merge"), counted(monkeypatch, cost, "flops_by_sharers")
+    orders = list(permutations(NAMES))
+    for names in (*orders, orders[-1]):
+        tasks.plan(names)
+    assert len(merged) == len(orders) == 24
+    for tokens in (*range(4, 12), 11):
+        tasks.flops(NAMES, tokens)
+    assert len(passes) == 8
+    kept = (tasks._plan.cache_info(), tasks._layers.cache_info(), tasks._flops.cache_info())
+    assert all(one.maxsize == 4 and one.currsize <= 4 for one in kept)
+    before = len(merged)
+    tasks.plan(orders[5])
+    tasks.flops(NAMES, 4)
+    assert len(merged) > before and len(passes) == 9, "the oldest are forgotten"
+
+
+def test_the_same_tasks_in_another_order_share_what_they_cost_and_keep_their_order(root, monkeypatch):
+    session = Session(root, backend="reference")
+    tasks, passes = session._reader.live, counted(monkeypatch, cost, "flops_by_sharers")
+    layers = counted(monkeypatch, cost, "layer_evaluations")
+    first = tasks.flops(NAMES, 12)
+    assert f"shared: {', '.join(NAMES)}" in first
+    for names in permutations(NAMES):
+        assert tasks.flops(names, 12) == first and tasks.layers(names) == 2
+        assert tasks.plan(names).tasks == names
+    assert len(passes) == len(layers) == 1
+    (result,) = session.predict(["the lamp is late"], tasks=NAMES[::-1])
+    assert tuple(result.answers) == NAMES[::-1] and result.receipt.layers == 2

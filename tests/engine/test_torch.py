@@ -1,0 +1,73 @@
+"""The torch backend: what fails in the layers of one task fails it alone."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from models import paths_of
+from polyhead.engine.session import Session
+from polyhead.errors import PlanError
+from polyhead.nn.trunk import Trunk
+from polyhead.strategy import Adapter, Branch, InLayer, Pooled, Prompted
+from polyhead.tasks.task import owner_of
+from polyhead.testing import tiny_trunk
+from polyhead.testing.strategies import tiny_bundle
+
+TEXTS = ["where is my order?", "the lamp is broken and late", "good"]
+TRUNK = tiny_trunk()
+OWN = {
+    "private layers": Branch(layers=1),
+    "adapters": InLayer(adapters=(Adapter(delta="lora", size=2),)),
+    "prompts": Prompted(isolated=True),
+}
+
+
+def opened(root, strategy, *, deterministic=False):
+    """A session whose tasks "mood" and "topics" go ways of their own, beside one on the plain trunk."""
+    tiny_bundle(root, TRUNK, paths_of(TRUNK, [strategy, strategy, Pooled()], "mood", "topics", "urgency"))
+    return Session(root, backend="torch", precision="float32", deterministic=deterministic)
+
+
+def broken(session, *names):
+    """The private layers, adapters and prompts of these tasks are gone."""
+    for name in names:
+        del session.backend._loaded.model._parts[owner_of(session.tasks[name])]
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["stacked", "deterministic"])
+@pytest.mark.parametrize("own", OWN)
+def test_what_fails_in_the_layers_of_one_task_fails_it_alone(tmp_path, own, deterministic):
+    """It took every task of the call with it."""
+    session = opened(tmp_path / "b", OWN[own], deterministic=deterministic)
+    whole = session.predict(TEXTS)
+    broken(session, "mood")
+    found = session.predict(TEXTS)
+    for one, other in zip(found, whole, strict=True):
+        assert set(one.answers) == {"topics", "urgency"} and set(one.failed) == {"mood"}
+        assert one.failed["mood"].startswith("no part here owns")
+        assert one.answers["topics"]["labels"] == other.answers["topics"]["labels"]
+        for name in ("topics", "urgency"):
+            assert numbers(one.answers[name]) == pytest.approx(numbers(other.answers[name]), abs=1e-5)
+    early = [one.task for one in session.stream(TEXTS)]
+    assert sorted(early) == ["topics", "urgency"]
+
+
+def numbers(answer):
+    return [answer["value"]] if "value" in answer else list(answer["scores"].values())
+
+
+def test_what_fails_for_all_tasks_is_raised_as_it_came(tmp_path, monkeypatch):
+    session = opened(tmp_path / "b", OWN["private layers"])
+    broken(session, "mood", "topics")
+    for names in (["mood"], ["mood", "topics"]):
+        with pytest.raises(PlanError, match="no part here owns"):
+            session.predict(TEXTS, tasks=names)
+    (result, *_) = session.predict(TEXTS)
+    assert set(result.answers) == {"urgency"} and set(result.failed) == {"mood", "topics"}
+
+    def start(*given, **more):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(Trunk, "start", start)
+    with pytest.raises(MemoryError, match="no room"):
+        session.predict(TEXTS)
