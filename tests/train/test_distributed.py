@@ -337,20 +337,30 @@ def test_torchruns_environment_says_which_process_this_is():
         place_in({"RANK": "2", "WORLD_SIZE": "2"}, "cpu")
 
 
+# The command; each process writes which threads it still has when it ends. One of the group's own may abort it then.
+TELLING = """
+import atexit, os, pathlib
+
+place = pathlib.Path(__file__).with_name("threads-" + os.environ["RANK"])
+
+def tell():
+    names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
+    place.write_text("".join(names))
+
+atexit.register(tell)
+
+from polyhead.cli.main import main
+
+main()
+"""
+
+
 @pytest.mark.slow
 def test_torchrun_trains_one_bundle_and_says_everything_once(home, tmp_path):
     """The command as a shell starts it, in two processes; one process finds that nothing is left to do."""
-    path = joint_project(home, tmp_path, RECIPE)
-    words = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "polyhead",
-        "train",
-    ]
+    path, program = joint_project(home, tmp_path, RECIPE), tmp_path / "program.py"
+    program.write_text(TELLING)
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), "train"]
     words += [str(path), "--json", str(tmp_path / "told.json"), "--device", "cpu"]
     done = subprocess.run(
         [sys.executable, *words],
@@ -360,6 +370,9 @@ def test_torchrun_trains_one_bundle_and_says_everything_once(home, tmp_path):
         env={**environment(), "GLOO_SOCKET_IFNAME": "lo"},
     )
     assert done.returncode == 0, done.stderr
+    left = [file.read_text().split() for file in sorted(tmp_path.glob("threads-*"))]
+    assert len(left) == 2, done.stderr
+    assert not [name for names in left for name in names if "gloo" in name]
     assert done.stdout.count("a trunk learned from") == 1
     assert "2 processes (ddp), the first on cpu" in done.stdout
     assert set(json.loads((tmp_path / "told.json").read_text())["scores"]) == set(NAMES)

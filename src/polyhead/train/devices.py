@@ -8,10 +8,12 @@ process gave a gradient keep none: no decay, no momentum.
 from __future__ import annotations
 
 import copy
+import gc
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -89,13 +91,19 @@ def place_in(environment: Mapping[str, str], device: str = "auto") -> Place:
 
 @contextmanager
 def joined(place: Place) -> Iterator[None]:
-    """The process belongs to its group inside: gloo between processors, nccl between CUDA devices."""
+    """The process belongs to its group inside: gloo between processors, nccl between CUDA devices.
+
+    Its threads end with it. Threads that are left when the interpreter ends may abort the process, and torchrun then
+    calls a training that is done a failure (pytorch issue 190489).
+    """
     if place.world == 1 or distributed.is_initialized():
         yield
         return
     on_cuda = torch.device(place.device).type == "cuda"
     if on_cuda:
         torch.cuda.set_device(place.device)
+    # DistributedDataParallel imports it, and what is imported while there is a group has it as a default for ever.
+    import_module("torch.distributed.nn.functional")
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
         init_method=place.meeting,
@@ -107,6 +115,7 @@ def joined(place: Place) -> Iterator[None]:
         yield
     finally:
         distributed.destroy_process_group()
+        gc.collect()  # what trained refers to itself, and to the group
 
 
 def gathered(place: Place, value: Given) -> list[Given]:
