@@ -169,3 +169,17 @@ def part_bytes(bundle, task):
     root = Path(bundle)
     live = json.loads((root / "bundle.json").read_text())["tasks"][task]["version"]
     return (root / "tasks" / task / live / "part.safetensors").read_bytes()
+
+
+def fail_heads(monkeypatch, *tasks):
+    """The heads of these tasks fail in the reference backend; ValueError says that nobody meant it."""
+    from polyhead.engine.backends.reference import ReferenceBackend
+
+    inner = ReferenceBackend._headed
+
+    def headed(self, name, features):
+        if name in tasks:
+            raise ValueError("no such head")
+        return inner(self, name, features)
+
+    monkeypatch.setattr(ReferenceBackend, "_headed", headed)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import tiny
 from cli.commands import environment, run, shell
 from polyhead.errors import BadValue, DataError
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -49,16 +50,7 @@ def test_spans_have_offsets_into_the_given_text(home):
 
 
 def test_a_task_that_fails_has_its_reason_in_its_place_and_the_command_says_so(home, monkeypatch):
-    from polyhead.engine.backends.reference import ReferenceBackend
-
-    inner = ReferenceBackend._headed
-
-    def headed(self, task, features):
-        if task == "mood":
-            raise ValueError("no such head")
-        return inner(self, task, features)
-
-    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    tiny.fail_heads(monkeypatch, "mood")
     done = predict(home, stdin=f"{TEXT}\ngood\n")
     for row in done.rows:
         assert row["failed"] == {"mood": "ValueError: no such head"} and "late" not in row

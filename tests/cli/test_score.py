@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import tiny
 from cli.commands import environment, run, shell
 
 NO_TORCH = "import sys; sys.modules['torch'] = None; sys.modules['transformers'] = None"
@@ -65,16 +66,7 @@ def test_what_is_printed_is_what_json_holds(home, table, tmp_path):
 
 def test_rows_without_answers_are_said_by_their_reason(home, table, tmp_path, monkeypatch):
     """Failed rows were taken off those that do not fit, and rows with other answers called not answered."""
-    from polyhead.engine.backends.reference import ReferenceBackend
-
-    inner = ReferenceBackend._headed
-
-    def headed(self, task, features):
-        if task == "mood":
-            raise ValueError("no such head")
-        return inner(self, task, features)
-
-    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    tiny.fail_heads(monkeypatch, "mood")
     with table.open("a") as file:
         file.write("20,too,many,cells\n")
     words = ("--tasks", "mood,urgency,same", "--json", tmp_path / "said.json")

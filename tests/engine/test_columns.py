@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import tiny
 from polyhead.engine import prepare
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage
@@ -161,22 +162,10 @@ def assert_close(one, other):
         assert one == (pytest.approx(other, abs=1e-5) if isinstance(one, float) else other)
 
 
-def broken(monkeypatch, *names):
-    """The heads of these tasks fail; ValueError says that nobody meant it."""
-    inner = ReferenceBackend._headed
-
-    def headed(self, task, features):
-        if task in names:
-            raise ValueError("no such head")
-        return inner(self, task, features)
-
-    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
-
-
 @pytest.mark.parametrize("name", ["mood", "alike", "reply", "names"])
 def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, name):
     whole = session.predict(INPUTS)
-    broken(monkeypatch, name)
+    tiny.fail_heads(monkeypatch, name)
     columns = session.columns(INPUTS)
     for one, other in zip(columns.results(), whole, strict=True):
         assert one.answers == {task: answer for task, answer in other.answers.items() if task != name}
@@ -191,7 +180,7 @@ def test_a_task_that_fails_is_named_and_stops_no_other(session, monkeypatch, nam
 
 
 def test_where_no_task_has_any_answer_the_failure_is_raised(session, monkeypatch):
-    broken(monkeypatch, "mood")
+    tiny.fail_heads(monkeypatch, "mood")
     for ask in (session.predict, session.columns):
         with pytest.raises(ValueError, match="no such head"):
             ask(["good"], tasks=["mood"])

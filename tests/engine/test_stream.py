@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import tiny
 from polyhead import cost
 from polyhead.bundle.write import write_bundle
 from polyhead.engine import call, prepare
@@ -167,14 +168,7 @@ def test_a_deadline_that_is_far_changes_nothing(session):
 
 def test_a_task_that_fails_in_a_stream_is_named_and_the_others_come(root, monkeypatch):
     session = Session(root, backend="reference")
-    inner = ReferenceBackend._headed
-
-    def headed(self, task, features):
-        if task == "urgency":
-            raise ValueError("no such head")
-        return inner(self, task, features)
-
-    monkeypatch.setattr(ReferenceBackend, "_headed", headed)
+    tiny.fail_heads(monkeypatch, "urgency")
     stream = session.stream(TEXTS, tasks=list(DEPTHS))
     assert [early.task for early in stream] == ["mood", "topics"]
     assert set(stream.columns()["urgency"].failed.values()) == {"ValueError: no such head"}

@@ -4,13 +4,12 @@ import datetime
 
 import pytest
 
+from polyhead.scoring.values import values_of
 from polyhead.scoring.write import text_of
 from scoring.scored import read, run
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-
-from polyhead.scoring.values import values_of  # noqa: E402
 
 TEXT, WHOLE = pyarrow.string(), pyarrow.int64()
 LISTS = [[7], [1], None, [], [2, None]]

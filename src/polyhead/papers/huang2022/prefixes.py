@@ -6,14 +6,19 @@ hundred updates of a study would leave them there; the released scripts take 5e-
 
 from __future__ import annotations
 
-from polyhead.papers.huang2022.methods import PREFIX_RATE
+from typing import Any
+
 from polyhead.train.joint import JointCourse
 
 
 class PrefixCourse(JointCourse):
-    """Joint training in which prefixes learn at `PREFIX_RATE`."""
+    """Joint training in which prefixes learn at `prefix_rate`."""
+
+    def __init__(self, *given: Any, prefix_rate: float, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._prefix_rate = prefix_rate
 
     def rate(self, name: str) -> float:
         """The multiple for this parameter of the loss."""
         is_prefix = ".delta." in name and name.endswith((".key", ".value"))
-        return PREFIX_RATE / self.training.learning_rate if is_prefix else super().rate(name)
+        return self._prefix_rate / self.training.learning_rate if is_prefix else super().rate(name)

@@ -227,7 +227,7 @@ class Runs(runs.Runs):
         from polyhead.train.devices import Place
         from polyhead.train.joint import JointCourse
 
-        kind = JointCourse
+        kind: Callable[..., JointCourse] = JointCourse
         if method.way == "conditioned":
             from polyhead.papers.huang2022.ca_mtl import ConditionedCourse
 
@@ -235,7 +235,7 @@ class Runs(runs.Runs):
         elif method.prefix_rate is not None:
             from polyhead.papers.huang2022.prefixes import PrefixCourse
 
-            kind = PrefixCourse
+            kind = partial(PrefixCourse, prefix_rate=method.prefix_rate)
         paths = self.paths(method)
         return kind(
             prepared,
