@@ -48,6 +48,11 @@ class PolyheadError(Exception):
         return made
 
 
+def in_words(error: Exception) -> str:
+    """What an error says; of one that is not ours its name too."""
+    return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
+
+
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
     parts = [_shown(what, 1000).rstrip(".") + "."]
     if got is not None:

@@ -14,7 +14,7 @@ from polyhead.bundle import write
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine import call
-from polyhead.engine.live import Live
+from polyhead.engine.roster import Roster
 from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
@@ -248,16 +248,16 @@ def test_calls_go_on_while_the_task_that_replaces_another_is_compiled(root):
 
 def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monkeypatch):
     """It was looked up before the call and once more in it, where it was a KeyError."""
-    session, inner = opened(root), Live.asked
+    session, inner = opened(root), Roster.asked
     old, inputs = bits(session, "mood")["mood"], [(text,) for text in TEXTS]
 
     def asked(self, tasks):
         names = inner(self, tasks)
-        monkeypatch.setattr(Live, "asked", inner)
+        monkeypatch.setattr(Roster, "asked", inner)
         session.detach("mood")
         return names
 
-    monkeypatch.setattr(Live, "asked", asked)
+    monkeypatch.setattr(Roster, "asked", asked)
     assert [one.tobytes() for one in session.outputs("mood", inputs)] == old
     with pytest.raises(UnknownTask, match="mood"):
         session.outputs("mood", inputs)

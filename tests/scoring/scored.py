@@ -4,6 +4,11 @@ import csv
 import gzip
 import json
 
+import numpy as np
+
+from polyhead.engine.columns import Column, Columns
+from polyhead.engine.gather import Outputs
+from polyhead.engine.receipts import Receipts
 from polyhead.plan import Pool
 from polyhead.scoring import Wish, score
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -59,3 +64,27 @@ def read(path):
 def run(session, source, target, *, piece_rows=3, fresh=False, **wish):
     """Scores a file, and gives the summary."""
     return score(session, str(source), str(target), Wish(**wish), piece_rows=piece_rows, fresh=fresh)
+
+
+def failed(columns, task, errors):
+    """The columns, in which the task failed on some more inputs: their errors by number."""
+    column = columns[task]
+    keep = [at for at, row in enumerate(column.rows.tolist()) if row not in errors]
+    outputs = Outputs(rows=column.rows[keep], values=[column.outputs[at] for at in keep])
+    columns.tasks[task] = Column(
+        column.task,
+        columns.inputs,
+        outputs,
+        skipped=column.skipped,
+        failed={**column.errors, **errors},
+        late=(),
+    )
+    return columns
+
+
+def unfit(session, inputs, task):
+    """Columns of a task that fits none of the inputs."""
+    outputs = Outputs(rows=np.zeros(0, np.int64), values=[])
+    reasons = dict.fromkeys(range(len(inputs)), "no")
+    column = Column(session.tasks[task], inputs, outputs, skipped=reasons, failed={}, late=())
+    return Columns(inputs, {task: column}, lambda: Receipts.of([], len(inputs), {}), flops=lambda *_: {})

@@ -2,14 +2,13 @@
 
 import errno
 
-import msgspec
 import pytest
 
 from polyhead.engine.backends.base import whole
 from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
-from scoring.scored import read, run, texts, write
+from scoring.scored import failed, read, run, texts, write
 
 TASKS = ("mood", "urgency")
 
@@ -87,15 +86,15 @@ def test_a_backend_that_fails_on_everything_stops_the_job_and_keeps_its_pieces(
     """All rows that were left had its reason, and the pieces were gone."""
     source, out = write(tmp_path / "in.jsonl", texts(8)), tmp_path / "out.jsonl"
     run(session, source, tmp_path / "whole.jsonl", tasks=tasks)
-    predict, calls = session.predict, []
+    columns, calls = session.columns, []
 
     def dying(inputs, **options):
         calls.append(len(inputs))
         if len(calls) == 2:
             failing(monkeypatch, RuntimeError("device lost"))
-        return predict(inputs, **options)
+        return columns(inputs, **options)
 
-    monkeypatch.setattr(session, "predict", dying)
+    monkeypatch.setattr(session, "columns", dying)
     said = (
         f"fail on every text.*is kept. Got: {', '.join(tasks)}: RuntimeError: device lost.*the same command"
     )
@@ -142,22 +141,16 @@ def test_every_form_of_task_answers_the_text_that_it_is_tested_with(session):
 def test_rows_without_answers_are_counted_by_their_reason(session, tmp_path, monkeypatch):
     """Rows that failed in one task were taken off the rows that do not fit another."""
     failing(monkeypatch, RuntimeError("too much"), when=is_wide)
-    predict = session.predict
+    columns = session.columns
 
     def urgent(inputs, **options):
         """`urgency` alone fails on what is urgent."""
-        return [
-            msgspec.structs.replace(
-                one,
-                answers={k: v for k, v in one.answers.items() if k != "urgency"},
-                failed={"urgency": "broke"},
-            )
-            if "urgent" in given[0]
-            else one
-            for given, one in zip(inputs, predict(inputs, **options), strict=True)
-        ]
+        error = BackendError("broke")
+        rows = {row: error for row, given in enumerate(inputs) if "urgent" in given[0]}
+        found = columns(inputs, **options)
+        return failed(found, "urgency", rows) if rows else found
 
-    monkeypatch.setattr(session, "predict", urgent)
+    monkeypatch.setattr(session, "columns", urgent)
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     write(
         source,

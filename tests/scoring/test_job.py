@@ -20,7 +20,7 @@ from polyhead.plan import Pool
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny
-from scoring.scored import make_bundle, read, run, texts, write
+from scoring.scored import failed, make_bundle, read, run, texts, unfit, write
 
 KILLED = """
 import os, sys
@@ -104,16 +104,16 @@ def test_a_full_disk_at_any_step_keeps_the_pieces_and_the_older_file(session, tm
 
 
 def stopping(monkeypatch, session, calls):
-    """The session's `predict` is stopped after so many calls, as by Ctrl-C; the rows it was asked in each."""
-    predict, asked = session.predict, []
+    """The session's `columns` is stopped after so many calls, as by Ctrl-C; the rows it was asked in each."""
+    columns, asked = session.columns, []
 
     def stop(inputs, **options):
         if len(asked) == calls:
             raise KeyboardInterrupt
         asked.append(len(inputs))
-        return predict(inputs, **options)
+        return columns(inputs, **options)
 
-    monkeypatch.setattr(session, "predict", stop)
+    monkeypatch.setattr(session, "columns", stop)
     return asked
 
 
@@ -241,34 +241,32 @@ def test_pieces_without_a_job_are_nobodys(session, tmp_path, monkeypatch):
 
 def test_a_file_that_changes_while_it_is_read_gives_no_output(session, tmp_path, monkeypatch):
     source, out = write(tmp_path / "in.jsonl", texts(7)), tmp_path / "out.jsonl"
-    predict = session.predict
+    columns = session.columns
 
     def grown(inputs, **options):
         with source.open("a") as file:
             file.write(json.dumps({"text": "new"}) + "\n")
-        return predict(inputs, **options)
+        return columns(inputs, **options)
 
-    monkeypatch.setattr(session, "predict", grown)
+    monkeypatch.setattr(session, "columns", grown)
     with pytest.raises(DataError, match="changed while it was read"):
         run(session, source, out, tasks=("mood",))
     assert not out.exists()
 
 
 def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_path, monkeypatch):
-    predict = session.predict
+    columns = session.columns
 
     def failing(inputs, **options):
-        found = predict(inputs, **options)
-        first = msgspec.structs.replace(
-            found[0], answers={"mood": found[0].answers["mood"]}, failed={"urgency": "it broke"}
-        )
-        return [first, *found[1:]]
+        return failed(columns(inputs, **options), "urgency", {0: RuntimeError("it broke")})
 
-    monkeypatch.setattr(session, "predict", failing)
+    monkeypatch.setattr(session, "columns", failing)
     source, out = write(tmp_path / "in.jsonl", texts(2)), tmp_path / "out.jsonl"
     done = run(session, source, out, tasks=("mood", "urgency"))
     broken, whole = read(out)
-    assert broken["mood"] and broken["urgency"] is None and broken["error"] == "urgency: it broke"
+    assert (
+        broken["mood"] and broken["urgency"] is None and broken["error"] == "urgency: RuntimeError: it broke"
+    )
     assert "error" not in whole and whole["urgency"] is not None
     assert (done.counts.errors, done.counts.unanswered) == (1, {"mood": 0, "urgency": 1})
 
@@ -310,18 +308,12 @@ def test_rows_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, cou
     monkeypatch.setattr(Counted, "most", 0)
     monkeypatch.setattr(rows_module.json, "loads", lambda text: watched(Counted(loads(text))))
     monkeypatch.setattr(
-        session, "predict", lambda inputs, **_: calls.append(len(inputs)) or [_nothing()] * len(inputs)
+        session, "columns", lambda inputs, **_: calls.append(len(inputs)) or unfit(session, inputs, "mood")
     )
     monkeypatch.setattr("os.fsync", fsync)
     run(session, source, tmp_path / "out.jsonl", piece_rows=5, tasks=("mood",))
     assert calls == [5] * (count // 5)
     assert 5 <= Counted.most <= 11  # the piece that is answered, the one that is read, the row in hand
-
-
-def _nothing():
-    from polyhead.engine.session import Receipt, Result
-
-    return Result(answers={}, receipt=Receipt(passes=0, layers=0, tokens=0), skipped={"mood": "no"})
 
 
 @pytest.mark.parametrize("count", [40, 400])
@@ -333,7 +325,7 @@ def test_tables_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, c
     made, sizes = table.TableChunk, []
     monkeypatch.setattr(table, "TableChunk", lambda *given: watched(made(*given)))
     monkeypatch.setattr(
-        session, "predict", lambda inputs, **_: sizes.append(len(inputs)) or [_nothing()] * len(inputs)
+        session, "columns", lambda inputs, **_: sizes.append(len(inputs)) or unfit(session, inputs, "mood")
     )
     monkeypatch.setattr("os.fsync", fsync)
     source = write(tmp_path / "in.parquet", texts(count))
@@ -410,15 +402,15 @@ def replaced(root, name, seed=77):
 
 def meanwhile(monkeypatch, session, at, change):
     """`change` is called before the session answers its call number `at`, from 0."""
-    predict, calls = session.predict, []
+    columns, calls = session.columns, []
 
     def answer(inputs, **options):
         if len(calls) == at:
             change()
         calls.append(len(inputs))
-        return predict(inputs, **options)
+        return columns(inputs, **options)
 
-    monkeypatch.setattr(session, "predict", answer)
+    monkeypatch.setattr(session, "columns", answer)
 
 
 def test_a_task_that_is_replaced_meanwhile_stops_the_job_and_keeps_its_pieces(tmp_path, monkeypatch):

@@ -14,12 +14,12 @@ from polyhead.engine.backends.base import Runner, Stage, TokenBatch
 from polyhead.engine.columns import Column, Columns
 from polyhead.engine.gather import Gathered, Outputs
 from polyhead.engine.inputs import AnyInput, Form, forms_of, why_not
-from polyhead.engine.live import Live
 from polyhead.engine.prepare import Piece, prepared
 from polyhead.engine.receipts import Ran, Receipt, Receipts
+from polyhead.engine.roster import Roster
 from polyhead.engine.rows import Batch, Readings, batched, forms_in
 from polyhead.engine.summaries import missing
-from polyhead.errors import MissingExtra, PolyheadError
+from polyhead.errors import MissingExtra
 from polyhead.plan import Plan
 from polyhead.text.tokenise import Tokeniser
 from polyhead.trunk_data import TextSettings
@@ -32,7 +32,7 @@ WRITTEN = 8  # texts that a task which owns its model writes of between two look
 class Reader(msgspec.Struct, frozen=True):
     """The tasks of one moment and what computes them: a call that has it ends as it began, whatever changes."""
 
-    live: Live
+    roster: Roster
     backend: Runner
     tokeniser: Tokeniser
     settings: TextSettings
@@ -59,7 +59,7 @@ class Reader(msgspec.Struct, frozen=True):
 
     def gathered(self, readings: Sequence[Readings]) -> Gathered:
         """What takes the outputs of these readings."""
-        return Gathered(readings, self.live.tasks, self.backend.compared, alone=self.deterministic)
+        return Gathered(readings, self.roster.tasks, self.backend.compared, alone=self.deterministic)
 
 
 class Asked(Value, eq=False):
@@ -80,13 +80,22 @@ class Found(Value, eq=False):
     layers_left: int  # that the batch would still run for other tasks; 0 where it is done
 
 
+class Step(Value, eq=False):
+    """A stage of one of a piece's batches; without these the piece's end."""
+
+    gathered: Gathered  # of the piece
+    start: int  # number of its first input
+    batch: Batch | None = None
+    stage: Stage | None = None
+
+
 class Call:
     """What one call has answered so far. It does not keep what computes: `run` and `found` are given that."""
 
-    def __init__(self, live: Live, asked: Asked) -> None:
-        self.live, self.asked = live, asked
+    def __init__(self, roster: Roster, asked: Asked) -> None:
+        self.roster, self.asked = roster, asked
         self._end = None if asked.deadline is None else monotonic() + asked.deadline
-        self._names, self._writing = live.summaries.apart(asked.tasks)
+        self._names, self._writing = roster.summaries.apart(asked.tasks)
         self._forms: list[Form | None] = []
         self._repaired: dict[int, int] = {}
         self._ran: list[Ran] = []
@@ -113,15 +122,16 @@ class Call:
 
     def found(self, reader: Reader) -> Iterator[Found]:
         """Goes on to the end, and gives what each stage brings: a task's outputs, once for an input."""
-        for gathered, start, batch, stage in self._steps(reader, reader.backend.stages):
-            if batch is None:
+        for step in self._steps(reader, reader.backend.stages):
+            gathered, stage = step.gathered, step.stage
+            if stage is None:
                 for task in gathered.tasks:
                     if not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
                         yield Found(task=task, outputs=self._outputs[task][-1], layers_left=0)
                 continue
             for task in stage.outputs:
                 if gathered.is_at_once(task):
-                    outputs = _moved(gathered.of(task, batch=batch), start)
+                    outputs = _moved(gathered.of(task, batch=step.batch), step.start)
                     yield Found(task=task, outputs=outputs, layers_left=stage.layers_left)
         for task in self._writing:
             for outputs in self._outputs[task]:
@@ -143,14 +153,14 @@ class Call:
             return found
 
         tasks = {task: self._column(task, rows) for task in (*self._names, *self._writing)}
-        return Columns(asked.inputs, tasks, receipts, flops=self.live.flops)
+        return Columns(asked.inputs, tasks, receipts, flops=self.roster.flops)
 
     def error(self, task: str) -> Exception | None:
         """Why the task failed, where it did."""
         return next(iter(self._failed[task].values()), None)
 
     def _column(self, name: str, rows: Mapping[Form | None, list[int]]) -> Column:
-        task, inputs = self.live.tasks[name], self.asked.inputs
+        task, inputs = self.roster.tasks[name], self.asked.inputs
         skipped: dict[int, str] = {}
         for form, some in rows.items():
             if form not in forms_of(task):
@@ -158,7 +168,7 @@ class Call:
             elif name in self._lacking:
                 skipped |= dict.fromkeys(some, f"it needs '{missing()}', which is not installed")
         outputs = _joined(self._known(name))
-        failed = {row: said(error) for row, error in self._failed[name].items()}
+        failed = dict(self._failed[name])
         late: list[int] = []
         if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
             known = {*outputs.rows.tolist(), *skipped, *failed}
@@ -179,11 +189,11 @@ class Call:
     def _answered(self, task: str) -> bool:
         return any(len(outputs.rows) for outputs in self._outputs[task])
 
-    def _steps(self, reader: Reader, stages: Stages) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
-        """Stage by stage what is gathered, the number of its first input, and the batch; at its end without one."""
+    def _steps(self, reader: Reader, stages: Stages) -> Iterator[Step]:
+        """Piece after piece, each stage by stage and then its end."""
         if self.is_late:  # before any text is tokenised
             return
-        tasks = {name: self.live.tasks[name] for name in self._names}
+        tasks = {name: self.roster.tasks[name] for name in self._names}
         given = (tasks, reader.tokeniser, reader.settings, self.asked.words)
         for piece in prepared(self.asked.inputs, *given):
             self._forms += piece.forms
@@ -194,19 +204,17 @@ class Call:
         for task in self._writing:
             self._write(task)
 
-    def _piece(
-        self, reader: Reader, piece: Piece, stages: Stages
-    ) -> Iterator[tuple[Gathered, int, Batch | None, Stage]]:
+    def _piece(self, reader: Reader, piece: Piece, stages: Stages) -> Iterator[Step]:
         gathered = reader.gathered(piece.readings)
         self._now = (gathered, piece.start)
         for number, readings in enumerate(piece.readings):
             for batch in reader.batches([readings]):
                 if self.is_late:
                     break
-                given = stages(self.live.plan(readings.tasks), batch.tokens)
+                given = stages(self.roster.plan(readings.tasks), batch.tokens)
                 for stage in self._batch(readings, batch, piece.start, given):
                     gathered.add(batch, stage.outputs, first=number)
-                    yield gathered, piece.start, batch, stage
+                    yield Step(gathered=gathered, start=piece.start, batch=batch, stage=stage)
         self._now = None
         for task in gathered.tasks:
             try:
@@ -214,7 +222,7 @@ class Call:
             except Exception as error:  # halves of pairs that could not be compared: no other task is touched
                 self._outputs[task].append(Outputs(rows=np.zeros(0, np.int64), values=[]))
                 self._fail(task, gathered.rows_of(task) + piece.start, error)
-        yield gathered, piece.start, None, Stage(outputs={}, failed={}, layers_left=0)
+        yield Step(gathered=gathered, start=piece.start)
 
     def _batch(
         self, readings: Readings, batch: Batch, start: int, stages: Iterator[Stage]
@@ -222,7 +230,7 @@ class Call:
         """The stages of one batch, and its entry in the receipts, until it is done or late."""
         members = batch.parts[0].members
         given: list[str] = []
-        left = layers = self.live.layers(readings.tasks)
+        left = layers = self.roster.layers(readings.tasks)
         for stage in _guarded(stages, readings.tasks, layers):
             left = stage.layers_left
             given += stage.outputs
@@ -242,14 +250,14 @@ class Call:
         self._running = []
 
     def _write(self, task: str) -> None:
-        inputs, live = self.asked.inputs, self.live
-        fitting = forms_of(live.tasks[task])
+        inputs, roster = self.asked.inputs, self.roster
+        fitting = forms_of(roster.tasks[task])
         rows = [row for row, form in enumerate(self._forms) if form in fitting]
         most = len(rows) if self._end is None else WRITTEN
         while rows and not self.is_late:
             some, rest = rows[:most], rows[most:]
             try:
-                summed = live.summaries.answered(task, inputs, some, required=self.asked.required)
+                summed = roster.summaries.answered(task, inputs, some, required=self.asked.required)
             except MissingExtra:
                 raise
             except Exception as error:  # of this task alone
@@ -264,11 +272,6 @@ class Call:
 
     def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
         self._failed[task] |= dict.fromkeys(rows.tolist(), error)
-
-
-def said(error: Exception) -> str:
-    """The error in words."""
-    return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
 
 
 def _guarded(stages: Iterator[Stage], tasks: Sequence[str], layers: int) -> Iterator[Stage]:

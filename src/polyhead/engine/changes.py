@@ -13,7 +13,7 @@ from polyhead.bundle.tensors import release
 from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask
-from polyhead.engine.live import Loaded
+from polyhead.engine.roster import Loaded
 from polyhead.errors import BackendError, BadName, WrongTrunk
 from polyhead.tasks.task import owner_of
 from polyhead.trunk_data import check_arrays

@@ -11,7 +11,7 @@ from polyhead.config import Value
 from polyhead.engine.gather import Outputs
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.receipts import Flops, Receipt, Receipts
-from polyhead.errors import UnknownTask
+from polyhead.errors import UnknownTask, in_words
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import Answer, Decoded, RowKind
@@ -42,13 +42,18 @@ class Column:
         outputs: Outputs,
         *,
         skipped: Mapping[int, str],
-        failed: Mapping[int, str],
+        failed: Mapping[int, Exception],
         late: Sequence[int],
     ) -> None:
         """`outputs` of the inputs that are answered; the others by number, with the reason where there is one."""
         self.task, self.rows, self.outputs = task, outputs.rows, outputs.values
-        self.skipped, self.failed, self.late = skipped, failed, tuple(late)
+        self.skipped, self.errors, self.late = skipped, failed, tuple(late)
         self._inputs, self._words = inputs, outputs.words
+
+    @cached_property
+    def failed(self) -> dict[int, str]:
+        """The errors in words, by the number of the input."""
+        return {row: in_words(error) for row, error in self.errors.items()}
 
     @property
     def label(self) -> np.ndarray | None:

@@ -20,9 +20,9 @@ from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.gather import Outputs
 from polyhead.engine.graph.ops import Runtime
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, why_not
-from polyhead.engine.live import Live, Loaded
 from polyhead.engine.quantize.files import scales_for
 from polyhead.engine.receipts import Receipt
+from polyhead.engine.roster import Loaded, Roster
 from polyhead.engine.rows import Batch, Readings
 from polyhead.engine.stream import Early, Stream
 from polyhead.engine.summaries import Summaries
@@ -70,7 +70,7 @@ class Session:
         self.shape, self.settings = trunk.architecture, trunk.settings
         summaries = Summaries(self.bundle, deterministic=deterministic)
         self._changing = threading.Lock()
-        self._reader = self._reading(Live(tasks, summaries, self.shape))
+        self._reader = self._reading(Roster(tasks, summaries, self.shape))
 
     def predict(
         self,
@@ -101,7 +101,7 @@ class Session:
     ) -> Columns:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
         reader = self._reader
-        return _call(reader.live, inputs, tasks, words, deadline).run(reader)
+        return _call(reader.roster, inputs, tasks, words, deadline).run(reader)
 
     def stream(
         self,
@@ -113,16 +113,16 @@ class Session:
     ) -> Stream:
         """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
         reader = self._reader
-        return Stream(_call(reader.live, inputs, tasks, words, deadline), reader)
+        return Stream(_call(reader.roster, inputs, tasks, words, deadline), reader)
 
     def outputs(
         self, task: str, inputs: Sequence[AnyInput], *, words: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         reader = self._reader
-        call = _call(reader.live, inputs, [task], words, None)
-        if task in reader.live.summaries.tasks:
-            return reader.live.summaries.outputs(task, call.asked.inputs)
+        call = _call(reader.roster, inputs, [task], words, None)
+        if task in reader.roster.summaries.tasks:
+            return reader.roster.summaries.outputs(task, call.asked.inputs)
         column = call.run(reader)[task]
         for index, given in enumerate(call.asked.inputs):
             if index in column.skipped:
@@ -138,11 +138,11 @@ class Session:
     def outputs_together(self, readings: Sequence[Readings]) -> dict[str, Outputs]:
         """Outputs of these readings, batched in common: all tasks of a batch run over all its rows."""
         reader = self._reader
-        live, found = reader.live, reader.gathered(readings)
-        live.asked(found.tasks)
+        roster, found = reader.roster, reader.gathered(readings)
+        roster.asked(found.tasks)
         for batch in reader.batches(readings):
             names = (task for part in batch.parts for task in readings[part.readings].tasks)
-            found.add(batch, reader.backend.run(live.plan(dict.fromkeys(names)), batch.tokens))
+            found.add(batch, reader.backend.run(roster.plan(dict.fromkeys(names)), batch.tokens))
         return {task: found.of(task) for task in found.tasks}
 
     def batches(self, readings: Sequence[Readings]) -> Iterable[Batch]:
@@ -163,24 +163,24 @@ class Session:
         not its path's, BadName for the name of a task that owns its model.
         """
         with self._changing:
-            live, trunk = self._live, self.bundle.digest
-            own = live.summaries.tasks
+            roster, trunk = self._roster, self.bundle.digest
+            own = roster.summaries.tasks
             task = checked(record, arrays, others or {}, trunk=trunk, shape=self.shape, taken=own)
-            self._change({**live.loaded, record.task.name: task}, live.summaries)
+            self._change({**roster.loaded, record.task.name: task}, roster.summaries)
 
     def detach(self, name: str) -> None:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
         with self._changing:
-            self._live.asked([name])
-            if name in self._live.summaries.tasks:
+            self._roster.asked([name])
+            if name in self._roster.summaries.tasks:
                 raise UnknownTask(
                     f"task '{name}' does not read the trunk: it owns its model, which stays with the bundle",
                     got=name,
-                    allowed=sorted(self._live.loaded),
+                    allowed=sorted(self._roster.loaded),
                     do="`polyhead tasks remove` takes it out of the bundle; then `refresh`",
                 )
-            rest = {other: task for other, task in self._live.loaded.items() if other != name}
-            self._change(rest, self._live.summaries)
+            rest = {other: task for other, task in self._roster.loaded.items() if other != name}
+            self._change(rest, self._roster.summaries)
 
     def refresh(self) -> Changes:
         """Reads bundle.json again, and attaches, replaces and detaches what changed since the session last read it.
@@ -190,14 +190,14 @@ class Session:
         """
         with self._changing:
             bundle = Bundle.open(self.bundle.root)
-            changes, tasks = difference(self.bundle, bundle), dict(self._live.loaded)
+            changes, tasks = difference(self.bundle, bundle), dict(self._roster.loaded)
             if self._precision is None:
                 trained_precision(bundle.tasks)
             for name in changes.detached:
                 tasks.pop(name, None)
             for name in (*changes.attached, *changes.replaced):
                 tasks[name] = loaded(bundle, name)
-            self._change(tasks, self._live.summaries.refreshed(bundle))
+            self._change(tasks, self._roster.summaries.refreshed(bundle))
             self.bundle = bundle
             return changes
 
@@ -224,42 +224,42 @@ class Session:
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )
         backend.replace({name: one.task for name, one in tasks.items()})
-        self._reader = self._reading(Live(tasks, summaries, self.shape))
+        self._reader = self._reading(Roster(tasks, summaries, self.shape))
 
-    def _reading(self, live: Live) -> Reader:
+    def _reading(self, roster: Roster) -> Reader:
         """What reads for these tasks, which the backend has loaded."""
-        return Reader(live, now(self.backend), self.tokeniser, self.settings, self.deterministic)
+        return Reader(roster, now(self.backend), self.tokeniser, self.settings, self.deterministic)
 
     @property
-    def _live(self) -> Live:
-        return self._reader.live
+    def _roster(self) -> Roster:
+        return self._reader.roster
 
     @property
     def records(self) -> Mapping[str, TaskRecord]:
         """The records of all tasks that read the trunk, by name."""
-        return self._live.records
+        return self._roster.records
 
     @property
     def summaries(self) -> Summaries:
         """The tasks that own their models."""
-        return self._live.summaries
+        return self._roster.summaries
 
     @property
     def tasks(self) -> dict[str, Task]:
         """Every task that can be asked: those that read the trunk, then those that own their models."""
-        return self._live.tasks
+        return self._roster.tasks
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks."""
-        return self._live.plan(tasks)
+        return self._roster.plan(tasks)
 
     def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
-        return self._live.asked(tasks)
+        return self._roster.asked(tasks)
 
 
 def _call(
-    live: Live,
+    roster: Roster,
     inputs: Sequence[AnyInput | str],
     tasks: Iterable[str] | None,
     words: Sequence[np.ndarray | None] | None,
@@ -268,9 +268,9 @@ def _call(
     given = checked_inputs(inputs)
     asked = Asked(
         inputs=given,
-        tasks=live.asked(tasks),
+        tasks=roster.asked(tasks),
         required=tasks is not None,
         words=checked_words(words, given),
         deadline=checked_deadline(deadline),
     )
-    return Call(live, asked)
+    return Call(roster, asked)

@@ -33,13 +33,12 @@ class Stream(Iterator[Early]):
     def __next__(self) -> Early:
         """The next answers; work goes on until they are known."""
         found = next(self._found)
-        nothing: dict[int, str] = {}
         column = Column(
-            self._call.live.tasks[found.task],
+            self._call.roster.tasks[found.task],
             self._call.asked.inputs,
             found.outputs,
-            skipped=nothing,
-            failed=nothing,
+            skipped={},
+            failed={},
             late=(),
         )
         answers = dict(zip(column.rows.tolist(), column.answers, strict=True))

@@ -11,22 +11,22 @@ from polyhead.errors import BadValue
 from polyhead.tasks.kinds.base import Answer
 from polyhead.tasks.task import KindName, Task
 
-Form = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
-"""What stands in an added column: `places` are indices, `shares` a number for each of `Column.fields`."""
+CellForm = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
+"""What stands in an added column: `places` are indices, `shares` a number for each of `AddedColumn.fields`."""
 
 ERROR = "error"
 
 
-class Column(Value):
+class AddedColumn(Value):
     """An added column."""
 
     name: str
-    form: Form
+    form: CellForm
     fields: tuple[str, ...] = ()
     sparse: bool = False  # where a format can leave null out, it does
 
 
-SHOWN: Mapping[KindName, tuple[Form, Callable[[Answer], object]]] = {
+SHOWN: Mapping[KindName, tuple[CellForm, Callable[[Answer], object]]] = {
     "single_label": ("text", lambda answer: answer["label"]),
     "multi_label": ("texts", lambda answer: answer["labels"]),
     "regression": ("number", lambda answer: answer["value"]),
@@ -36,7 +36,7 @@ SHOWN: Mapping[KindName, tuple[Form, Callable[[Answer], object]]] = {
     "summarization": ("text", lambda answer: answer["summary"]),
 }
 # Kinds whose scores stand beside the answer; those of spans and words are in it.
-SCORED: Mapping[KindName, Form] = {
+SCORED: Mapping[KindName, CellForm] = {
     "single_label": "shares",
     "multi_label": "shares",
     "multiple_choice": "numbers",
@@ -51,15 +51,15 @@ class Answers(Value):
     scores: bool = False
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[AddedColumn, ...]:
         """Those of each task, then the reason why a row has no answer."""
-        found: list[Column] = []
+        found: list[AddedColumn] = []
         for name, task in self.tasks.items():
-            found.append(Column(name=self.prefix + name, form=SHOWN[task.kind][0]))
+            found.append(AddedColumn(name=self.prefix + name, form=SHOWN[task.kind][0]))
             if self._has_scores(task):
                 form = SCORED[task.kind]
-                found.append(Column(name=f"{self.prefix}{name}.scores", form=form, fields=task.labels))
-        return (*found, Column(name=self.prefix + ERROR, form="text", sparse=True))
+                found.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=task.labels))
+        return (*found, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
 
     def cells(self, result: Result | BadValue) -> list[object]:
         """One row's values of `columns`."""

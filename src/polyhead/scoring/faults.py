@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from polyhead.engine.call import said
 from polyhead.engine.inputs import AnyInput, Form, forms_of
-from polyhead.engine.session import Result, Session
-from polyhead.errors import BackendError, BadValue
+from polyhead.engine.session import Columns, Session
+from polyhead.errors import BackendError, in_words
 from polyhead.text.question import Question
 
-# How numpy, torch, ONNX Runtime and OpenVINO say that there is no memory, behind the name of an error.
-NO_MEMORY = re.compile(
-    r"\w*MemoryError\b|\w*(Error|Exception|Fail): .*(out of memory|can't allocate|failed to allocate|bad_alloc)",
-    re.IGNORECASE | re.DOTALL,
-)
-NAME = re.compile(r"(\w+):")
+# How torch, ONNX Runtime and OpenVINO say, in errors of no type of its own, that there is no memory.
+NO_MEMORY = re.compile(r"out of memory|can't allocate|failed to allocate|bad_alloc", re.IGNORECASE)
 # Texts of our own, each of which every task of its form answers.
 PROBES: Mapping[Form, AnyInput] = {
     "text": ("a text",),
@@ -26,38 +20,36 @@ PROBES: Mapping[Form, AnyInput] = {
 }
 
 
-def check_machine(session: Session, results: Sequence[Result | BadValue]) -> None:
+def check_machine(session: Session, columns: Columns) -> None:
     """Raises what no row is to blame for: MemoryError, OSError, or BackendError where no task answers any text.
 
     Where a row failed in every task that it fits, those tasks are asked about a text of our own. If one answers, the
     row is at fault; if none does, whatever was asked would fail, and the reason is nobody's answer.
     """
-    failed = [one for one in results if isinstance(one, Result) and one.failed]
-    for reason in dict.fromkeys(reason for one in failed for reason in one.failed.values()):
-        _check_reason(reason)
-    without = {task: reason for one in failed if not one.answers for task, reason in one.failed.items()}
+    errors = {name: column.errors for name, column in columns.tasks.items() if column.errors}
+    for error in {id(one): one for some in errors.values() for one in some.values()}.values():
+        _check_error(error)
+    answered = {row for column in columns.tasks.values() for row in column.rows.tolist()} if errors else set()
+    without = [name for name, some in errors.items() if not some.keys() <= answered]
     if not without:
         return
     asked = [
         PROBES[form] for form in PROBES if any(form in forms_of(session.tasks[name]) for name in without)
     ]
     try:
-        session.predict(asked, tasks=without)
+        session.columns(asked, tasks=without)
     except (MemoryError, OSError):
         raise
     except Exception as error:
         raise BackendError(
             "tasks fail on every text, also on one of our own; what was answered before is kept",
-            got=f"{', '.join(without)}: {said(error)}",
+            got=f"{', '.join(without)}: {in_words(error)}",
             do="run the same command again when this is repaired",
         ) from error
 
 
-def _check_reason(reason: str) -> None:
-    """A result has the words of an error, and not the error."""
-    if NO_MEMORY.match(reason):
-        raise MemoryError(reason)
-    named = NAME.match(reason)
-    kind = getattr(builtins, named[1], None) if named else None
-    if isinstance(kind, type) and issubclass(kind, OSError):
-        raise OSError(reason)
+def _check_error(error: Exception) -> None:
+    if isinstance(error, (MemoryError, OSError)):
+        raise error
+    if NO_MEMORY.search(str(error)):
+        raise MemoryError(in_words(error)) from error

@@ -14,7 +14,7 @@ from polyhead import __version__
 from polyhead.config import Value
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.numerics import numerics_of
-from polyhead.engine.session import Result, Session
+from polyhead.engine.session import Columns, Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData
 from polyhead.progress import progress_line
 from polyhead.scoring.answers import Answers, why_none
@@ -165,16 +165,19 @@ class _Work:
         asks = chunk.asks(roles)
         read = [one for one in asks if isinstance(one, Ask)]
         inputs, words = [one.input for one in read], [one.words for one in read]
-        results = self._answers(inputs, words) if read else []
-        self._check_unchanged()
-        check_machine(self.session, results)
+        results: list[Result] = []
+        if read:
+            answered = self._answers(inputs, words)
+            self._check_unchanged()
+            check_machine(self.session, answered)
+            results = answered.results()
         found = iter(results)
         return [next(found) if isinstance(one, Ask) else one for one in asks]
 
-    def _answers(self, inputs: Sequence[AnyInput], words: Sequence[Any]) -> list[Result]:
-        """One an input; where every task fails on every input, results that say so."""
+    def _answers(self, inputs: Sequence[AnyInput], words: Sequence[Any]) -> Columns:
+        """What a call gives; where every task fails on every input, columns that say so."""
         try:
-            return self.session.predict(inputs, tasks=self.answers.tasks, words=words)
+            return self.session.columns(inputs, tasks=self.answers.tasks, words=words)
         except (MemoryError, OSError):
             raise  # no row is at fault
         except Exception:
@@ -183,7 +186,7 @@ class _Work:
             stream = self.session.stream(inputs, tasks=self.answers.tasks, words=words)
             for _ in stream:
                 pass
-            return stream.columns().results()
+            return stream.columns()
 
     def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
         answered = [one for one in results if isinstance(one, Result)]

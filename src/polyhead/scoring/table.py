@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from polyhead.errors import BadValue, DataError
-from polyhead.scoring.answers import Column
+from polyhead.scoring.answers import AddedColumn
 from polyhead.scoring.columns import Ask, Roles
 from polyhead.scoring.read import Chunk, Show, Source
 from polyhead.scoring.survey import Survey, Word
@@ -110,7 +110,7 @@ class TableChunk(Chunk):
 class ParquetWriter(Writer):
     """Pieces and the whole as Parquet."""
 
-    def __init__(self, kept: Sequence[str], columns: Sequence[Column], schema: Any) -> None:
+    def __init__(self, kept: Sequence[str], columns: Sequence[AddedColumn], schema: Any) -> None:
         super().__init__(kept, columns)
         arrow = arrow_for("writing Parquet")
         self._kept_schema = schema
@@ -229,7 +229,7 @@ def _array(values: Any, kind: Any) -> Any:
     return arrow.array(values, kind)
 
 
-def _type_of(column: Column) -> Any:
+def _type_of(column: AddedColumn) -> Any:
     arrow = arrow_for()
     return {
         "text": arrow.string,
@@ -242,5 +242,5 @@ def _type_of(column: Column) -> Any:
     }[column.form]()
 
 
-def _cell(column: Column, value: object) -> object:
+def _cell(column: AddedColumn, value: object) -> object:
     return text_of(value) if column.form == "json" and value is not None else value

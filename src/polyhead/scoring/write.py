@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from polyhead.scoring.answers import Column
+from polyhead.scoring.answers import AddedColumn
 from polyhead.scoring.read import Chunk
 from polyhead.text.tokenise import repair
 
@@ -21,7 +21,7 @@ BLOCK = 2**20  # bytes copied at a time
 class Writer(ABC):
     """Writes kept and added columns in one format. Equal rows give equal bytes."""
 
-    def __init__(self, kept: Sequence[str], columns: Sequence[Column]) -> None:
+    def __init__(self, kept: Sequence[str], columns: Sequence[AddedColumn]) -> None:
         self.kept, self.columns = tuple(kept), tuple(columns)
 
     @abstractmethod
@@ -36,7 +36,7 @@ class Writer(ABC):
 class _Lines(Writer):
     """Formats whose pieces follow each other as they are; packed where the file's name says so."""
 
-    def __init__(self, kept: Sequence[str], columns: Sequence[Column], *, packed: bool) -> None:
+    def __init__(self, kept: Sequence[str], columns: Sequence[AddedColumn], *, packed: bool) -> None:
         super().__init__(kept, columns)
         self._packed = packed
 

@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.graph.arrangement import Arrangement
 from polyhead.engine.graph.compose import composed
 from polyhead.engine.graph.kept import Graph, Graphs, Recipe
-from polyhead.engine.graph.live import Live
 from polyhead.engine.graph.ops import Ops, Runtime, Tensor
 from polyhead.engine.graph.pairs import compared_outputs
-from polyhead.engine.graph.program import Call, Program
+from polyhead.engine.graph.program import GraphCall, Program
 from polyhead.engine.graph.walk import Walk
 from polyhead.errors import BackendError
 from polyhead.plan import Plan
@@ -34,7 +34,7 @@ class Stating(Protocol):
 
 
 class _Loaded(msgspec.Struct, frozen=True, eq=False):
-    live: Live
+    arranged: Arrangement
     program: Callable[[Plan], Program]
     comparing: Callable[[str], Graph]  # of a task over pairs read separately: its head
 
@@ -94,13 +94,13 @@ class GraphBackend:
     def attach(self, name: str, task: LoadedTask) -> None:
         """Loads one more task, or another in the place of its namesake: compiles what is new, then swaps."""
         with self._changing:
-            self._swap({**self._loaded.live.tasks, name: task})
+            self._swap({**self._loaded.arranged.tasks, name: task})
 
     def detach(self, name: str) -> None:
         """Forgets a task, and the graphs that only it needs."""
         with self._changing:
-            _task(self._loaded.live, name)
-            self._swap({one: task for one, task in self._loaded.live.tasks.items() if one != name})
+            _task(self._loaded.arranged, name)
+            self._swap({one: task for one, task in self._loaded.arranged.tasks.items() if one != name})
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Loads these tasks and no others; graphs of what stays are kept."""
@@ -112,7 +112,7 @@ class GraphBackend:
         try:
             with self._holding:
                 self._is_compiling = True
-            made = self._loading(tasks, loaded.live)
+            made = self._loading(tasks, loaded.arranged)
             for call in self._full(made):
                 call.graph.ready()
             loaded = made
@@ -121,20 +121,20 @@ class GraphBackend:
                 self._loaded, self._is_compiling = loaded, False
                 self._hold(loaded)
 
-    def _loading(self, tasks: Mapping[str, LoadedTask], before: Live | None) -> _Loaded:
-        live = Live(self._trunk, tasks, deterministic=self._deterministic, before=before)
+    def _loading(self, tasks: Mapping[str, LoadedTask], before: Arrangement | None) -> _Loaded:
+        arranged = Arrangement(self._trunk, tasks, deterministic=self._deterministic, before=before)
         return _Loaded(
-            live,
-            program=lru_cache(maxsize=PROGRAMS)(partial(composed, live, self._graphs)),
-            comparing=lru_cache(maxsize=PROGRAMS)(partial(_comparing, live, self._graphs)),
+            arranged,
+            program=lru_cache(maxsize=PROGRAMS)(partial(composed, arranged, self._graphs)),
+            comparing=lru_cache(maxsize=PROGRAMS)(partial(_comparing, arranged, self._graphs)),
         )
 
-    def _full(self, loaded: _Loaded) -> tuple[Call, ...]:
+    def _full(self, loaded: _Loaded) -> tuple[GraphCall, ...]:
         """The calls of all tasks."""
-        return loaded.program(loaded.live.plan).calls if loaded.live.tasks else ()
+        return loaded.program(loaded.arranged.plan).calls if loaded.arranged.tasks else ()
 
     def _hold(self, loaded: _Loaded) -> None:
-        tokens = [owner.token for owner in loaded.live.owners.values()]
+        tokens = [owner.token for owner in loaded.arranged.owners.values()]
         self._graphs.hold([call.graph for call in self._full(loaded)], tokens)
 
     def _left(self, loaded: _Loaded) -> None:
@@ -173,18 +173,18 @@ class Moment:
         program = self._loaded.program(plan)
         self._left()
         if not len(batch.ids):
-            outputs = {name: _nothing(self._loaded.live, name, batch) for name in program.tasks}
+            outputs = {name: _nothing(self._loaded.arranged, name, batch) for name in program.tasks}
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
         walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._exact)
         yield from walk.stages()
 
 
-def _comparing(live: Live, graphs: Graphs, task: str) -> Graph:
+def _comparing(arranged: Arrangement, graphs: Graphs, task: str) -> Graph:
     """The head of a task over pairs read separately; it reads the features of both texts."""
-    head = _task(live, task).path.head
-    own, hidden = live.arrays(head.part), live.arrays(head.hidden_part or head.part)
-    tokens = live.tokens(head)
+    head = _task(arranged, task).path.head
+    own, hidden = arranged.arrays(head.part), arranged.arrays(head.hidden_part or head.part)
+    tokens = arranged.tokens(head)
 
     def build(ops: Ops) -> dict[str, Tensor]:
         return {"out": compared_outputs(ops, head, own, hidden)}
@@ -193,14 +193,14 @@ def _comparing(live: Live, graphs: Graphs, task: str) -> Graph:
     return graphs.graph(Recipe(key=key, build=build, label=f"head of {task}", layers=False, alone=tokens))
 
 
-def _task(live: Live, name: str) -> LoadedTask:
-    if name not in live.tasks:
-        raise BackendError(f"task '{name}' is not loaded", allowed=list(live.tasks))
-    return live.tasks[name]
+def _task(arranged: Arrangement, name: str) -> LoadedTask:
+    if name not in arranged.tasks:
+        raise BackendError(f"task '{name}' is not loaded", allowed=list(arranged.tasks))
+    return arranged.tasks[name]
 
 
-def _nothing(live: Live, name: str, batch: TokenBatch) -> np.ndarray:
-    path, width = live.tasks[name].path, live.group_of[name].form.form.width
+def _nothing(arranged: Arrangement, name: str, batch: TokenBatch) -> np.ndarray:
+    path, width = arranged.tasks[name].path, arranged.group_of[name].form.form.width
     words = (batch.words.shape[1],) if path.pool.positions == "tokens" else ()
     return np.zeros((0, *words, width if path.head.separate else path.head.width), np.float32)
 

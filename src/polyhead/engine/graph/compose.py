@@ -7,20 +7,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polyhead.bundle.tensors import release
+from polyhead.engine.graph.arrangement import Arrangement, HeadForm, is_plain
 from polyhead.engine.graph.encoder import Arrays
 from polyhead.engine.graph.fold import folded
 from polyhead.engine.graph.heads import answers, output_of, padded
 from polyhead.engine.graph.kept import Graphs, Recipe
 from polyhead.engine.graph.layout import Shape
-from polyhead.engine.graph.live import HeadForm, Live, is_plain
 from polyhead.engine.graph.ops import Build, Ops, Tensor
 from polyhead.engine.graph.program import (
     EMBEDDED,
     LAID,
-    Answer,
     Beside,
-    Call,
+    GraphCall,
     Key,
+    OutputPlace,
     Own,
     Program,
     Root,
@@ -41,16 +41,16 @@ _READ = {
 }
 
 
-def composed(live: Live, graphs: Graphs, plan: Plan) -> Program:
+def composed(arranged: Arrangement, graphs: Graphs, plan: Plan) -> Program:
     """The program of a plan of some of the loaded tasks; nothing is compiled yet."""
-    return _Composer(live, graphs, plan).program()
+    return _Composer(arranged, graphs, plan).program()
 
 
 class _Composer:
-    def __init__(self, live: Live, graphs: Graphs, plan: Plan) -> None:
-        passes = live.passes_for(plan)
-        self._live, self._graphs, self._tasks, self._plan = live, graphs, plan.tasks, passes.plan
-        self._shape = live.trunk.architecture
+    def __init__(self, arranged: Arrangement, graphs: Graphs, plan: Plan) -> None:
+        passes = arranged.passes_for(plan)
+        self._arranged, self._graphs, self._tasks, self._plan = arranged, graphs, plan.tasks, passes.plan
+        self._shape = arranged.trunk.architecture
         self._reads = {name: read for read in reads_of(passes) for name in read.tasks}
         self._layers = {
             chain(self._plan, i): i for i, s in enumerate(self._plan.steps) if isinstance(s.node, Layers)
@@ -60,7 +60,7 @@ class _Composer:
 
     def program(self) -> Program:
         roots = [i for i, step in enumerate(self._plan.steps) if step.parent < 0]
-        calls = [] if self._live.begins else [self._embedding(root) for root in roots]
+        calls = [] if self._arranged.begins else [self._embedding(root) for root in roots]
         calls = [*calls, *self._spans(), *self._besides(), *self._heads()]
         reads = dict.fromkeys(key for call in calls for _, key in call.inputs)
         return program_of(self._tasks, [self._root(root, list(reads)) for root in roots], calls)
@@ -81,7 +81,7 @@ class _Composer:
                 width=shape.width,
                 prompts=tuple(prompt.rows for prompt in prompts),
                 isolated=not step.node.prompts,
-                pack=not self._live.deterministic,
+                pack=not self._arranged.deterministic,
             ),
             most=shape.positions,
             reads=tuple(
@@ -96,7 +96,7 @@ class _Composer:
         """Those before the text: of a joint group, or isolated ones, but for deterministic mode."""
         node = self._plan.steps[root].node
         assert isinstance(node, Embed)
-        if node.prompts or self._live.deterministic:
+        if node.prompts or self._arranged.deterministic:
             return node.prompts
         asides = (
             name for name, read in self._reads.items() if read.aside and root_of(self._plan, read.at) == root
@@ -104,17 +104,17 @@ class _Composer:
         return tuple(dict.fromkeys(self._own_prompt(name) for name in asides))
 
     def _own_prompt(self, name: str) -> Prompt:
-        path = self._live.tasks[name].path
+        path = self._arranged.tasks[name].path
         return next(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
 
     def _table(self, prompts: Sequence[Prompt]) -> np.ndarray:
         rows = [np.zeros((1, self._shape.embedding_width or self._shape.width), np.float32)]
-        return np.concatenate([*rows, *(self._live.arrays(one.part)["prompt.weight"] for one in prompts)])
+        return np.concatenate([*rows, *(self._arranged.arrays(one.part)["prompt.weight"] for one in prompts)])
 
-    def _embedding(self, root: int, whose: str = "", tasks: tuple[str, ...] = ()) -> Call:
+    def _embedding(self, root: int, whose: str = "", tasks: tuple[str, ...] = ()) -> GraphCall:
         step = self._plan.steps[root]
-        build = embed_graph(self._shape, self._live.arrays(TRUNK))
-        return Call(
+        build = embed_graph(self._shape, self._arranged.arrays(TRUNK))
+        return GraphCall(
             graph=self._graphs.graph(
                 Recipe(key="embedding", build=build, label="the embedding", layers=True)
             ),
@@ -130,33 +130,33 @@ class _Composer:
 
     # -- layers ------------------------------------------------------------------------------------------------------
 
-    def _spans(self) -> Iterator[Call]:
+    def _spans(self) -> Iterator[GraphCall]:
         for own, index in self._layers.items():
-            members = self._live.stack_of.get(own, (own,))
+            members = self._arranged.stack_of.get(own, (own,))
             if not all(member in self._layers for member in members):
                 yield self._span([index])
             elif own == members[0]:
                 yield self._span([self._layers[member] for member in members])
 
-    def _span(self, lanes: Sequence[int]) -> Call:
+    def _span(self, lanes: Sequence[int]) -> GraphCall:
         """The layers of one step, or of several at once."""
-        plan, live = self._plan, self._live
+        plan, arranged = self._plan, self._arranged
         steps = [plan.steps[lane] for lane in lanes]
         nodes = tuple(step.node for step in steps if isinstance(step.node, Layers))
         root, parents = root_of(plan, lanes[0]), list(dict.fromkeys(step.parent for step in steps))
-        kept = sorted({number for lane in lanes for number in live.kept[chain(plan, lane)]})
-        begins = live.begins and parents == [root]
+        kept = sorted({number for lane in lanes for number in arranged.kept[chain(plan, lane)]})
+        begins = arranged.begins and parents == [root]
         span = Span(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
-        tokens = live.tokens(*nodes)
+        tokens = arranged.tokens(*nodes)
         owners = {TRUNK, *(token[0] for token in tokens)}
         inputs = self._embedded(root, prompted=False) if begins else ()
         if not begins:
             inputs = tuple((f"hidden.{i}", (depth(plan, one), one, "")) for i, one in enumerate(parents))
-        return Call(
+        return GraphCall(
             graph=self._graphs.graph(
                 Recipe(
                     key=("span", span, tokens),
-                    build=span_graph(span, self._shape, {owner: live.arrays(owner) for owner in owners}),
+                    build=span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners}),
                     label=span.label,
                     layers=True,
                     alone=tokens if len(lanes) == 1 else (),
@@ -170,9 +170,9 @@ class _Composer:
             alone=lambda: [self._span([lane]) for lane in lanes] if len(lanes) > 1 else [],
         )
 
-    def _besides(self) -> Iterator[Call]:
+    def _besides(self) -> Iterator[GraphCall]:
         """In deterministic mode each isolated prompt in rows of its own, which see the states of the text."""
-        if not self._live.deterministic:
+        if not self._arranged.deterministic:
             return
         made: set[Key] = set()
         for name, read in self._reads.items():
@@ -189,7 +189,7 @@ class _Composer:
                     continue
                 made.add(key)
                 if above < 0:
-                    slots = len(self._live.group_of[name].seats)
+                    slots = len(self._arranged.group_of[name].seats)
                     table = self._table([prompt])
                     self._beside.setdefault(index, []).append(
                         Beside(whose=prompt.part, slots=slots, prompts=table)
@@ -203,15 +203,15 @@ class _Composer:
 
     def _layer_beside(
         self, steps: tuple[int, int], whose: str, tasks: tuple[str, ...], *, counted: bool
-    ) -> Call:
+    ) -> GraphCall:
         above, index = steps
         node, before = self._plan.steps[index].node, depth(self._plan, above)
         assert isinstance(node, Layers)
-        return Call(
+        return GraphCall(
             graph=self._graphs.graph(
                 Recipe(
                     key=("beside", node),
-                    build=beside_graph(node, self._shape, self._live.arrays(TRUNK)),
+                    build=beside_graph(node, self._shape, self._arranged.arrays(TRUNK)),
                     label=f"layer {node.start} beside its text",
                     layers=True,
                 )
@@ -228,15 +228,15 @@ class _Composer:
 
     # -- poolers and heads -------------------------------------------------------------------------------------------
 
-    def _heads(self) -> Iterator[Call]:
-        for group in self._live.groups:
+    def _heads(self) -> Iterator[GraphCall]:
+        for group in self._arranged.groups:
             names = [name for name in group.members if name in self._reads]
             if names:
                 yield self._head(group, names, self._reads[names[0]])
 
-    def _head(self, group: Group[HeadForm, str], names: Sequence[str], read: Read) -> Call:
+    def _head(self, group: Group[HeadForm, str], names: Sequence[str], read: Read) -> GraphCall:
         head = group.form
-        states = states_read(self._plan, read, mixed=not self._live.deterministic)
+        states = states_read(self._plan, read, mixed=not self._arranged.deterministic)
         root, whose = root_of(self._plan, read.at), head.prompt
         inputs: list[tuple[str, Key]] = [
             (f"state.{i}", (number, step, whose)) for i, (step, number) in enumerate(states)
@@ -263,18 +263,18 @@ class _Composer:
 
     def _group_call(
         self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
-    ) -> Call:
-        live, outputs = self._live, _outputs_of(self._live, group)
+    ) -> GraphCall:
+        arranged, outputs = self._arranged, _outputs_of(self._arranged, group)
         graph = self._graphs.graph(
             Recipe(
                 key=("heads", group.form.form, tuple(seat.tokens for seat in group.seats)),
-                build=_slots_graph(live, group, outputs),
+                build=_slots_graph(arranged, group, outputs),
                 label=f"poolers and heads of {', '.join(group.members)}",
                 layers=False,
                 outputs=outputs,
             )
         )
-        return Call(
+        return GraphCall(
             graph=graph,
             tasks=tuple(names),
             inputs=inputs,
@@ -288,42 +288,45 @@ class _Composer:
 
     def _answers(
         self, group: Group[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
-    ) -> Iterator[Answer]:
+    ) -> Iterator[OutputPlace]:
         """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
         for number, seat in enumerate(group.seats):
             if seat.member is not None and seat.member in names:
-                head, output = self._live.tasks[seat.member].path.head, outputs[number]
+                head, output = self._arranged.tasks[seat.member].path.head, outputs[number]
                 slot = outputs[:number].count(output)
-                yield Answer(seat.member, output, slot, None if head.separate else head.width)
+                yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
 
     def _only(self, group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
         """The group with one member: in its seat, where its place among the others matters."""
         seats = [seat if seat.member == name else Seat() for seat in group.seats]
-        if not self._live.deterministic and group.form.form.pool.positions != "prompt":
+        if not self._arranged.deterministic and group.form.form.pool.positions != "prompt":
             seats = [seat for seat in seats if seat.member is not None]
         return Group(group.form, tuple(seats))
 
 
-def _outputs_of(live: Live, group: Group[HeadForm, str]) -> tuple[str, ...]:
+def _outputs_of(arranged: Arrangement, group: Group[HeadForm, str]) -> tuple[str, ...]:
     """The name of each slot's output; a spare slot is as wide as the first that is none."""
     names = [
-        None if seat.member is None else output_of(live.tasks[seat.member].path.head) for seat in group.seats
+        None if seat.member is None else output_of(arranged.tasks[seat.member].path.head)
+        for seat in group.seats
     ]
     first = next(name for name in names if name is not None)
     return tuple(name or first for name in names)
 
 
-def _slots_graph(live: Live, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
+def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
     """All slots' answers, under the names of their outputs."""
-    form, tasks = group.form.form, [live.tasks[name] for name in group.members]
+    form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
     filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
     for seat in group.seats:
         if seat.member is None:
             filled.append(None)
             continue
-        path = live.tasks[seat.member].path
+        path = arranged.tasks[seat.member].path
         part, hidden, pooler = path.head.part, path.head.hidden_part, path.pool.part
-        filled.append((path, live.arrays(part), live.arrays(hidden or part), live.arrays(pooler or part)))
+        filled.append(
+            (path, arranged.arrays(part), arranged.arrays(hidden or part), arranged.arrays(pooler or part))
+        )
 
     def build(ops: Ops) -> dict[str, Tensor]:
         slots = [None if one is None else padded(folded(*one, width=form.width), form) for one in filled]

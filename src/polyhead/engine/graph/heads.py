@@ -20,7 +20,7 @@ from polyhead.store.codec import LARGEST_HALF
 FEATURES = "features"  # the output of slots whose heads compare two texts
 
 
-class Form(Value):
+class SlotForm(Value):
     """What tasks must have alike to stand in the slots of one graph."""
 
     pool: Pool  # whoever owns its arrays
@@ -42,7 +42,9 @@ def output_of(head: Head) -> str:
     return FEATURES if head.separate else str(room_for(head.width))
 
 
-def answers(ops: Ops, form: Form, slots: Sequence[Slot | None], outputs: Sequence[str]) -> dict[str, Tensor]:
+def answers(
+    ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Sequence[str]
+) -> dict[str, Tensor]:
     """Under each slot's name the outputs (slots of it, texts, labels), or (..., texts, words, labels).
 
     None is a spare slot, as wide as the first that is none. `outputs` names each slot's.
@@ -69,7 +71,7 @@ def answers(ops: Ops, form: Form, slots: Sequence[Slot | None], outputs: Sequenc
     }
 
 
-def _given(ops: Ops, x: Tensor, form: Form, slots: int) -> Callable[[Slot, int], Tensor]:
+def _given(ops: Ops, x: Tensor, form: SlotForm, slots: int) -> Callable[[Slot, int], Tensor]:
     """What the first map of each slot reads, (texts, inputs) or (texts * positions, inputs)."""
     inputs = form.layers * form.width
     if form.pool.positions == "attention":
@@ -84,7 +86,7 @@ def _given(ops: Ops, x: Tensor, form: Form, slots: int) -> Callable[[Slot, int],
     return lambda slot, number: flat
 
 
-def _dense(ops: Ops, x: Tensor, slot: Slot, form: Form) -> Tensor:
+def _dense(ops: Ops, x: Tensor, slot: Slot, form: SlotForm) -> Tensor:
     """The slot's maps of its own, (rows, outputs)."""
     first = ops.add(ops.matmul(x, ops.constant(slot.first)), ops.constant(slot.first_bias[None]))
     if slot.second is None or slot.second_bias is None:  # features, or heads of one map
@@ -93,7 +95,7 @@ def _dense(ops: Ops, x: Tensor, slot: Slot, form: Form) -> Tensor:
     return ops.add(ops.matmul(hidden, ops.constant(slot.second)), ops.constant(slot.second_bias[None]))
 
 
-def padded(slot: Slot, form: Form) -> Slot:
+def padded(slot: Slot, form: SlotForm) -> Slot:
     """The slot with room for more outputs; features stay as they are."""
     if form.output == FEATURES:
         return slot
@@ -115,7 +117,7 @@ def _spare(slots: Sequence[Slot | None]) -> Slot:
     return msgspec.structs.replace(like, **zeros)
 
 
-def _read(ops: Ops, form: Form) -> list[Tensor]:
+def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
     """What is read of each state, (texts, positions, width): before codecs."""
     count = form.layers if form.pool.layers == "learned" else 1 if form.mixed else form.pool.of
     states = [ops.input(f"state.{i}", "float", (-1, -1, form.width)) for i in range(count)]
@@ -154,7 +156,7 @@ def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
     return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
 
 
-def _attended(ops: Ops, x: Tensor, keep: Tensor, slot: Slot, form: Form) -> Tensor:
+def _attended(ops: Ops, x: Tensor, keep: Tensor, slot: Slot, form: SlotForm) -> Tensor:
     """Attention pooling of one slot, (texts, width)."""
     assert slot.scores is not None and slot.values is not None
     scores = ops.matmul(x, ops.constant(slot.scores))  # (texts, positions, heads)

@@ -20,7 +20,7 @@ EMBEDDED = ("ids", "positions", "segments", "text", "which", "prompts")  # what 
 LAID = (*EMBEDDED[:5], "added", "places", "first", "keep", "share", "words")  # what a layout gives
 
 
-class Answer(msgspec.Struct, frozen=True):
+class OutputPlace(msgspec.Struct, frozen=True):
     """Where a task's outputs stand among those of its group."""
 
     task: str
@@ -29,7 +29,7 @@ class Answer(msgspec.Struct, frozen=True):
     width: int | None  # None: all
 
 
-class Call(Value, eq=False):
+class GraphCall(Value, eq=False):
     """One call of one graph."""
 
     graph: Graph
@@ -38,10 +38,10 @@ class Call(Value, eq=False):
     states: tuple[
         tuple[str, tuple[Key, ...]], ...
     ] = ()  # outputs that are kept, each the rows of so many lanes
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[OutputPlace, ...] = ()
     layers: int = 0
     is_shared: bool = False  # what fails here fails for all
-    alone: Callable[[], Sequence[Call]] = tuple  # the same in parts, a lane or a task each
+    alone: Callable[[], Sequence[GraphCall]] = tuple  # the same in parts, a lane or a task each
 
 
 class Own(Value, eq=False):
@@ -118,7 +118,7 @@ class Program(Value, eq=False):
 
     tasks: tuple[str, ...]
     roots: tuple[Root, ...]
-    calls: tuple[Call, ...]
+    calls: tuple[GraphCall, ...]
     repeated: frozenset[Graph]  # run more than once a batch: their outputs are copied
 
     @property
@@ -127,17 +127,17 @@ class Program(Value, eq=False):
         return sum(call.layers for call in self.calls)
 
 
-def program_of(tasks: Sequence[str], roots: Sequence[Root], calls: Iterable[Call]) -> Program:
+def program_of(tasks: Sequence[str], roots: Sequence[Root], calls: Iterable[GraphCall]) -> Program:
     """The calls in order: again and again the answers that need the fewest layers which have not run."""
     calls = list(calls)
     makers = {key: call for call in calls for _, keys in call.states for key in keys}
-    found: dict[int, Call] = {}
+    found: dict[int, GraphCall] = {}
 
-    def needed(call: Call) -> dict[int, Call]:
+    def needed(call: GraphCall) -> dict[int, GraphCall]:
         """The call and what it rests on, without what is there."""
         if id(call) in found:
             return {}
-        rest: dict[int, Call] = {}
+        rest: dict[int, GraphCall] = {}
         for maker in (makers[key] for _, key in call.inputs if key in makers):
             rest |= needed(maker)
         return rest | {id(call): call}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from polyhead.architecture import Architecture
-from polyhead.engine.graph.heads import Form, output_of
+from polyhead.engine.graph.heads import SlotForm, output_of
 from polyhead.errors import PlanError
 from polyhead.plan import Embed, Layers, Node, Path, Plan, Pool
 from polyhead.plan.passes import Passes
@@ -81,7 +81,7 @@ def is_mean(pool: Pool) -> bool:
     return pool.layers == "mean" and not pool.codec.before_mean
 
 
-def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: bool) -> Form:
+def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: bool) -> SlotForm:
     """The form of a task that reads this; `shared` where its bits may depend on what else is computed with it."""
     pool, head = path.pool, path.head
     owners = [prompt.part for prompt in path.embed.prompts]
@@ -96,7 +96,7 @@ def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: 
     if len(widths) > 1:
         raise PlanError("a pool cannot mix layers of several widths", got=sorted(widths))
     width = widths.pop()
-    return Form(
+    return SlotForm(
         pool=msgspec.structs.replace(pool, part=None if pool.part is None else ""),
         width=width,
         layers=len(states) if pool.layers == "learned" else 1,

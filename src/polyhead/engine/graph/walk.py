@@ -9,7 +9,7 @@ import numpy as np
 from polyhead.engine.backends.base import Stage, TokenBatch
 from polyhead.engine.graph.encoder import HIDDEN
 from polyhead.engine.graph.kept import Graph
-from polyhead.engine.graph.program import Call, Program, Values
+from polyhead.engine.graph.program import GraphCall, Program, Values
 
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
 # number, weights too, so there are few.
@@ -18,7 +18,7 @@ WORDS = (16, 64, 128, 256, 512, 1024)
 FULL = 0.75  # of a large one of these; fewer are taken in two calls, of the next smaller and of what is left
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
-Outputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
+GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
 
 
 class Walk:
@@ -60,7 +60,7 @@ class Walk:
                 told = len(self._failed)
                 yield Stage(outputs=outputs, failed=new, layers_left=self._left)
 
-    def _run(self, call: Call) -> dict[str, np.ndarray]:
+    def _run(self, call: GraphCall) -> dict[str, np.ndarray]:
         """Keeps the call's states and gives its answers; what cannot be run as a whole runs in parts."""
         try:
             return self._called(call)
@@ -75,7 +75,7 @@ class Walk:
                 found |= self._run(part)
             return found
 
-    def _called(self, call: Call) -> dict[str, np.ndarray]:
+    def _called(self, call: GraphCall) -> dict[str, np.ndarray]:
         inputs = {name: self._values[key] for name, key in call.inputs}
         if call.answers:
             out = self._pooled(call, inputs)
@@ -89,7 +89,7 @@ class Walk:
             self._values.update(zip(keys, lanes, strict=True))
         return {}
 
-    def _pooled(self, call: Call, inputs: Mapping[str, np.ndarray]) -> Outputs:
+    def _pooled(self, call: GraphCall, inputs: Mapping[str, np.ndarray]) -> GraphOutputs:
         """What a group of poolers and heads gives; where bits matter, of exactly the shapes of the batch."""
         of, _, whose = dict(call.inputs)["places"]
         if self._exact or whose:  # of prompt rows each slot reads its own
@@ -111,7 +111,7 @@ class Walk:
             self._failed.setdefault(name, error)
 
 
-def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[int]) -> Outputs:
+def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[int]) -> GraphOutputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
 
     Texts are filled up to one of the `sizes`, positions to few numbers.
@@ -131,7 +131,7 @@ def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[in
     return {name: some[0] if len(some) == 1 else np.concatenate(some, axis=1) for name, some in found.items()}
 
 
-def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> Outputs:
+def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> GraphOutputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 for those not `there`."""
     found = {}
     flat = _answered(graph, {**inputs, "places": inputs["places"][there][:, None]}, WORDS)

@@ -26,7 +26,7 @@ class Loaded(msgspec.Struct, frozen=True):
     task: LoadedTask
 
 
-class Live:
+class Roster:
     """The tasks of one moment and their plans; a change makes another, so that a call sees one of them throughout."""
 
     def __init__(self, loaded: Mapping[str, Loaded], summaries: Summaries, shape: Architecture) -> None:

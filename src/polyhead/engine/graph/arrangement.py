@@ -11,7 +11,7 @@ import numpy as np
 from polyhead import cost
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.graph.encoder import Arrays
-from polyhead.engine.graph.heads import Form
+from polyhead.engine.graph.heads import SlotForm
 from polyhead.engine.graph.kept import Token
 from polyhead.engine.graph.reads import Chain, Read, chain, depth, first_of, form_of, reads_of, states_read
 from polyhead.engine.graph.seats import Group, seated
@@ -39,7 +39,7 @@ class HeadForm(msgspec.Struct, frozen=True):
 
     read: Chain
     prompt: str  # owner of the rows that are read, where these are rows of their own; else empty
-    form: Form
+    form: SlotForm
 
 
 class LaneForm(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class LaneForm(msgspec.Struct, frozen=True):
     node: Layers
 
 
-class Live:
+class Arrangement:
     """Tasks that are loaded together; nothing in it changes, another one follows it.
 
     Layers are cut where any loaded task needs it, so that every call, whatever its tasks, runs the same pieces.
@@ -61,7 +61,7 @@ class Live:
         tasks: Mapping[str, LoadedTask],
         *,
         deterministic: bool,
-        before: Live | None = None,
+        before: Arrangement | None = None,
     ) -> None:
         self.trunk, self.deterministic = trunk, deterministic
         self.tasks: dict[str, LoadedTask] = dict(tasks)
