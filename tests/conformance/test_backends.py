@@ -12,6 +12,15 @@ def make(name, trunk, tasks, *, deterministic=False):
     return open_backend(name, trunk, tasks, precision="float32", deterministic=deterministic)
 
 
+@pytest.fixture(params=BACKENDS)
+def name(request):
+    if request.param == "torch-cuda":
+        torch = pytest.importorskip("torch")
+        if not torch.cuda.is_available():
+            pytest.skip("torch finds no graphics processor here")
+    return request.param
+
+
 def ran(checks):
     """How many checks there were; all of them hold."""
     count = 0
@@ -24,13 +33,11 @@ def ran(checks):
     return count
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 def test_backend_passes_every_check(name):
     checks = yield_backend_checks(name, partial(make, name))
     assert ran(checks) == (len(CODECS) + 1) * len(BATCHES) + 10 + 6
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 def test_backend_passes_every_check_in_deterministic_mode(name):
     """But for codecs, which are computed in it as they are without."""
     checks = yield_backend_checks(name, partial(make, name, deterministic=True))
@@ -38,10 +45,9 @@ def test_backend_passes_every_check_in_deterministic_mode(name):
     assert ran(check for check in checks if not check.name.startswith(coded)) == 2 * len(BATCHES) + 10 + 6
 
 
-@pytest.mark.parametrize("name", BACKENDS)
 def test_no_task_moves_a_bit_of_another_in_deterministic_mode(name):
     assert ran(yield_deterministic_checks(name, partial(make, name, deterministic=True))) == 5
 
 
 def test_backends_that_are_known_are_all_looked_at():
-    assert set(BACKENDS) >= {"torch", "openvino", "onnxruntime", "reference"}
+    assert set(BACKENDS) >= {"torch", "torch-cuda", "openvino", "onnxruntime", "reference"}

@@ -34,10 +34,10 @@ def root(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["reference", "openvino"])
+@pytest.fixture(params=["reference", "openvino", "torch"])
 def session(root, request):
-    if request.param == "openvino":
-        pytest.importorskip("openvino")
+    if request.param != "reference":
+        pytest.importorskip(request.param)
     return Session(root, backend=request.param, precision="float32")
 
 

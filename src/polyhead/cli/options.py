@@ -19,9 +19,9 @@ def backend_option(command: Command) -> Command:
     """Adds `--backend`."""
     return click.option(
         "--backend",
-        type=click.Choice(["openvino", "onnxruntime", "torch", "reference"]),
-        help="What computes; reference is plain numpy and slow. By default the first of them that is installed, "
-        "openvino on x86 alone.",
+        type=click.Choice(["openvino", "onnxruntime", "torch", "torch-cuda", "reference"]),
+        help="What computes; torch-cuda is torch on a graphics processor, reference plain numpy and slow. By default "
+        "the first of openvino (on x86), onnxruntime, torch and reference that is installed.",
     )(command)
 
 

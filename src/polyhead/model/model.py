@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from polyhead.plan.passes import (
     Passes,
     form_of,
     layers_at,
+    legs,
     passes_of,
     prompt_rows,
     read_first,
@@ -73,19 +74,47 @@ class Model(nn.Module):
             return self._asides(passes.asides, known, learns)
         states: dict[int, States] = {}
         for stage in stages(passes.plan, together=self._stacked):
-            node = passes.plan.steps[stage[0]].node
-            if isinstance(node, Embed):
-                states[stage[0]] = self._start(node, batch, noise=noise, learns=learns)
-            elif isinstance(node, Layers) and node.weights == TRUNK:
-                states |= self._run_trunk(passes, stage, states)
-            elif isinstance(node, Layers):
-                before = states[passes.plan.steps[stage[0]].parent]
-                states[stage[0]] = self._run_own(node, before)
+            states |= self._run(passes, stage, states, batch, noise=noise, learns=learns)
         return self._pooled(passes.plan, batch, states) | self._asides(passes.asides, states, learns)
+
+    def staged(self, plan: Plan, batch: TextBatch) -> Iterator[tuple[dict[str, Pooled], int]]:
+        """The same values as soon as each is known, and how many layers are left; these run when more is asked for.
+
+        Tasks that need the fewest layers come first.
+        """
+        passes = passes_of(plan)
+        several = list(legs(passes, together=self._stacked))
+        left, states = sum(leg.layers for leg in several), dict[int, States]()
+        for leg in several:
+            for group in leg.groups:
+                states |= self._run(passes, group, states, batch)
+            left -= leg.layers
+            asides = {task: aside for task, aside in passes.asides.items() if task in leg.tasks}
+            own = [task for task in leg.tasks if task not in asides]
+            yield self._pooled(passes.plan, batch, states, own) | self._asides(asides, states, None), left
 
     def forward(self, plan: Plan, batch: TextBatch) -> dict[str, Tensor]:
         """Outputs of every task of the plan that reads one input: (rows, labels) or (rows, words, labels)."""
         return {task: self.parts[task](v.values, v.mask) for task, v in self.stored(plan, batch).items()}
+
+    def _run(
+        self,
+        passes: Passes,
+        stage: Sequence[int],
+        states: Mapping[int, States],
+        batch: TextBatch,
+        *,
+        noise: Noise | None = None,
+        learns: str | None = None,
+    ) -> dict[int, States]:
+        """The states after steps that run at once."""
+        first, step = stage[0], passes.plan.steps[stage[0]]
+        if isinstance(step.node, Embed):
+            return {first: self._start(step.node, batch, noise=noise, learns=learns)}
+        if isinstance(step.node, Layers) and step.node.weights == TRUNK:
+            return self._run_trunk(passes, stage, states)
+        assert isinstance(step.node, Layers)
+        return {first: self._run_own(step.node, states[step.parent])}
 
     def _start(self, node: Embed, batch: TextBatch, *, noise: Noise | None, learns: str | None) -> States:
         prompts = [self._prompt(prompt, learns) for prompt in node.prompts]
@@ -199,11 +228,18 @@ class Model(nn.Module):
             )
         return found
 
-    def _pooled(self, plan: Plan, batch: TextBatch, states: Mapping[int, States]) -> dict[str, Pooled]:
+    def _pooled(
+        self,
+        plan: Plan,
+        batch: TextBatch,
+        states: Mapping[int, States],
+        tasks: Collection[str] | None = None,
+    ) -> dict[str, Pooled]:
+        """Every task's value; of `tasks` alone, where they are given, each with all that read the same."""
         found: dict[str, Pooled] = {}
         values: dict[tuple[int, bool, Pool], Pooled] = {}
         for step in plan.steps:
-            if isinstance(step.node, Pool):
+            if isinstance(step.node, Pool) and (tasks is None or step.tasks[0] in tasks):
                 pool, own = step.node.stored(), step.node.positions == "prompt"
                 key = (step.parent, own, pool)
                 if key not in values:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -83,6 +83,48 @@ def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
         shared = isinstance(node, Layers) and node.weights == TRUNK
         found.setdefault((start, -1 if shared else index), []).append(index)
     yield from (found[key] for key in sorted(found))
+
+
+class Leg(Value):
+    """Some of a plan's layers, and what is known once they have run."""
+
+    groups: tuple[tuple[int, ...], ...]  # steps that run at once, one group after another
+    tasks: tuple[str, ...]
+    layers: int
+
+
+def legs(passes: Passes, *, together: bool) -> Iterator[Leg]:
+    """The groups of `stages` in another order: again and again those tasks that need the fewest layers more."""
+    plan, left = passes.plan, [tuple(group) for group in stages(passes.plan, together=together)]
+    group_of = {index: group for group in left for index in group}
+    readers: dict[int, list[str]] = {}  # tasks by the step that their pools read
+    for step in plan.steps:
+        if isinstance(step.node, Pool):
+            readers.setdefault(step.parent, []).extend(step.tasks)
+    for task, aside in passes.asides.items():
+        readers.setdefault(aside.step, []).append(task)
+
+    def needed(index: int) -> dict[tuple[int, ...], None]:
+        """The groups that have not run and that this step rests on, its own the last."""
+        group = group_of[index]
+        if group not in left:
+            return {}
+        parents = (plan.steps[member].parent for member in group)
+        below = {one: None for parent in parents if parent >= 0 for one in needed(parent)}
+        return below | {group: None}
+
+    while readers:
+        ways = {index: tuple(needed(index)) for index in readers}
+        index = min(ways, key=lambda one: _layers_of(plan, ways[one]))
+        left = [group for group in left if group not in ways[index]]
+        known = [one for one in readers if group_of[one] not in left]
+        tasks = tuple(task for one in known for task in readers.pop(one))
+        yield Leg(groups=ways[index], tasks=tasks, layers=_layers_of(plan, ways[index]))
+
+
+def _layers_of(plan: Plan, groups: Iterable[Iterable[int]]) -> int:
+    nodes = (plan.steps[index].node for group in groups for index in group)
+    return sum(node.stop - node.start for node in nodes if isinstance(node, Layers))
 
 
 def read_first(plan: Plan, index: int) -> int:

@@ -13,10 +13,11 @@ from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError, MissingExtra
 from polyhead.trunk_data import TrunkData
 
-BackendName = Literal["torch", "openvino", "onnxruntime", "reference"]
-BACKENDS: tuple[BackendName, ...] = ("torch", "openvino", "onnxruntime", "reference")
+BackendName = Literal["torch", "torch-cuda", "openvino", "onnxruntime", "reference"]
+BACKENDS: tuple[BackendName, ...] = ("torch", "torch-cuda", "openvino", "onnxruntime", "reference")
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
     "torch": ("float32", "bfloat16"),
+    "torch-cuda": ("float32", "bfloat16"),
     "openvino": ("float32", "bfloat16", "int8"),
     "onnxruntime": ("float32", "int8"),
     "reference": ("float32",),
@@ -59,7 +60,7 @@ def open_backend(
         from polyhead.engine.backends.reference import ReferenceBackend
 
         return ReferenceBackend(trunk, tasks)
-    if name == "torch":
+    if name in ("torch", "torch-cuda"):
         try:
             from polyhead.engine.backends.torch import TorchBackend
         except ImportError:
@@ -70,7 +71,8 @@ def open_backend(
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
         wanted = precision or trained or "float32"
-        return TorchBackend(trunk, tasks, precision=wanted, deterministic=deterministic)
+        device = "cuda" if name == "torch-cuda" else "cpu"
+        return TorchBackend(trunk, tasks, precision=wanted, deterministic=deterministic, device=device)
     from polyhead.engine.backends.graph import GraphBackend
 
     chosen = precision or ("float32" if trained == "float32" else None)

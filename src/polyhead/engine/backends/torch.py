@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from polyhead.plan import Plan
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.pooled import compared
 from polyhead.trunk_data import TrunkData
+
+NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 
 
 class _Loaded:
@@ -37,7 +39,7 @@ class TorchBackend:
     another.
     """
 
-    name, version, calibration = "torch", str(torch.__version__), ""
+    version, calibration = str(torch.__version__), ""
     packs = False
 
     def __init__(
@@ -47,8 +49,10 @@ class TorchBackend:
         *,
         precision: str = "float32",
         deterministic: bool = False,
+        device: str = "cpu",
     ) -> None:
-        self.precision = precision
+        """`device` is cpu or cuda; raises BackendError where torch finds none of that kind."""
+        self.name, self.precision, self._device = NAMES[device], precision, _found(device)
         self._guard = equal_bits if deterministic else nullcontext
         self.tolerance = 1e-4 if precision == "float32" else 0.5
         self._trunk, self._shape = Trunk.from_data(trunk, dtype=getattr(torch, precision)), trunk.architecture
@@ -68,47 +72,52 @@ class TorchBackend:
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """One run of the plan, then each task's own pooler and head."""
         loaded = self._loaded
-        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), {})]))
+        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), {}, 0)]))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
-        """One stage: all layers have run when it comes.
+        """The same as soon as each is known; layers above run only when more is asked for.
 
-        Where they fail, each task's run alone, so that what fails in a task's own layers, deltas or prompts fails it
-        alone; what fails for all is raised.
+        Where they fail, those of each task that is left run alone, so that what fails in a task's own layers, deltas or
+        prompts fails it alone; what fails for all is raised.
         """
-        loaded, failed = self._loaded, dict[str, Exception]()
-        try:
-            stored = self._stored(loaded, plan, batch)
-        except Exception:
-            stored, failed = self._apart(loaded, plan, batch)
-            if not stored:
-                raise
-        yield self._stage(loaded.model, stored, failed)
+        loaded, left = self._loaded, list(plan.tasks)
+        staged = loaded.model.staged(plan, self._texts(batch))
+        while left:
+            failed = dict[str, Exception]()
+            try:
+                with self._counted(loaded):
+                    stored, layers = next(staged)
+            except Exception:
+                stored, failed = self._apart(loaded, plan, left, batch)
+                layers = 0
+                if not stored and len(left) == len(plan.tasks):
+                    raise
+            left = [task for task in left if task not in stored and task not in failed]
+            yield self._stage(loaded.model, stored, failed, layers)
 
     def _apart(
-        self, loaded: _Loaded, plan: Plan, batch: TokenBatch
+        self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch
     ) -> tuple[dict[str, Pooled], dict[str, Exception]]:
         """What each task has from a run of its own path alone, and what fails even then."""
         stored, failed = dict[str, Pooled](), dict[str, Exception]()
-        for task in plan.tasks if len(plan.tasks) > 1 else ():
+        for task in tasks if len(plan.tasks) > 1 else ():
             try:
                 stored |= self._stored(loaded, plan.only([task]), batch)
             except Exception as error:
                 failed[task] = error
         return stored, failed
 
-    def _stage(self, model: Model, stored: Mapping[str, Pooled], failed: Mapping[str, Exception]) -> Stage:
+    def _stage(
+        self, model: Model, stored: Mapping[str, Pooled], failed: Mapping[str, Exception], layers_left: int
+    ) -> Stage:
         """Each task's own pooler and head over what the layers gave; `failed` did not come so far."""
         outputs, failed = dict[str, np.ndarray](), dict(failed)
         for task, value in stored.items():
             try:
-                features = self._features(model, task, value)
-                outputs[task] = (
-                    features if model.parts[task].separate else self._headed(model, task, features)
-                )
+                outputs[task] = self._given(model, task, value)
             except Exception as error:  # of this task's own pooler or head
                 failed[task] = error
-        return Stage(outputs=outputs, failed=failed, layers_left=0)
+        return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
 
     def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """What each task's head reads: (rows, width), or (rows, words, width)."""
@@ -145,20 +154,26 @@ class TorchBackend:
             _fill(parts[name], task.path.head.part, task.arrays)
             parts[name].lower(dtype)
         model = Model(self._trunk, parts, families, stacked=self._stacked)
-        model.eval().requires_grad_(False)
+        model.eval().requires_grad_(False).to(self._device)
         return _Loaded(tasks, model)
 
-    @torch.inference_mode()
     def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
-        tensors = TextBatch(
-            ids=torch.from_numpy(batch.ids),
-            mask=torch.from_numpy(batch.mask),
-            segments=torch.from_numpy(batch.segments),
-            words=torch.from_numpy(batch.words),
+        with self._counted(loaded):
+            return loaded.model.stored(plan, self._texts(batch))
+
+    def _texts(self, batch: TokenBatch) -> TextBatch:
+        ids, mask, segments, words = (
+            torch.from_numpy(one).to(self._device)
+            for one in (batch.ids, batch.mask, batch.segments, batch.words)
         )
+        return TextBatch(ids=ids, mask=mask, segments=segments, words=words)
+
+    @contextmanager
+    def _counted(self, loaded: _Loaded) -> Iterator[None]:
+        """For layers that run here, and are counted."""
         try:
-            with self._guard():
-                return loaded.model.stored(plan, tensors)
+            with torch.inference_mode(), self._guard():
+                yield
         finally:
             with loaded.counting:
                 run = loaded.model.layers_run
@@ -166,16 +181,35 @@ class TorchBackend:
                 loaded.counted = run
 
     @torch.inference_mode()
+    def _given(self, model: Model, task: str, value: Pooled) -> np.ndarray:
+        part = model.parts[task]
+        with self._guard():
+            features = part.features(value.values, value.mask)
+            out: np.ndarray = (features if part.separate else part.head(features)).cpu().numpy()
+        return out
+
+    @torch.inference_mode()
     def _features(self, model: Model, task: str, value: Pooled) -> np.ndarray:
         with self._guard():
-            out: np.ndarray = model.parts[task].features(value.values, value.mask).numpy()
+            out: np.ndarray = model.parts[task].features(value.values, value.mask).cpu().numpy()
         return out
 
     @torch.inference_mode()
     def _headed(self, model: Model, task: str, features: np.ndarray) -> np.ndarray:
         with self._guard():
-            out: np.ndarray = model.parts[task].head(torch.from_numpy(features)).numpy()
+            given = torch.from_numpy(features).to(self._device)
+            out: np.ndarray = model.parts[task].head(given).cpu().numpy()
         return out
+
+
+def _found(device: str) -> torch.device:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendError(
+            "the torch-cuda backend needs a graphics processor, and torch finds none here",
+            got=f"torch {torch.__version__}",
+            do="choose --backend torch, or install the build of torch for this machine's CUDA",
+        )
+    return torch.device(device)
 
 
 def _shared_arrays(owner: str, tasks: Mapping[str, LoadedTask]) -> dict[str, np.ndarray]:
