@@ -4,6 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from polyhead import cost, plan
 from polyhead.engine.backends.torch import TorchBackend
@@ -92,3 +94,53 @@ def test_what_sits_in_layers_has_the_precision_of_the_trunk_and_heads_float32():
         "prompt": whole,
         "head": whole,
     }
+
+
+@pytest.mark.parametrize("deterministic", [False, True], ids=["stacked", "deterministic"])
+def test_in_stages_outputs_are_those_of_one_run_and_need_ever_more_layers(deterministic):
+    """Each task once; what is known of a batch before its end rests on the layers that have run by then."""
+    merged = plan.merge({name: task.path for name, task in TASKS.items()})
+    whole = TorchBackend(TRUNK, TASKS, deterministic=deterministic).run(merged, BATCH)
+    backend, found, left = TorchBackend(TRUNK, TASKS, deterministic=deterministic), {}, None
+    layers = cost.layer_evaluations(merged)
+    for stage in backend.stages(merged, BATCH):
+        assert not stage.failed and not stage.outputs.keys() & found.keys()
+        assert backend.layers_run == layers - stage.layers_left
+        assert left is None or stage.layers_left < left
+        left, found = stage.layers_left, found | stage.outputs
+        for name in stage.outputs if deterministic else ():
+            assert cost.layer_evaluations(plan.merge({name: TASKS[name].path})) <= backend.layers_run
+    assert left == 0 and found.keys() == whole.keys()
+    for name, output in whole.items():
+        assert found[name].tobytes() == output.tobytes(), name
+
+
+class OneDevice(TorchDispatchMode):
+    """Refuses operations on tensors of two devices, but for copies and single numbers."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+        copies = func.overloadpacket in (torch.ops.aten.copy_, torch.ops.aten._to_copy)
+        assert copies or len({one.device for one in given}) < 2, func
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_all_ways_compute_on_the_device_of_their_texts(stacked, monkeypatch):
+    """The device "meta" is there on every machine, and computes shapes."""
+    from polyhead.model import Model, TextBatch
+    from polyhead.nn.trunk import Trunk
+    from polyhead.sharing.make import make_families, make_part
+
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)  # it does not know "meta"
+    paths = {name: task.path for name, task in TASKS.items()}
+    families = make_families(paths, TRUNK.architecture)
+    parts = {name: make_part(path, TRUNK.architecture, families=families) for name, path in paths.items()}
+    model = Model(Trunk(TRUNK.architecture), parts, families, stacked=stacked).eval().to("meta")
+    given = (BATCH.ids, BATCH.mask, BATCH.segments, BATCH.words)
+    ids, mask, segments, words = (torch.from_numpy(one).to("meta") for one in given)
+    texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
+    with torch.no_grad(), OneDevice():
+        for name, value in model.stored(plan.merge(paths), texts).items():
+            out = model.parts[name](value.values, value.mask)
+            assert value.values.is_meta and out.is_meta, name

@@ -4,9 +4,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from models import paths_of
 from polyhead.engine.session import Session
-from polyhead.errors import PlanError
+from polyhead.errors import BackendError, PlanError
 from polyhead.nn.trunk import Trunk
 from polyhead.strategy import Adapter, Branch, InLayer, Pooled, Prompted
 from polyhead.tasks.task import owner_of
@@ -71,3 +73,26 @@ def test_what_fails_for_all_tasks_is_raised_as_it_came(tmp_path, monkeypatch):
     monkeypatch.setattr(Trunk, "start", start)
     with pytest.raises(MemoryError, match="no room"):
         session.predict(TEXTS)
+
+
+def test_what_fails_in_a_later_layer_takes_no_earlier_answer_back(tmp_path):
+    """The rest is asked alone: of it those that can be computed are answered."""
+    session = opened(tmp_path / "b", OWN["private layers"])
+    whole = session.predict(TEXTS)
+    broken(session, "mood")
+    stream, seen = session.stream(TEXTS), {}
+    for early in stream:
+        seen[early.task] = early.answers
+    assert seen.keys() == {"topics", "urgency"} and len(seen["urgency"]) == len(TEXTS)
+    for row, answer in seen["topics"].items():
+        assert numbers(answer) == pytest.approx(numbers(whole[row].answers["topics"]), abs=1e-5)
+    columns = stream.columns()
+    assert {name for name, column in columns.tasks.items() if column.failed} == {"mood"}
+    assert columns["mood"].failed.keys() == {0, 1, 2} and isinstance(columns["mood"].errors[0], PlanError)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a graphics processor")
+def test_without_a_graphics_processor_the_backend_for_it_is_refused(tmp_path):
+    opened(tmp_path / "b", OWN["private layers"])
+    with pytest.raises(BackendError, match="torch-cuda backend needs a graphics.*--backend torch"):
+        Session(tmp_path / "b", backend="torch-cuda")
