@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The README's table is written before the tests, which check it, are timed; and again after, with that time in it.
+# The tables are written before the tests, which check them, are timed; and again after, with that time in it.
 NAMES = (
     "first_light_quality",
     "first_light_speed",

@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import json
 import re
 import shlex
 import sys
@@ -289,28 +290,42 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
 
 def test_generated_parts_are_current(generated):
     pages = generated.pages()
-    assert len(pages) == 4
+    assert len(pages) == 5
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, (
             f"{page.name} is out of date: python benchmarks/readme.py"
         )
 
 
-def test_results_table_shows_every_claim_of_every_file(generated, tmp_path):
+def test_measured_shows_every_claim_of_every_file(generated, tmp_path, monkeypatch):
     """Two files by hand: a claim that holds, and one that does not, with its note."""
     from polyhead.report.results import Claim, results, write_results
 
-    assert generated.results_table(tmp_path) == [generated.NOTHING]
+    assert generated.measured(tmp_path) == generated.headlines(tmp_path) == [generated.NOTHING]
     good = Claim(id="a.1", text="faster | better", target=20.0, value=31.4159, unit="times", holds=True)
     bad = Claim(
         id="b.1", text="points", target=0.75, value=0.741, unit="macro-F1", holds=False, note="one seed"
     )
-    write_results(tmp_path, results("a", command="python a.py", rows=[], claims=[good]))
-    write_results(tmp_path, results("b", command="python b.py", rows=[], claims=[bad]))
-    lines = generated.results_table(tmp_path)
+    write_results(tmp_path, results("one_pass_a", command="python a.py", rows=[], claims=[good]))
+    write_results(tmp_path, results("branches_b", command="python b.py", rows=[], claims=[bad]))
+    lines = generated.measured(tmp_path)
     assert "| faster \\| better | 31.42 times | 20 | yes |" in lines
     assert "| points | 0.741 macro-F1 | 0.75 | **no**: one seed |" in lines
     assert sum("`results/" in line for line in lines) == 2
+    monkeypatch.setattr(generated, "HEADLINES", {"b.1": "few words", "c.1": "not measured yet"})
+    shown = generated.headlines(tmp_path)
+    assert [line for line in shown if "few words" in line] == [
+        "| few words | 0.741 macro-F1 | 0.75 | **no** |"
+    ]
+    assert "not measured" not in "".join(shown) and shown[-1].startswith("Of 2 claims 1 hold.")
+
+
+def test_every_results_file_and_picture_is_measured_and_every_headline_is_a_claim(generated):
+    text, results = (ROOT / "docs" / "measured.md").read_text(), ROOT / "results"
+    for file in (*results.glob("*.json"), *results.glob("*.png")):
+        assert f"(../results/{file.name})" in text, file.name
+    claims = {one["id"] for file in results.glob("*.json") for one in json.loads(file.read_text())["claims"]}
+    assert generated.HEADLINES.keys() <= claims
 
 
 def test_a_key_without_a_meaning_is_found(generated):
