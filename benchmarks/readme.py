@@ -144,8 +144,8 @@ def headlines(folder: FilePath = RESULTS) -> list[str]:
     held = sum(claim.holds for claim in claims.values())
     lines = [_row(claims[name], text, note="") for name, text in HEADLINES.items() if name in claims]
     whole = (
-        f"Of {len(claims)} claims {held} hold. [Measured](docs/measured.md) has all of them, why others were missed, the "
-        "machines, the commands and the pictures."
+        f"Of {len(claims)} claims {held} hold. [Measured](docs/measured.md) has all of them, why others were missed, "
+        "the machines, the commands and the pictures."
     )
     return [*TABLE, *lines, "", whole]
 
