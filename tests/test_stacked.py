@@ -1,5 +1,6 @@
 """Tasks whose paths diverge run side by side: the same answers, layers counted once for each that differs."""
 
+import msgspec
 import pytest
 import torch
 
@@ -7,9 +8,10 @@ from models import answers, model_of, numbered, paths_of, texts_of
 from polyhead import cost, plan
 from polyhead.errors import PlanError
 from polyhead.model import model as running
-from polyhead.plan import TRUNK, Embed, Layers, merge
+from polyhead.plan import TRUNK, Embed, Layers, Path, Pool, merge
+from polyhead.plan.passes import legs, passes_of
 from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
-from polyhead.testing import tiny_trunk
+from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 
 PAL = InLayer(adapters=(Adapter(size=6, heads=2),))
 UPPER = InLayer(adapters=(Adapter(size=6, heads=2, start=1),))
@@ -139,6 +141,55 @@ def test_steps_that_run_together_follow_those_that_they_read(trunk):
     walked = [i for i, step in enumerate(merged.steps) if isinstance(step.node, (Embed, Layers))]
     assert sorted(seen) == walked
     assert [[index] for index in walked] == list(running.stages(merged, together=False))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_legs_run_every_step_once_and_know_every_task_once(trunk, together):
+    merged = merge(mixed(trunk, STRATEGIES["all together"], 16))
+    found = legs(merged, together=together)
+    assert sorted(task for leg in found for task in leg.tasks) == sorted(merged.tasks)
+    assert sum(leg.layers for leg in found) == cost.layer_evaluations(merged)
+    apart = passes_of(merged).plan
+    seen = []
+    for group in (group for leg in found for group in leg.groups):
+        assert all(apart.steps[index].parent in (*seen, -1) for index in group)
+        seen += group
+    assert sorted(seen) == [i for i, s in enumerate(apart.steps) if isinstance(s.node, (Embed, Layers))]
+
+
+def test_legs_are_the_fewest_layers_first():
+    """Six layers: plain tasks pooled after 2 and 4, a branch of one layer over 1, a task of all six."""
+    trunk = tiny_trunk(layers=6)
+    branch = paths_of(trunk, [Branch(layers=5)], "mood")["mood"]
+    own = (Layers(start=0, stop=1), *(msgspec.structs.replace(n, start=1, stop=2) for n in branch.nodes[2:3]))
+    low, high, whole = (cut(trunk, name, stop) for name, stop in (("low", 2), ("high", 4), ("whole", 6)))
+    paths = {"whole": whole, "high": high, "mood": Path(nodes=(*branch.nodes[:1], *own, *branch.nodes[3:]))}
+    found = legs(merge({**paths, "low": low}), together=True)
+    assert [(leg.tasks, leg.layers) for leg in found] == [
+        (("mood",), 2),
+        (("low",), 1),
+        (("high",), 2),
+        (("whole",), 2),
+    ]
+
+
+def test_many_adapters_that_others_cut_into_pieces_are_as_many_legs():
+    """Each group was looked up anew by every way that leads to it: eight adapters and five taps took for ever."""
+    trunk = tiny_trunk(layers=6)
+    paths = paths_of(trunk, [PAL] * 8, *numbered(8)) | {
+        f"p{stop}": cut(trunk, f"p{stop}", stop) for stop in range(1, 6)
+    }
+    merged = merge(paths)
+    found = legs(merged, together=True)
+    assert [leg.tasks for leg in found[:5]] == [(f"p{stop}",) for stop in range(1, 6)]
+    assert len(found) == 6 and sum(leg.layers for leg in found) == cost.layer_evaluations(merged) == 5 + 8 * 6
+
+
+def cut(trunk, name, stop):
+    """A plain path that reads the states after so many layers."""
+    return tiny_path(
+        msgspec.structs.replace(tiny_tasks()[0], name=name), trunk, pool=Pool(positions="mean"), stop=stop
+    )
 
 
 def test_a_plan_of_some_tasks_reads_their_owners_alone(trunk, texts):

@@ -53,6 +53,17 @@ def in_words(error: Exception) -> str:
     return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
 
 
+def without_frames(error: Exception) -> Exception:
+    """The error, which no longer keeps what the code that raised it had in hand."""
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and one.__traceback__ is not None:
+            one.__traceback__ = None
+            left += [one.__cause__, one.__context__]
+    return error
+
+
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
     parts = [_shown(what, 1000).rstrip(".") + "."]
     if got is not None:

@@ -13,11 +13,12 @@ def make(name, trunk, tasks, *, deterministic=False):
 
 
 @pytest.fixture(params=BACKENDS)
-def name(request):
+def name(request, monkeypatch):
     if request.param == "torch-cuda":
         torch = pytest.importorskip("torch")
         if not torch.cuda.is_available():
             pytest.skip("torch finds no graphics processor here")
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return request.param
 
 

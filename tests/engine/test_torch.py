@@ -1,5 +1,8 @@
 """The torch backend: what fails in the layers of one task fails it alone."""
 
+import gc
+import weakref
+
 import pytest
 
 pytest.importorskip("torch")
@@ -7,8 +10,11 @@ pytest.importorskip("torch")
 import torch
 
 from models import paths_of
+from polyhead.engine.backends import torch as backend
+from polyhead.engine.numerics import numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PlanError
+from polyhead.nn.deterministic import deterministic
 from polyhead.nn.trunk import Trunk
 from polyhead.strategy import Adapter, Branch, InLayer, Pooled, Prompted
 from polyhead.tasks.task import owner_of
@@ -96,3 +102,51 @@ def test_without_a_graphics_processor_the_backend_for_it_is_refused(tmp_path):
     opened(tmp_path / "b", OWN["private layers"])
     with pytest.raises(BackendError, match="torch-cuda backend needs a graphics.*--backend torch"):
         Session(tmp_path / "b", backend="torch-cuda")
+
+
+def test_failed_columns_that_are_kept_keep_no_model(tmp_path):
+    """The frames of an error held the model and the states of its batch."""
+    session = opened(tmp_path / "b", OWN["private layers"])
+    broken(session, "mood")
+    columns, model = session.columns(TEXTS), weakref.ref(session.backend._loaded.model)
+    assert columns["mood"].errors
+    session.detach("mood")
+    gc.collect()
+    assert model() is None
+
+
+def test_what_is_left_runs_task_by_task_until_the_deadline(tmp_path, monkeypatch):
+    """Failed layers are not run for all tasks before the clock is read again."""
+    session = opened(tmp_path / "b", OWN["private layers"])
+    broken(session, "mood", "topics")
+    stream = session.stream(TEXTS, tasks=["urgency", "topics", "mood"], deadline=60)
+    assert next(stream).task == "urgency"
+    monkeypatch.setattr(type(stream._call), "is_late", True)
+    assert list(stream) == []
+    late = {name: column.late for name, column in stream.columns().tasks.items()}
+    assert late == {"urgency": (), "topics": (0, 1, 2), "mood": (0, 1, 2)}
+
+
+def test_the_backend_for_cuda_is_labelled_as_such(tmp_path, monkeypatch):
+    """Here its device is the processor."""
+    opened(tmp_path / "b", OWN["adapters"])
+    monkeypatch.setattr(backend, "_found", lambda device: torch.device("cpu"))
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    session = Session(tmp_path / "b", backend="torch-cuda", precision="float32")
+    assert numerics_of(session).backend == session.backend.name == "torch-cuda"
+    plain = Session(tmp_path / "b", backend="torch", precision="float32")
+    assert [one.answers for one in session.predict(TEXTS)] == [one.answers for one in plain.predict(TEXTS)]
+    with pytest.raises(BackendError, match="export CUBLAS_WORKSPACE_CONFIG=:4096:8"):
+        Session(tmp_path / "b", backend="torch-cuda", deterministic=True)
+
+
+def test_equal_bits_are_asked_of_torch_while_any_thread_wants_them():
+    """One that left switched the mode off for another, or left it on for good."""
+    first, second = deterministic(), deterministic()
+    before = torch.get_deterministic_debug_mode()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert torch.get_deterministic_debug_mode() == 2
+    second.__exit__(None, None, None)
+    assert torch.get_deterministic_debug_mode() == before

@@ -57,6 +57,7 @@ MACHINE = [
         MemoryError,
         "DefaultCPUAllocator",
     ),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), MemoryError, "ALLOC_FAILED"),
     (OSError(errno.EIO, "the disk is gone"), OSError, "the disk is gone"),
     (FileNotFoundError(errno.ENOENT, "weights are gone"), OSError, "weights are gone"),
 ]
@@ -177,3 +178,12 @@ def test_rows_without_answers_are_counted_by_their_reason(session, tmp_path, mon
     pieces = run(session, source, tmp_path / "apart.jsonl", tasks=("mood", "urgency", "same"), piece_rows=1)
     named = ("errors", "unread", "idle", "partly", "unanswered", "failed", "unfit")
     assert all(getattr(pieces.counts, name) == getattr(counts, name) for name in named)
+
+
+def test_words_of_a_row_in_an_error_are_not_the_machines(session, tmp_path, monkeypatch):
+    """A customer's phone that is out of memory is no fault of this one."""
+    failing(monkeypatch, BackendError("no answer", got="my phone is out of memory"), when=is_wide)
+    source, out = write(tmp_path / "in.jsonl", with_long_rows(5)), tmp_path / "out.jsonl"
+    done = run(session, source, out, tasks=TASKS)
+    assert done.counts.failed == {"mood": 1, "urgency": 1}
+    assert "my phone is out of memory" in read(out)[5]["error"]

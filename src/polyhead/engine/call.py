@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from time import monotonic
 
@@ -19,7 +20,7 @@ from polyhead.engine.receipts import Ran, Receipt, Receipts
 from polyhead.engine.roster import Roster
 from polyhead.engine.rows import Batch, Readings, batched, forms_in
 from polyhead.engine.summaries import missing
-from polyhead.errors import MissingExtra
+from polyhead.errors import MissingExtra, without_frames
 from polyhead.plan import Plan
 from polyhead.text.tokenise import Tokeniser
 from polyhead.trunk_data import TextSettings
@@ -50,12 +51,13 @@ class Reader(msgspec.Struct, frozen=True):
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """All at once, the fastest; where anything fails stage by stage, so that it fails alone."""
-        try:
+        outputs = None
+        with suppress(Exception):
             outputs = self.backend.run(plan, batch)
-        except Exception:
+        if outputs is None:  # the error is gone by now, and what it kept in memory
             yield from self.backend.stages(plan, batch)
-            return
-        yield Stage(outputs=outputs, failed={}, layers_left=0)
+        else:
+            yield Stage(outputs=outputs, failed={}, layers_left=0)
 
     def gathered(self, readings: Sequence[Readings]) -> Gathered:
         """What takes the outputs of these readings."""
@@ -80,7 +82,7 @@ class Found(Value, eq=False):
     layers_left: int  # that the batch would still run for other tasks; 0 where it is done
 
 
-class Step(Value, eq=False):
+class Progress(Value, eq=False):
     """A stage of one of a piece's batches; without these the piece's end."""
 
     gathered: Gathered  # of the piece
@@ -168,7 +170,7 @@ class Call:
             elif name in self._lacking:
                 skipped |= dict.fromkeys(some, f"it needs '{missing()}', which is not installed")
         outputs = _joined(self._known(name))
-        failed = dict(self._failed[name])
+        failed = {row: without_frames(error) for row, error in self._failed[name].items()}
         late: list[int] = []
         if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
             known = {*outputs.rows.tolist(), *skipped, *failed}
@@ -189,7 +191,7 @@ class Call:
     def _answered(self, task: str) -> bool:
         return any(len(outputs.rows) for outputs in self._outputs[task])
 
-    def _steps(self, reader: Reader, stages: Stages) -> Iterator[Step]:
+    def _steps(self, reader: Reader, stages: Stages) -> Iterator[Progress]:
         """Piece after piece, each stage by stage and then its end."""
         if self.is_late:  # before any text is tokenised
             return
@@ -204,7 +206,7 @@ class Call:
         for task in self._writing:
             self._write(task)
 
-    def _piece(self, reader: Reader, piece: Piece, stages: Stages) -> Iterator[Step]:
+    def _piece(self, reader: Reader, piece: Piece, stages: Stages) -> Iterator[Progress]:
         gathered = reader.gathered(piece.readings)
         self._now = (gathered, piece.start)
         for number, readings in enumerate(piece.readings):
@@ -214,7 +216,7 @@ class Call:
                 given = stages(self.roster.plan(readings.tasks), batch.tokens)
                 for stage in self._batch(readings, batch, piece.start, given):
                     gathered.add(batch, stage.outputs, first=number)
-                    yield Step(gathered=gathered, start=piece.start, batch=batch, stage=stage)
+                    yield Progress(gathered=gathered, start=piece.start, batch=batch, stage=stage)
         self._now = None
         for task in gathered.tasks:
             try:
@@ -222,7 +224,7 @@ class Call:
             except Exception as error:  # halves of pairs that could not be compared: no other task is touched
                 self._outputs[task].append(Outputs(rows=np.zeros(0, np.int64), values=[]))
                 self._fail(task, gathered.rows_of(task) + piece.start, error)
-        yield Step(gathered=gathered, start=piece.start)
+        yield Progress(gathered=gathered, start=piece.start)
 
     def _batch(
         self, readings: Readings, batch: Batch, start: int, stages: Iterator[Stage]

@@ -13,7 +13,7 @@ import numpy as np
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import LiveBackend, now
+from polyhead.engine.backends.base import ChangingBackend, now
 from polyhead.engine.call import Asked, Call, Reader
 from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision
 from polyhead.engine.columns import Column, Columns, Result
@@ -219,7 +219,7 @@ class Session:
     def _change(self, tasks: Mapping[str, Loaded], summaries: Summaries) -> None:
         """Calls that begin from now on have these tasks, those that run the tasks with which they began."""
         backend = self.backend
-        if not isinstance(backend, LiveBackend):
+        if not isinstance(backend, ChangingBackend):
             raise BackendError(
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )

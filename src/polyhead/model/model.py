@@ -82,8 +82,8 @@ class Model(nn.Module):
 
         Tasks that need the fewest layers come first.
         """
-        passes = passes_of(plan)
-        several = list(legs(passes, together=self._stacked))
+        passes, several = passes_of(plan), legs(plan, together=self._stacked)
+        assert batch.states is None
         left, states = sum(leg.layers for leg in several), dict[int, States]()
         for leg in several:
             for group in leg.groups:

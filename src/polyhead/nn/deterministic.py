@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,13 +23,35 @@ def deterministic() -> Iterator[None]:
 
     On CUDA, cuBLAS also wants the environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8 set before the start.
     """
-    # The debug mode is the same switch; `use_deterministic_algorithms` imports torch's compiler first (1 s).
-    before = torch.get_deterministic_debug_mode()
-    benchmark = torch.backends.cudnn.benchmark
-    torch.set_deterministic_debug_mode("error")
-    torch.backends.cudnn.benchmark = False
+    _inside.enter()
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = benchmark
-        torch.set_deterministic_debug_mode(before)
+        _inside.leave()
+
+
+class _Inside:
+    """Several threads may be inside: the first one switches torch, the last one back."""
+
+    def __init__(self) -> None:
+        self._count, self._lock = 0, threading.Lock()
+        self._before: tuple[int, bool] = (0, False)
+
+    def enter(self) -> None:
+        with self._lock:
+            self._count += 1
+            if self._count == 1:
+                self._before = torch.get_deterministic_debug_mode(), torch.backends.cudnn.benchmark
+                # The same switch as `use_deterministic_algorithms`, which imports torch's compiler first (1 s).
+                torch.set_deterministic_debug_mode("error")
+                torch.backends.cudnn.benchmark = False
+
+    def leave(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if not self._count:
+                mode, torch.backends.cudnn.benchmark = self._before
+                torch.set_deterministic_debug_mode(mode)
+
+
+_inside = _Inside()

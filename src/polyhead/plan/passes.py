@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import PlanError
-from polyhead.plan.nodes import TRUNK, Delta, Embed, Layers, Pool, Prompt
+from polyhead.plan.nodes import TRUNK, Delta, Embed, Layers, Node, Pool, Prompt
 from polyhead.plan.tree import Path, Plan, merge
 
 
@@ -93,38 +93,41 @@ class Leg(Value):
     layers: int
 
 
-def legs(passes: Passes, *, together: bool) -> Iterator[Leg]:
+@functools.lru_cache(maxsize=256)
+def legs(plan: Plan, *, together: bool) -> tuple[Leg, ...]:
     """The groups of `stages` in another order: again and again those tasks that need the fewest layers more."""
-    plan, left = passes.plan, [tuple(group) for group in stages(passes.plan, together=together)]
-    group_of = {index: group for group in left for index in group}
-    readers: dict[int, list[str]] = {}  # tasks by the step that their pools read
-    for step in plan.steps:
+    passes = passes_of(plan)
+    steps, groups = passes.plan.steps, list(stages(passes.plan, together=together))
+    number = {index: i for i, group in enumerate(groups) for index in group}
+    rests = list[frozenset[int]]()  # for each group those that it rests on, and itself: parents come first
+    for i, group in enumerate(groups):
+        below = {number[steps[index].parent] for index in group if steps[index].parent >= 0}
+        rests.append(frozenset({i}).union(*(rests[one] for one in below)))
+    readers: dict[int, list[str]] = {}  # tasks by the group whose states their pools read
+    for step in steps:
         if isinstance(step.node, Pool):
-            readers.setdefault(step.parent, []).extend(step.tasks)
+            readers.setdefault(number[step.parent], []).extend(step.tasks)
     for task, aside in passes.asides.items():
-        readers.setdefault(aside.step, []).append(task)
-
-    def needed(index: int) -> dict[tuple[int, ...], None]:
-        """The groups that have not run and that this step rests on, its own the last."""
-        group = group_of[index]
-        if group not in left:
-            return {}
-        parents = (plan.steps[member].parent for member in group)
-        below = {one: None for parent in parents if parent >= 0 for one in needed(parent)}
-        return below | {group: None}
-
+        readers.setdefault(number[aside.step], []).append(task)
+    layers = [sum(_layers(steps[index].node) for index in group) for group in groups]
+    found, run = list[Leg](), set[int]()
     while readers:
-        ways = {index: tuple(needed(index)) for index in readers}
-        index = min(ways, key=lambda one: _layers_of(plan, ways[one]))
-        left = [group for group in left if group not in ways[index]]
-        known = [one for one in readers if group_of[one] not in left]
-        tasks = tuple(task for one in known for task in readers.pop(one))
-        yield Leg(groups=ways[index], tasks=tasks, layers=_layers_of(plan, ways[index]))
+        more = {reader: sorted(rests[reader] - run) for reader in readers}
+        soonest = min(readers, key=lambda one: sum(layers[i] for i in more[one]))
+        run.update(more[soonest])
+        known = [reader for reader in readers if reader in run]
+        found.append(
+            Leg(
+                groups=tuple(tuple(groups[i]) for i in more[soonest]),
+                tasks=tuple(task for reader in known for task in readers.pop(reader)),
+                layers=sum(layers[i] for i in more[soonest]),
+            )
+        )
+    return tuple(found)
 
 
-def _layers_of(plan: Plan, groups: Iterable[Iterable[int]]) -> int:
-    nodes = (plan.steps[index].node for group in groups for index in group)
-    return sum(node.stop - node.start for node in nodes if isinstance(node, Layers))
+def _layers(node: Node) -> int:
+    return node.stop - node.start if isinstance(node, Layers) else 0
 
 
 def read_first(plan: Plan, index: int) -> int:

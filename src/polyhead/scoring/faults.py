@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 from polyhead.engine.inputs import AnyInput, Form, forms_of
 from polyhead.engine.session import Columns, Session
-from polyhead.errors import BackendError, in_words
+from polyhead.errors import BackendError, PolyheadError, in_words
 from polyhead.text.question import Question
 
 # How torch, ONNX Runtime and OpenVINO say, in errors of no type of its own, that there is no memory.
-NO_MEMORY = re.compile(r"out of memory|can't allocate|failed to allocate|bad_alloc", re.IGNORECASE)
+NO_MEMORY = re.compile(
+    r"out of memory|can't allocate|failed to allocate|bad_alloc|ALLOC_FAILED", re.IGNORECASE
+)
 # Texts of our own, each of which every task of its form answers.
 PROBES: Mapping[Form, AnyInput] = {
     "text": ("a text",),
@@ -51,5 +53,5 @@ def check_machine(session: Session, columns: Columns) -> None:
 def _check_error(error: Exception) -> None:
     if isinstance(error, (MemoryError, OSError)):
         raise error
-    if NO_MEMORY.search(str(error)):
+    if not isinstance(error, PolyheadError) and NO_MEMORY.search(str(error)):
         raise MemoryError(in_words(error)) from error

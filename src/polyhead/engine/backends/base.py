@@ -54,8 +54,8 @@ class Runner(Protocol):
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """The same outputs as soon as each is known, those that need the fewest layers first.
 
-        What fails for one task is given in its place and stops no other; what fails for all is raised. Some backends
-        know all at once: one stage. Layers which only tasks that are not yet given need are not run until asked for.
+        What fails for one task is given in its place and stops no other; what fails for all is raised. Layers which
+        only tasks that are not yet given need are not run until asked for.
         """
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ class Backend(Runner, Protocol):
 
 
 @runtime_checkable
-class LiveBackend(Backend, Protocol):
+class ChangingBackend(Backend, Protocol):
     """A backend whose tasks change while it runs, and no call waits for that or is waited for.
 
     What cannot be loaded raises, and leaves everything as it was.
@@ -110,7 +110,7 @@ class Count:
 
 def now(backend: Backend) -> Runner:
     """The backend's tasks of this moment; a backend whose tasks never change is that itself."""
-    return backend.now() if isinstance(backend, LiveBackend) else backend
+    return backend.now() if isinstance(backend, ChangingBackend) else backend
 
 
 def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
-from polyhead.errors import BackendError
+from polyhead.errors import BackendError, without_frames
 from polyhead.model import Model, Pooled, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
@@ -53,9 +54,12 @@ class TorchBackend:
     ) -> None:
         """`device` is cpu or cuda; raises BackendError where torch finds none of that kind."""
         self.name, self.precision, self._device = NAMES[device], precision, _found(device)
+        if device == "cuda" and deterministic:
+            _check_products()
         self._guard = equal_bits if deterministic else nullcontext
         self.tolerance = 1e-4 if precision == "float32" else 0.5
-        self._trunk, self._shape = Trunk.from_data(trunk, dtype=getattr(torch, precision)), trunk.architecture
+        self._trunk = Trunk.from_data(trunk, dtype=getattr(torch, precision)).to(self._device)
+        self._shape = trunk.architecture
         self._stacked = not deterministic
         self._count = Count()
         self._loaded = self._made(tasks)
@@ -82,30 +86,41 @@ class TorchBackend:
         """
         loaded, left = self._loaded, list(plan.tasks)
         staged = loaded.model.staged(plan, self._texts(batch))
-        while left:
-            failed = dict[str, Exception]()
+        failure: Exception | None = None
+        while left and failure is None:
             try:
                 with self._counted(loaded):
-                    stored, layers = next(staged)
-            except Exception:
-                stored, failed = self._apart(loaded, plan, left, batch)
-                layers = 0
-                if not stored and len(left) == len(plan.tasks):
-                    raise
-            left = [task for task in left if task not in stored and task not in failed]
-            yield self._stage(loaded.model, stored, failed, layers)
+                    found = next(staged, None)
+            except Exception as error:
+                failure = error
+                continue
+            assert found is not None, f"no layers are run for {left}"
+            stored, layers = found
+            left = [task for task in left if task not in stored]
+            yield self._stage(loaded.model, stored, {}, layers)
+        if failure is not None:
+            del staged
+            yield from self._apart(loaded, plan, left, batch, failure)
 
     def _apart(
-        self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch
-    ) -> tuple[dict[str, Pooled], dict[str, Exception]]:
-        """What each task has from a run of its own path alone, and what fails even then."""
-        stored, failed = dict[str, Pooled](), dict[str, Exception]()
-        for task in tasks if len(plan.tasks) > 1 else ():
+        self, loaded: _Loaded, plan: Plan, tasks: Sequence[str], batch: TokenBatch, failure: Exception
+    ) -> Iterator[Stage]:
+        """Each task by a run of its own path alone, and what fails even then; raises the failure where nothing came."""
+        if len(plan.tasks) == 1:
+            raise failure
+        without_frames(failure)  # else its layers' states would be kept while others are computed
+        given, failed = len(tasks) < len(plan.tasks), dict[str, Exception]()
+        for task in tasks:
             try:
-                stored |= self._stored(loaded, plan.only([task]), batch)
+                stored = self._stored(loaded, plan.only([task]), batch)
             except Exception as error:
-                failed[task] = error
-        return stored, failed
+                failed[task] = without_frames(error)
+                continue
+            given = True
+            yield self._stage(loaded.model, stored, {}, 0)
+        if not given:
+            raise failure
+        yield Stage(outputs={}, failed=failed, layers_left=0)
 
     def _stage(
         self, model: Model, stored: Mapping[str, Pooled], failed: Mapping[str, Exception], layers_left: int
@@ -147,14 +162,14 @@ class TorchBackend:
         families = make_families({name: task.path for name, task in tasks.items()}, self._shape)
         for owner, family in families.items():
             _fill(family, owner, _shared_arrays(owner, tasks))
-            family.lower(dtype)
+            family.to(self._device).lower(dtype)
         parts = {}
         for name, task in tasks.items():
             parts[name] = make_part(task.path, self._shape, families=families)
             _fill(parts[name], task.path.head.part, task.arrays)
-            parts[name].lower(dtype)
+            parts[name].to(self._device).lower(dtype)
         model = Model(self._trunk, parts, families, stacked=self._stacked)
-        model.eval().requires_grad_(False).to(self._device)
+        model.eval().requires_grad_(False)
         return _Loaded(tasks, model)
 
     def _stored(self, loaded: _Loaded, plan: Plan, batch: TokenBatch) -> dict[str, Pooled]:
@@ -210,6 +225,17 @@ def _found(device: str) -> torch.device:
             do="choose --backend torch, or install the build of torch for this machine's CUDA",
         )
     return torch.device(device)
+
+
+def _check_products() -> None:
+    """Raises BackendError where products on CUDA would not give equal bits."""
+    if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
+        raise BackendError(
+            "products on a graphics processor give equal bits by a setting that has to be there before torch starts",
+            got=f"CUBLAS_WORKSPACE_CONFIG={os.environ.get('CUBLAS_WORKSPACE_CONFIG', '')}",
+            allowed=[":4096:8", ":16:8"],
+            do="export CUBLAS_WORKSPACE_CONFIG=:4096:8",
+        )
 
 
 def _shared_arrays(owner: str, tasks: Mapping[str, LoadedTask]) -> dict[str, np.ndarray]:

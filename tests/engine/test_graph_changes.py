@@ -10,7 +10,7 @@ import pytest
 
 from graphs import NumpyRuntime
 from polyhead import plan
-from polyhead.engine.backends.base import LiveBackend
+from polyhead.engine.backends.base import ChangingBackend
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.errors import BackendError
@@ -74,7 +74,7 @@ KINDS = {
 
 
 def test_it_says_that_its_tasks_change():
-    assert isinstance(running({"a": pooled("a")})[0], LiveBackend)
+    assert isinstance(running({"a": pooled("a")})[0], ChangingBackend)
 
 
 @pytest.mark.parametrize("deterministic", [False, True], ids=["grouped", "deterministic"])
