@@ -20,6 +20,7 @@ from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
 from polyhead.plan import CodecName
 from polyhead.project import Project, read_project
+from polyhead.recipe import Training
 from polyhead.strategy import Strategy
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
@@ -82,7 +83,7 @@ def short(project, *, epochs, tasks=None):
     """The project trained for a few epochs at most, on some of its tasks."""
     replace = msgspec.structs.replace
     kept = [entry for entry in project.tasks if tasks is None or entry.name in tasks]
-    training = replace(project.training, epochs=epochs)
+    training = replace(project.training or Training(), epochs=epochs)
     entries = [replace(e, training=e.training and replace(e.training, epochs=epochs)) for e in kept]
     return replace(project, tasks=tuple(entries), training=training)
 

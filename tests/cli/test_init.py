@@ -11,7 +11,8 @@ import pytest
 
 import tiny
 from cli.commands import run
-from polyhead.project import read_project
+from polyhead.project import BRANCH_TRAINING, JOINT_TRAINING, LIVE_TRAINING, read_project, training_of
+from polyhead.recipe import Training
 from polyhead.tasks.read import read
 
 ROWS = tiny.messages(30)
@@ -95,11 +96,28 @@ def test_train_accepts_what_init_writes(work, case):
     done = run("init", data, "--kind", case.split()[0], *words, "-o", path)
     assert done.code == 0, done.err
     text = path.read_text().replace('name = "minilm"', 'name = "trunk"')
-    path.write_text(text.replace("seed = 1", "seed = 1\nepochs = 1\nprecision = 'float32'"))
+    path.write_text(
+        text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1)
+    )
     assert 'name = "some-data"' in text
     done = run("train", path)
     assert done.code == 0, done.err
     assert run("evaluate", path).code == 0
+
+
+def test_what_init_writes_leaves_every_strategy_and_recipe_its_own_numbers(work):
+    """It wrote a seed, and a table with a seed alone stands in place of all of them."""
+    data, path = write(work / "rows.jsonl", ROWS), work / "polyhead.toml"
+    assert run("init", data, "--kind", "single_label", "--label", "mood", "-o", path).code == 0
+    for table, own in (
+        ("[strategy]\nkind = 'branch'\n", BRANCH_TRAINING),
+        ("[strategy]\nkind = 'in_layer'\n", LIVE_TRAINING),
+        ("[recipe]\nkind = 'joint'\n", JOINT_TRAINING),
+        ("", Training()),
+    ):
+        (work / "other.toml").write_text(path.read_text().replace("[[tasks]]", table + "\n[[tasks]]"))
+        project = read_project(work / "other.toml")
+        assert training_of(project, project.tasks[0]) == own
 
 
 def test_a_summarization_task_is_declared_beside_others_and_trained(work):
@@ -124,7 +142,9 @@ def test_a_summarization_task_is_declared_beside_others_and_trained(work):
     )
     text = path.read_text().replace('name = "minilm"', 'name = "trunk"')
     text = text.replace('model = "writer"', 'model = {name = "writer", summary_tokens = 16}')
-    path.write_text(text.replace("seed = 1", "seed = 1\nepochs = 1\nprecision = 'float32'"))
+    path.write_text(
+        text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1)
+    )
     done = run("train", path)
     assert done.code == 0, done.err
     assert run("tasks", "list", work / "bundle").out.count("v0001") == 2 and mood.model is None

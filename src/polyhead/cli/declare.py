@@ -95,7 +95,7 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
 
     head = (
         "# A Polyhead project: `polyhead train` reads this file. Every key: docs/tasks-and-data.md\n"
-        'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n[training]\nseed = 1\n\n'
+        'bundle = "bundle"\n\n[trunk]\nname = "minilm"\n\n'
     )
     # A list of short tables would be written as one line, which no second task could follow.
     body = f"[[tasks]]\n{tomli_w.dumps(entry)}"
