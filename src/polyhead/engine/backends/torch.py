@@ -76,7 +76,7 @@ class TorchBackend:
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """One run of the plan, then each task's own pooler and head."""
         loaded = self._loaded
-        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), {}, 0)]))
+        return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), 0)]))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """The same as soon as each is known; layers above run only when more is asked for.
@@ -97,7 +97,7 @@ class TorchBackend:
             assert found is not None, f"no layers are run for {left}"
             stored, layers = found
             left = [task for task in left if task not in stored]
-            yield self._stage(loaded.model, stored, {}, layers)
+            yield self._stage(loaded.model, stored, layers)
         if failure is not None:
             del staged
             yield from self._apart(loaded, plan, left, batch, failure)
@@ -117,16 +117,14 @@ class TorchBackend:
                 failed[task] = without_frames(error)
                 continue
             given = True
-            yield self._stage(loaded.model, stored, {}, 0)
+            yield self._stage(loaded.model, stored, 0)
         if not given:
             raise failure
         yield Stage(outputs={}, failed=failed, layers_left=0)
 
-    def _stage(
-        self, model: Model, stored: Mapping[str, Pooled], failed: Mapping[str, Exception], layers_left: int
-    ) -> Stage:
-        """Each task's own pooler and head over what the layers gave; `failed` did not come so far."""
-        outputs, failed = dict[str, np.ndarray](), dict(failed)
+    def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> Stage:
+        """Each task's own pooler and head over what the layers gave."""
+        outputs, failed = dict[str, np.ndarray](), dict[str, Exception]()
         for task, value in stored.items():
             try:
                 outputs[task] = self._given(model, task, value)
