@@ -144,7 +144,8 @@ def claims(rows: Sequence[dict[str, object]]) -> list[Claim]:
             value=speed,
             unit="ratio",
             holds=speed >= 0.9,
-            note=f"median of {REPEATS}; updates of {TASKS} micro-batches against updates of one",
+            note=f"median of {REPEATS}; an update is one optimizer step, of {TASKS} micro-batches against one; "
+            "drawing, making batches, validation and checkpoints are not in it",
         ),
         Claim(
             id="together.idle-tasks",

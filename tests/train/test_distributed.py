@@ -180,6 +180,38 @@ def test_a_head_that_two_processes_learn_through_different_tasks(pair, home, par
     assert_close(alone, on_both(pair, both), unseen=("key.bias", "head.output.bias"))
 
 
+@pytest.mark.parametrize("parallel", KINDS)
+def test_places_that_two_processes_learn_through_different_tasks(pair, home, parallel):
+    """One start and end head of two sets of passages, in turn."""
+    entries = tuple(passages(home, name, seed) for seed, name in enumerate(("third", "fourth")))
+    turns = recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2)
+    both = msgspec.structs.replace(job(home, recipe=turns, entries=entries), names=())
+    alone = learn(Place(), both)
+    heads = [
+        {n.split(".", 1)[1]: a.tobytes() for n, a in alone["arrays"].items() if n.startswith(t)}
+        for t in ("third.", "fourth.")
+    ]
+    assert heads[0] and heads[0] == heads[1]
+    assert_close(alone, on_both(pair, both), unseen=("key.bias", "head.output.bias"))
+
+
+def passages(home, name, seed):
+    """Which of two things is happy."""
+    chance = random.Random(seed)
+    for split, count in (("train", 24), ("validation", 8)):
+        rows = []
+        for _ in range(count):
+            happy, other = chance.sample(tiny.THINGS, 2)
+            begin = f"my {other} is {chance.choice(tiny.BAD)}, the "
+            answers = [{"text": happy, "start": len(begin)}]
+            rows.append(
+                {"question": "what is happy?", "context": f"{begin}{happy} is happy", "answers": answers}
+            )
+        tiny.write_jsonl(home / f"{name}-{split}.jsonl", rows)
+    files = {split: str(home / f"{name}-{split}.jsonl") for split in ("train", "validation")}
+    return TaskEntry(name=name, kind="span", **files)
+
+
 def questions(home, name, seed):
     """Two to four options, of which one is happy."""
     chance = random.Random(seed)

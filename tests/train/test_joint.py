@@ -17,7 +17,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.nn.load import load_trunk
 from polyhead.project import TrunkChoice
-from polyhead.recipe import Joint, Sampling, Weighting
+from polyhead.recipe import Joint, Sampling, Smoothing, Weighting
 from polyhead.tasks.task import Task
 from polyhead.text.tokenise import Tokeniser, windows_of
 from polyhead.train import fit as fitting
@@ -103,12 +103,94 @@ def _state(part):
     return {name: value.detach().numpy() for name, value in part.state_dict().items()}
 
 
-@pytest.mark.parametrize("kind", ["size", "all", "shuffled", "round_robin"])
+def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by_their_number(
+    home, monkeypatch
+):
+    """Du et al. weigh losses by N^0.1 over the sum of these; here an update is the mean of its micro-batches."""
+    recipe = Joint(
+        sampling=Sampling(kind="all"), weighting=Weighting(kind="size", exponent=0.1), layer_dropout=0.0
+    )
+    base = project(home)
+    fewer = [
+        msgspec.structs.replace(e, train="data/messages-validation.jsonl") if e.name == "urgency" else e
+        for e in base.tasks
+    ]
+    prepared, data = (
+        prepare(msgspec.structs.replace(base, tasks=tuple(fewer)), home),
+        load_trunk(str(home / "trunk")),
+    )
+    plain, made = (
+        JointCourse(
+            prepared, joint_paths(prepared, data, one), data, one, training=TRAINING, precision="float32"
+        )
+        for one in (RECIPE, recipe)
+    )
+    seen = []
+    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", lambda parameters, most, norm: None)
+    step = torch.optim.AdamW.step
+
+    def noted(self, *arguments, **named):
+        if not seen:
+            seen.append({n: p.grad.clone() for n, p in made.module.named_parameters() if p.grad is not None})
+        return step(self, *arguments, **named)
+
+    before = copy.deepcopy(made.module).train()
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    made.learn()
+    first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
+    sizes = {one.task.name: len(one.train.examples.targets) for one in prepared}
+    assert sorted(task for task, _ in first) == sorted(sizes) and len(set(sizes.values())) > 1
+    total = {}
+    for task, batch in first:
+        weight = sizes[task] ** 0.1 / sum(size**0.1 for size in sizes.values())
+        alone = copy.deepcopy(before)
+        (weight * plain.objective(task, alone(task, *batch.arguments), batch)).backward()
+        for name, parameter in alone.named_parameters():
+            if parameter.grad is not None:
+                total[name] = total.get(name, 0) + parameter.grad / len(NAMES)
+    assert set(total) == set(seen[0])
+    for name, gradient in total.items():
+        assert torch.allclose(gradient, seen[0][name], atol=1e-6), name
+
+
+def test_a_task_that_was_drawn_and_is_idle_now_moves_no_more(home):
+    """Its parts have moments by then, which would go on moving and decaying them."""
+    turns = Sampling(kind="schedule", schedule=({"mood": 1.0, "urgency": 1.0}, {"mood": 1.0}))
+    made, seen = course(home, recipe=msgspec.structs.replace(RECIPE, sampling=turns)), []
+    scores, start = made.scores, {n: arrays_digest(_state(p)) for n, p in made.module.model.parts.items()}
+
+    def score():
+        seen.append({name: arrays_digest(_state(part)) for name, part in made.module.model.parts.items()})
+        return scores()
+
+    made.scores = score
+    made.learn()
+    drawn, idle = seen[0], seen[1]
+    assert {name for name in NAMES if drawn[name] != start[name]} == {"mood", "urgency"}
+    assert {name for name in NAMES if idle[name] != drawn[name]} == {"mood"}
+
+
+STOPPED = {
+    kind: Joint(sampling=Sampling(kind=kind)) for kind in ("size", "all", "shuffled", "round_robin")
+} | {
+    "annealed": Joint(sampling=Sampling(kind="annealed")),
+    "schedule": Joint(
+        sampling=Sampling(
+            kind="schedule", schedule=({"mood": 1.0}, {"urgency": 1.0, "names": 1.0}, {"same": 1.0})
+        )
+    ),
+    "batch": Joint(scheme="batch"),
+    "smoothing": Joint(smoothing=Smoothing(size=0.1)),
+    "uncertainty": Joint(weighting=Weighting(kind="uncertainty")),
+}
+
+
+@pytest.mark.parametrize("kind", STOPPED)
 def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkeypatch, kind):
-    """Sampler and passes through the data too: an epoch reads no whole number of passes here."""
+    """Sampler, noise and passes through the data too: an epoch reads no whole number of passes here."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     training = msgspec.structs.replace(TRAINING, epochs=3, dropout=0.2)
-    recipe = Joint(sampling=Sampling(kind=kind), micro_batches=2, steps=3, layer_dropout=0.1)
+    recipe = msgspec.structs.replace(STOPPED[kind], micro_batches=2, steps=3, layer_dropout=0.1)
     straight = course(home, recipe=recipe, training=training).learn()
 
     class Stopped(Exception):

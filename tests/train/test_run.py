@@ -21,12 +21,14 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.project import with_seed
+from polyhead.recipe import Joint
 from polyhead.strategy import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.train import extract as extraction
 from polyhead.train import fit as fitting
 from polyhead.train import run as running
 from polyhead.train.events import Events
+from polyhead.train.joint_run import train_together
 from polyhead.train.run import train_project
 
 ALL = tuple(tiny.ENTRIES)
@@ -274,9 +276,11 @@ KILLED = """
     import os, signal, sys
     sys.path.insert(0, {tests!r})
     from pathlib import Path
-    import torch
+    import msgspec, torch
     torch.set_num_threads(1)
     import tiny
+    from polyhead.recipe import Joint
+    from polyhead.train.joint_run import train_together
     from polyhead.train import fit
     from polyhead.train.run import train_project
     fit.SAVE_SECONDS = {seconds}
@@ -287,22 +291,46 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
     fit._Run.save = save
     folder = Path(sys.argv[1])
-    train_project(tiny.project(folder, "mood"), folder=folder)
+    {train}
 """
 
 
 @pytest.mark.parametrize("seconds", [0.0, 60.0], ids=["after a checkpoint", "before the first checkpoint"])
 def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline, seconds):
     folder = copied(home, tmp_path)
-    code = textwrap.dedent(KILLED.format(tests=str(Path(__file__).parents[1]), seconds=seconds))
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], env=os.environ | child_path(), check=False
-    )
-    assert done.returncode == -signal.SIGKILL
+    killed(folder, 'train_project(tiny.project(folder, "mood"), folder=folder)', seconds)
     assert bool(list(folder.rglob("*.pt"))) == (seconds == 0.0)
     outcome = train_project(tiny.project(folder, "mood"), folder=folder)
     assert outcome.extraction.passes == 0
     assert tiny.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
+
+
+def test_joint_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path):
+    """The trunk that learned, and every part of it, to the bit."""
+    whole, cut = copied(home, tmp_path / "whole"), copied(home, tmp_path / "cut")
+    train_together(together(whole), folder=whole)
+    asked = 'msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))'
+    killed(cut, f"train_together({asked}, folder=folder)", 0.0)
+    assert list(cut.rglob("*.pt")) and not (cut / "bundle").exists()
+    train_together(together(cut), folder=cut)
+    one, other = Bundle.open(whole / "bundle"), Bundle.open(cut / "bundle")
+    assert one.digest == other.digest
+    for name in ("mood", "urgency"):
+        assert tiny.part_bytes(whole / "bundle", name) == tiny.part_bytes(cut / "bundle", name)
+
+
+def together(folder):
+    return msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))
+
+
+def killed(folder, train, seconds):
+    """The call that trains, in a process that is killed after the second epoch."""
+    tests = str(Path(__file__).parents[1])
+    code = textwrap.dedent(KILLED.format(tests=tests, seconds=seconds, train=train))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], env=os.environ | child_path(), check=False
+    )
+    assert done.returncode == -signal.SIGKILL
 
 
 def child_path():

@@ -241,6 +241,10 @@ def _before_and_after(
             said = f"over all {len(study.tasks_of(rows))} held-out tasks the gain is {gain} of a gap of {gap}"
             printer.lines(["", f"{said}: {100 * closed.share:.0f} % of it are closed"])
         printer.lines(missing_lines(study.missing(rows)))
+        if not any(one.full_mixed is not None for one in found):
+            printer.lines(
+                ["", "full fine-tuning from the pre-finetuned trunk was not run (--jobs full-mixed)"]
+            )
     printer.lines(["", note])
     printer.json({"published": published, "study": found, "gap_closed": closed})
 
