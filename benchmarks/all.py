@@ -15,6 +15,7 @@ NAMES = (
     "branches_mtdnn",
     "branches_add_task",
     "together_speed",
+    "together_resume",
     "together_quality",
     "together_leave_out",
     "together_sweep",
