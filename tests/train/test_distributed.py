@@ -166,30 +166,21 @@ def test_heads_and_layers_that_one_process_alone_draws(pair, home, parallel):
 
 
 @pytest.mark.parametrize("parallel", KINDS)
-def test_a_head_that_two_processes_learn_through_different_tasks(pair, home, parallel):
-    """One scorer of two sets of questions, in turn; an example costs a row for each of its options."""
-    entries = tuple(questions(home, name, seed) for seed, name in enumerate(("first", "second")))
-    turns = recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2, tokens=60)
+@pytest.mark.parametrize("kind", ["multiple_choice", "span"])
+def test_a_head_that_two_processes_learn_through_different_tasks(pair, home, parallel, kind):
+    """One scorer of two sets of questions, or one start and end head of two sets of passages, in turn.
+
+    An example costs a row for each of its options.
+    """
+    make, tokens = {"multiple_choice": (questions, 60), "span": (passages, None)}[kind]
+    names = tuple(f"{kind}-{one}" for one in ("first", "second"))
+    entries = tuple(make(home, name, seed) for seed, name in enumerate(names))
+    turns = recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2, tokens=tokens)
     both = msgspec.structs.replace(job(home, recipe=turns, entries=entries), names=())
     alone = learn(Place(), both)
     heads = [
-        {n.split(".", 1)[1]: a.tobytes() for n, a in alone["arrays"].items() if n.startswith(t)}
-        for t in ("first.", "second.")
-    ]
-    assert heads[0] and heads[0] == heads[1]
-    assert_close(alone, on_both(pair, both), unseen=("key.bias", "head.output.bias"))
-
-
-@pytest.mark.parametrize("parallel", KINDS)
-def test_places_that_two_processes_learn_through_different_tasks(pair, home, parallel):
-    """One start and end head of two sets of passages, in turn."""
-    entries = tuple(passages(home, name, seed) for seed, name in enumerate(("third", "fourth")))
-    turns = recipe(parallel=parallel, sampling=Sampling(kind="round_robin"), micro_batches=2)
-    both = msgspec.structs.replace(job(home, recipe=turns, entries=entries), names=())
-    alone = learn(Place(), both)
-    heads = [
-        {n.split(".", 1)[1]: a.tobytes() for n, a in alone["arrays"].items() if n.startswith(t)}
-        for t in ("third.", "fourth.")
+        {n.split(".", 1)[1]: a.tobytes() for n, a in alone["arrays"].items() if n.startswith(f"{name}.")}
+        for name in names
     ]
     assert heads[0] and heads[0] == heads[1]
     assert_close(alone, on_both(pair, both), unseen=("key.bias", "head.output.bias"))

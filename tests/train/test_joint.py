@@ -59,12 +59,10 @@ def arrays(learned):
     return arrays_digest(learned.data.arrays), {n: arrays_digest(a) for n, a in learned.arrays.items()}
 
 
-def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkeypatch):
-    """The naive way: one backward pass a micro-batch, each on a copy of its own, then their mean."""
-    made, seen = course(home), []
-    before = copy.deepcopy(made.module).train()
+def first_gradient(made, monkeypatch):
+    """What the optimizer is given at the first update of the course, which learns to its end."""
+    seen, step = [], torch.optim.AdamW.step
     monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", lambda parameters, most, norm: None)
-    step = torch.optim.AdamW.step
 
     def noted(self, *arguments, **named):
         if not seen:
@@ -73,18 +71,29 @@ def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkey
 
     monkeypatch.setattr(torch.optim.AdamW, "step", noted)
     made.learn()
-    first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
-    assert len(first) == 3
+    return seen[0]
+
+
+def assert_mean_gradient(found, before, update, loss):
+    """The naive way: one backward pass a micro-batch, each on a copy of its own, then their mean."""
     total = {}
-    for task, batch in first:
+    for task, batch in update:
         alone = copy.deepcopy(before)
-        made.objective(task, alone(task, *batch.arguments), batch).backward()
+        loss(task, alone(task, *batch.arguments), batch).backward()
         for name, parameter in alone.named_parameters():
             if parameter.grad is not None:
-                total[name] = total.get(name, 0) + parameter.grad / 3
-    assert set(total) == set(seen[0])
+                total[name] = total.get(name, 0) + parameter.grad / len(update)
+    assert set(total) == set(found)
     for name, gradient in total.items():
-        assert torch.allclose(gradient, seen[0][name], atol=1e-6), name
+        assert torch.allclose(gradient, found[name], atol=1e-6), name
+
+
+def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkeypatch):
+    made = course(home)
+    before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
+    first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
+    assert len(first) == 3
+    assert_mean_gradient(found, before, first, made.objective)
 
 
 def test_a_task_that_is_never_drawn_learns_nothing(home):
@@ -125,32 +134,16 @@ def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by
         )
         for one in (RECIPE, recipe)
     )
-    seen = []
-    monkeypatch.setattr(torch.nn.utils, "clip_grads_with_norm_", lambda parameters, most, norm: None)
-    step = torch.optim.AdamW.step
-
-    def noted(self, *arguments, **named):
-        if not seen:
-            seen.append({n: p.grad.clone() for n, p in made.module.named_parameters() if p.grad is not None})
-        return step(self, *arguments, **named)
-
-    before = copy.deepcopy(made.module).train()
-    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
-    made.learn()
+    before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
     first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
     sizes = {one.task.name: len(one.train.examples.targets) for one in prepared}
     assert sorted(task for task, _ in first) == sorted(sizes) and len(set(sizes.values())) > 1
-    total = {}
-    for task, batch in first:
-        weight = sizes[task] ** 0.1 / sum(size**0.1 for size in sizes.values())
-        alone = copy.deepcopy(before)
-        (weight * plain.objective(task, alone(task, *batch.arguments), batch)).backward()
-        for name, parameter in alone.named_parameters():
-            if parameter.grad is not None:
-                total[name] = total.get(name, 0) + parameter.grad / len(NAMES)
-    assert set(total) == set(seen[0])
-    for name, gradient in total.items():
-        assert torch.allclose(gradient, seen[0][name], atol=1e-6), name
+    whole = sum(size**0.1 for size in sizes.values())
+
+    def weighed(task, outputs, batch):
+        return sizes[task] ** 0.1 / whole * plain.objective(task, outputs, batch)
+
+    assert_mean_gradient(found, before, first, weighed)
 
 
 def test_a_task_that_was_drawn_and_is_idle_now_moves_no_more(home):
@@ -180,6 +173,7 @@ STOPPED = {
         )
     ),
     "batch": Joint(scheme="batch"),
+    "dataset": Joint(scheme="dataset"),
     "smoothing": Joint(smoothing=Smoothing(size=0.1)),
     "uncertainty": Joint(weighting=Weighting(kind="uncertainty")),
 }
