@@ -11,12 +11,35 @@ import msgspec
 import tiny
 
 LIMIT = 120  # seconds that one run may take before it counts as hanging
+MEETING = 20  # seconds in which two processes form their group; gloo's sockets now and then fail to meet
+TRIES = 3  # of forming it
 
 
 class Pair:
     """Runs a function in two processes at once, inside their group; `with` ends them."""
 
     def __init__(self):
+        self._start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def run(self, function, *arguments):
+        """Each process's `function(place, *arguments)`, by rank. What fails leaves two new processes behind."""
+        try:
+            self._meet()
+            for pipe in self._pipes:
+                pipe.send((function, arguments))
+            return [self._answer(rank, LIMIT) for rank in range(2)]
+        except BaseException:
+            self.end()
+            self._start()
+            raise
+
+    def _start(self):
         context = multiprocessing.get_context("spawn")
         self._pipes, self._processes = [], []
         for rank in range(2):
@@ -25,24 +48,33 @@ class Pair:
             process.start()
             self._pipes.append(ours)
             self._processes.append(process)
+        for rank in range(2):
+            self._answer(rank, LIMIT)  # it has imported
 
-    def __enter__(self):
-        return self
+    def end(self, ranks=range(2)):
+        for rank in ranks:
+            self._processes[rank].kill()
+            self._processes[rank].join()
 
-    def __exit__(self, *_):
-        for process in self._processes:
-            process.kill()
-            process.join()
+    def _meet(self):
+        """Both are in one group. Where only one of them came, both begin anew."""
+        for left in reversed(range(TRIES)):
+            try:
+                with tempfile.TemporaryDirectory() as folder:
+                    for pipe in self._pipes:
+                        pipe.send(f"file://{folder}/meeting")
+                    for rank in range(2):
+                        self._answer(rank, MEETING)
+                return
+            except (AssertionError, EOFError, OSError):
+                if not left:
+                    raise
+                self.end()
+                self._start()
 
-    def run(self, function, *arguments):
-        """Each process's `function(place, *arguments)`, by rank."""
-        with tempfile.TemporaryDirectory() as folder:
-            for pipe in self._pipes:
-                pipe.send((function, arguments, f"file://{folder}/meeting"))
-            return [self._answer(rank, pipe) for rank, pipe in enumerate(self._pipes)]
-
-    def _answer(self, rank, pipe):
-        assert pipe.poll(LIMIT), f"process {rank} hangs"
+    def _answer(self, rank, limit):
+        pipe = self._pipes[rank]
+        assert pipe.poll(limit), f"process {rank} hangs"
         value, error = pipe.recv()
         assert error is None, f"process {rank}: {error}"
         return value
@@ -55,14 +87,17 @@ def _serve(rank, pipe):
     from polyhead.train.devices import Place, joined
 
     torch.set_num_threads(1)
+    pipe.send((None, None))
     while True:
-        function, arguments, meeting = pipe.recv()
+        place = Place(rank=rank, world=2, meeting=pipe.recv())
         try:
-            place = Place(rank=rank, world=2, meeting=meeting)
             with joined(place):
-                pipe.send((function(place, *arguments), None))
+                pipe.send((None, None))
+                function, arguments = pipe.recv()
+                found = function(place, *arguments), None
         except Exception:
-            pipe.send((None, traceback.format_exc()))
+            found = None, traceback.format_exc()
+        pipe.send(found)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,6 +80,21 @@ def assert_close(one, other, *, unseen=("key.bias",)):
     assert other["validation"].keys() == one["validation"].keys() and other["seen"] == one["seen"]
 
 
+def test_a_pair_goes_on_after_a_process_that_died_or_a_function_that_failed(pair):
+    """One of two that fails must not leave the other waiting for every test after it."""
+    pair.end([1])
+    assert pair.run(rank_of) == [0, 1]
+    with pytest.raises(AssertionError, match="only the second"):
+        pair.run(rank_of, "only the second")
+    assert pair.run(rank_of) == [0, 1]
+
+
+def rank_of(place, said=None):
+    if said and place.rank:
+        raise RuntimeError(said)
+    return place.rank
+
+
 @pytest.mark.parametrize("parallel", KINDS)
 def test_two_processes_learn_what_one_does(pair, home, parallel):
     """With all that an update may have: learned weights, a budget of tokens, layers computed again."""
