@@ -164,6 +164,7 @@ def test_what_is_missing_are_the_planned_runs_of_the_main_part_and_of_what_was_b
     """Main methods have three seeds and are missed without a row; others have one, and count once they are begun."""
     began = rows_of(rows())
     assert missing(began) == (
+        "0 of 3 seeds of Single task, alone",
         "0 of 3 seeds of PALs (276, top), annealed",
         "0 of 3 seeds of Proj. attn. on top, annealed",
         "0 of 3 seeds of Shared, square-root",

@@ -106,14 +106,32 @@ def test_a_frozen_trunk_stays_and_another_learns(runs, kept):
     assert start.tokenizer == runs.plain.tokenizer
 
 
-def test_no_text_on_which_a_task_is_evaluated_is_trained_on(tmp_path):
+def test_a_task_alone_has_a_trunk_of_its_own_and_its_share_of_the_updates(tmp_path, kept):
+    data = write_sets(tmp_path / "data")
+    scale = msgspec.structs.replace(SCALE, steps=6)  # of three sets of as many rows
+    made = Runs(data, tmp_path / "rows", Study(tmp_path / "r.jsonl"), scale=scale, trunk=tiny_trunk())
+    with learning() as seen:
+        made.run(METHODS["single"], "alone", 1)
+    assert [[p.task.name for p in prepared] for prepared in seen.values()] == [[name] for name in NAMES]
+    trunks = {Bundle.open(one).trunk().digest for one in (made.folder / "trunks").iterdir()}
+    assert len(trunks) == len(NAMES) and made.plain.digest not in trunks
+    run, *_ = made.study.rows
+    assert run["steps"] == 6 * QUICK.epochs and set(run["examples"]) == set(run["own"]) == set(NAMES)
+    rows = rows_of(made.study.rows)
+    assert {(row.ratio, row.layers, row.share) for row in rows} == {(3.0, 2 * len(NAMES), 1.0)}
+    assert [row.learned for row in rows] == ["a trunk a task, and its part"] * len(NAMES)
+
+
+@pytest.mark.parametrize("method", ["shared", "single"])
+def test_no_text_on_which_a_task_is_evaluated_is_trained_on(tmp_path, method):
     data = write_sets(tmp_path / "data", leaking=True)
     made = Runs(data, tmp_path / "rows", Study(tmp_path / "r.jsonl"), scale=SCALE, trunk=tiny_trunk())
     with learning() as seen:
-        made.run(METHODS["shared"], "proportional", 1)
-    (prepared,) = seen.values()
+        made.run(METHODS[method], "proportional", 1)
+    prepared = [one for several in seen.values() for one in several]
+    whole = made.prepared(METHODS[method], 1)
     for one in prepared:
-        evaluated = texts_of_splits(s for p in prepared if p is not one for s in p.splits[1:])
+        evaluated = texts_of_splits(s for p in whole if p.task != one.task for s in p.splits[1:])
         trained = {letters(text) for given in one.train.examples.inputs for text in given}
         assert not trained & evaluated, one.task.name
     assert made.study.rows[0]["dropped"] > 0
@@ -149,9 +167,14 @@ def test_the_study_has_its_methods_and_samplings_for_three_seeds(benchmarks):
     import conditioning_adapters as study
 
     main = study.jobs_of("main", study.MAIN_SEEDS)
-    assert len(main) == 27 and len({(j.method.name, j.sampling, j.seed) for j in main}) == 27
+    assert len(main) == 30 and len({(j.method.name, j.sampling, j.seed) for j in main}) == 30
     assert {(j.method.name, j.sampling) for j in main if j.sampling != "annealed"} == {
-        (method, sampling) for method in ("shared", "pals") for sampling in ("proportional", "square-root")
+        ("single", "alone"),
+        *(
+            (method, sampling)
+            for method in ("shared", "pals")
+            for sampling in ("proportional", "square-root")
+        ),
     }
     both = {job.method.name for name in ("main", "ablation") for job in study.jobs_of(name, study.MAIN_SEEDS)}
     assert both == set(METHODS)

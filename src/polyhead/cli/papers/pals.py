@@ -30,8 +30,7 @@ ROWS = Path("results/conditioning_adapters.json")
 MAKE = "python benchmarks/conditioning_adapters.py"
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
-SCALE = "trunk minilm, 2,000 training rows a task in the mean, 496 updates of 32"
-ABOUT = f"mean of eight tasks, ± standard error, {SCALE}"
+ABOUT = "mean of eight tasks, ± standard error, trunk minilm"
 
 
 @click.group("pals", short_help="Stickland and Murray 2019: functions of a task's own inside the encoder.")
@@ -166,7 +165,7 @@ def curves(methods: str, plot: str | None, files: tuple[str, ...], json_to: str 
     if unknown:
         known = ", ".join(paper.METHODS)
         raise click.UsageError(f"--methods: the study has no {', '.join(unknown)}; it has {known}")
-    rows, runs = _study(printer, files, f"validation points by update, ± standard deviation, {SCALE}")
+    rows, runs = _study(printer, files, "validation points by update, ± standard deviation, trunk minilm")
     found = paper.curves(runs, rows, names) if rows else {}
     steps = sorted({p.step for lines in found.values() for points in lines.values() for p in points})
     cells: list[list[object]] = [["task", "method", *steps]]
@@ -264,11 +263,11 @@ def _study(
     printer: Printer, files: tuple[str, ...], what: str, *, questions: bool = False
 ) -> tuple[Sequence[Row], Sequence[Run]]:
     """The study's rows, on the eight tasks or on questions, after the line that says what they are."""
-    from polyhead.papers.stickland2019 import read_rows
+    from polyhead.papers.stickland2019 import read_rows, scale_of
     from polyhead.papers.stickland2019.study import GLUE, QUESTIONS
 
     found = there(files, ROWS)
     rows, runs = read_rows(found) if found else ((), ())
     rows = tuple(row for row in rows if row.task in (QUESTIONS if questions else GLUE))
-    _tell(printer, what, {row.seed for row in rows})
+    _tell(printer, what if questions else what + scale_of(runs), {row.seed for row in rows})
     return rows, runs

@@ -22,6 +22,7 @@ from polyhead.papers.stickland2019.methods import (
     METHODS,
     SAMPLED,
     SAMPLINGS,
+    SINGLE,
     TABLE3,
     Method,
 )
@@ -42,6 +43,7 @@ from polyhead.papers.stickland2019.study import (
     read_rows,
     rows_of,
     runs_of,
+    scale_of,
 )
 from polyhead.papers.stickland2019.tables import by_task, compared, curves, questions, table3, told
 
@@ -55,6 +57,7 @@ __all__ = [
     "RATIO_NOTE",
     "SAMPLED",
     "SAMPLINGS",
+    "SINGLE",
     "TABLE3",
     "Cell",
     "Costs",
@@ -80,6 +83,7 @@ __all__ = [
     "read_rows",
     "rows_of",
     "runs_of",
+    "scale_of",
     "size_notes",
     "table1",
     "table3",

@@ -81,6 +81,8 @@ def paths_of(method: Method, shape: Architecture, tasks: Sequence[Task], *, trun
 
 def costs(method: Method, shape: Architecture, *, tasks: int = TASKS, tokens: int = TOKENS) -> Costs:
     """For `tasks` tasks and one text of `tokens` tokens."""
+    if method.base == "single" and tasks > 1:
+        return _times(costs(method, shape, tasks=1, tokens=tokens), tasks)
     plan, one = _plan(method, shape, tasks), _plan(METHODS["shared"], shape, 1)
     held, base = _without_outputs(plan, shape), _without_outputs(one, shape)
     layers = sum(a.size for a in arrays_of_plan(one, shape) if a.name.startswith("layers."))
@@ -96,6 +98,19 @@ def costs(method: Method, shape: Architecture, *, tasks: int = TASKS, tokens: in
         layers=layer_evaluations(plan),
         flops=spent,
         share=spent / (tasks * flops(_encoder(one), shape, tokens)),
+    )
+
+
+def _times(one: Costs, tasks: int) -> Costs:
+    """Of so many encoders that have nothing in common."""
+    return msgspec.structs.replace(
+        one,
+        parameters=tasks * one.parameters,
+        ratio=tasks * one.ratio,
+        layer_ratio=tasks * one.layer_ratio,
+        own=tasks * one.own,
+        layers=tasks * one.layers,
+        flops=tasks * one.flops,
     )
 
 

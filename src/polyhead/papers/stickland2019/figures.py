@@ -11,6 +11,7 @@ from polyhead.papers.stickland2019.study import GLUE, Row, Split, averages
 from polyhead.papers.stickland2019.tables import Point, compared, told
 
 _COLOURS = {
+    "alone": "#555555",
     "proportional": "#b8c4d6",
     "square-root": "#e0a030",
     "annealed": "#2f6db3",

@@ -16,11 +16,12 @@ from polyhead.papers.huang2022.methods import FIRST
 from polyhead.recipe import Sampling
 from polyhead.strategy import Adapter, InLayer, OnTop, Strategy
 
-Base = Literal["learned", "frozen", "scratch"]
+Base = Literal["learned", "frozen", "scratch", "single"]
 LEARNED: dict[Base, str] = {
     "learned": "trunk and parts",
     "frozen": "parts",
     "scratch": "trunk, from random weights, and parts",
+    "single": "a trunk a task, and its part",
 }
 WIDTH, LAYERS = 768, 12  # of BERT-base
 TASKS = 8
@@ -30,6 +31,7 @@ SAMPLINGS = {
     "square-root": Sampling(exponent=0.5),
     "annealed": Sampling(kind="annealed"),
     "round-robin": Sampling(kind="round_robin"),
+    "alone": Sampling(),  # of one task there is nothing to draw
 }
 
 
@@ -94,6 +96,7 @@ def _on_top(name: str, told: str, **fields: object) -> Method:
 
 
 LOW_RANK = Adapter(delta="low_rank", size=100)
+SINGLE = Method(name="single", told="Single task", strategy=FIRST, base="single")
 SHARED = Method(name="shared", told="Shared", strategy=FIRST)
 PALS = _pals("pals", "PALs (204)")
 LOW = _in_layer("low-rank", "Low rank (100)", LOW_RANK)
@@ -155,11 +158,12 @@ ABLATION = (
     _pals("pals-frozen", "PALs, trunk frozen", base="frozen"),
     _pals("pals-scratch", "PALs, trunk from random weights", base="scratch"),
 )
-METHODS = {method.name: method for method in (*TABLE3, *ABLATION)}
+METHODS = {method.name: method for method in (SINGLE, *TABLE3, *ABLATION)}
 SAMPLED = (SHARED, PALS)  # by every sampling, and not annealed alone
 ASKED = (SHARED, PALS, LOW)  # on questions with texts and with options
 MAIN_SEEDS, ABLATION_SEEDS = (1, 2, 3), (1,)
 PLANNED = {
+    (SINGLE.name, "alone"): MAIN_SEEDS,
     **{(method.name, "annealed"): MAIN_SEEDS for method in MAIN},
     **{
         (method.name, sampling): MAIN_SEEDS

@@ -67,6 +67,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     curve: tuple[Epoch, ...]
     settings: str = ""
+    steps: int = 0  # updates
+    examples: dict[str, int] = {}  # training rows by task
 
 
 def read_rows(paths: Iterable[Path | str]) -> tuple[tuple[Row, ...], tuple[Run, ...]]:
@@ -114,6 +116,15 @@ def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
             found[run.method, run.sampling, run.tasks, run.seed, run.settings] = run
             last[run.method, run.sampling, run.tasks] = run.settings
     return tuple(run for run in found.values() if run.settings == last[run.method, run.sampling, run.tasks])
+
+
+def scale_of(runs: Sequence[Run]) -> str:
+    """What the runs on the eight tasks learned from, in words; "" without one."""
+    its = [run for run in runs if run.examples.keys() >= GLUE.keys()]
+    if not its:
+        return ""
+    rows = its[-1].examples.values()
+    return f", {sum(rows) / len(rows):,.0f} training rows a task in the mean, {its[-1].steps:,} updates"
 
 
 def scores(rows: Sequence[Row], method: str, sampling: str, *, split: Split = "test") -> dict[str, BySeed]:

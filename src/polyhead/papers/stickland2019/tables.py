@@ -116,18 +116,18 @@ def table3(rows: Sequence[Row] = (), *, split: Split = "test") -> tuple[Table3Li
 
 
 def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "test") -> tuple[ByTask, ...]:
-    """Every method that has runs of this sampling, task by task."""
+    """Every method that has runs of this sampling, and tasks alone, task by task."""
     found = []
     for method, its in ways(rows):
-        if its == sampling:
-            points = scores(rows, method, sampling, split=split)
+        if its in (sampling, "alone"):
+            points = scores(rows, method, its, split=split)
             found.append(
                 ByTask(
                     method=method,
                     told=told(method),
-                    sampling=sampling,
+                    sampling=its,
                     tasks=_there({task: cell_of(points[task]) for task in GLUE}),
-                    average=cell_of(averages(rows, method, sampling, split=split)),
+                    average=cell_of(averages(rows, method, its, split=split)),
                 )
             )
     return tuple(found)
