@@ -1,19 +1,18 @@
 """Functions of each task's own in one encoder, on eight tasks (Stickland and Murray 2019): methods and samplings.
 
 The eight tasks of GLUE that the paper has, 2,000 training rows each in the mean: sets keep the proportions of their
-files (340 rows of RTE to 5,454 of SST-2), since sampling by size would be uniform otherwise. As in the paper, an update
-reads 16 rows of one task, where the paper has 32, one epoch is kept for all tasks by its mean validation score on 100 rows each, and all tasks
-share one pooler, which starts at random here. SST-2's file has phrases of the same sentences, so a part of its 100 rows
-is like what was trained on, for all methods alike; no reported row is. All updates together, 992, read the sets once
-where sampling is proportional; the paper's read them twice. Trunk and parts learn at 2e-4, with 10 % warm-up; the
-sampling exponent falls from 1 to 0.2 over 8 epochs. Reported are whole test splits, or the published validation split
-where test has no labels.
-
-`single` is a trunk a task, with the updates that its rows are of all rows, each with an epoch of its own.
+files (340 rows of RTE to 5,454 of SST-2), since sampling by size would be uniform otherwise. As in the paper, one epoch
+is kept for all tasks by its mean validation score on 100 rows each, and all tasks share one pooler, which starts at
+random here. An update reads 16 rows of one task, where the paper's has 32. SST-2's file has phrases of the same
+sentences, so a part of its 100 rows is like what was trained on, for all methods alike; no reported row is. All updates
+together, 992, read the sets once where sampling is proportional; the paper's read them twice. Trunk and parts learn at
+2e-4, with 10 % warm-up; the sampling exponent falls from 1 to 0.2 over 8 epochs. `single` is a trunk a task, with the
+updates that its rows are of all rows, each with an epoch of its own. Reported are whole test splits, or the published
+validation split where test has no labels.
 
 A run takes about eight minutes of one core of an AMD EPYC, two of them for the scores of whole splits. `--jobs` names
-parts: main (30 runs), ablation (29 runs of one seed), questions (9 runs on SQuAD with SocialIQA, 250 updates of 16 rows). `--methods` and `--samplings` name
-runs on the eight tasks in their place; `--list` shows what there is.
+parts: main (30 runs), ablation (29 runs of one seed), questions (9 runs on SQuAD with SocialIQA, 250 updates of 16
+rows). `--methods` and `--samplings` name runs on the eight tasks in their place; `--list` shows what there is.
 
 It goes on where it stopped (`runs/conditioning_adapters.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so
 that two processes of one thread each share the work; `--report --rows FILE...` writes the results from the rows that

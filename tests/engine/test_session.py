@@ -9,6 +9,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.inputs import input_of
+from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Plan, Pool
@@ -163,6 +164,54 @@ def test_deterministic_bits_are_the_same_alone_among_others_and_in_any_order(fix
         assert bits(fixed, some) == {text: whole[text] for text in some}
     for text in texts:
         assert bits(fixed, [text])[text] == whole[text], text
+
+
+TEXT = "the kettle is broken and late . ben sat"
+WORDS = [np.array([(0, 3), (4, 10)] * size)[:count] for size, count in ((1, 2), (1, 1), (13, 25), (30, 60))]
+WORDS.append(np.stack([np.arange(36), np.arange(36) + 1], axis=1))
+ORDERS = ([0, 1, 2, 3, 4], [4, 3, 0], [0, 2], [1, 4, 1, 0], [3, 3, 0, 1])
+
+
+@pytest.fixture(scope="module")
+def many_kinds(tmp_path_factory):
+    """A bundle with a task whose head is one wide product over words, where bits follow shapes."""
+    root, trunk = tmp_path_factory.mktemp("kinds") / "b", tiny_trunk(width=48)
+    kinds = [f"{place}-{kind:02d}" for kind in range(23) for place in "BI"]
+    task = Task(name="kinds", kind="tagging", labels=("O", *kinds))
+    write_bundle(root, trunk)
+    path = path_of(task, Pooled(hidden=None), trunk=trunk.digest, shape=trunk.architecture)
+    add_tiny(root, trunk, task, path, seed=0)
+    return root
+
+
+@pytest.mark.parametrize("backend", ["reference", "torch", "openvino", "onnxruntime"])
+def test_deterministic_bits_of_words_do_not_depend_on_how_many_others_have(many_kinds, backend):
+    """Words that are given with an input may be few, or more than its tokens."""
+    session = Session(many_kinds, backend=backend, precision="float32", deterministic=True)
+    alone = [session.outputs("kinds", [(TEXT,)], words=[words])[0] for words in WORDS]
+    assert [len(out) for out in alone] == [2, 1, 25, 60, 36] and np.isfinite(alone[0]).all()
+    for order in ORDERS:
+        found = session.outputs("kinds", [(TEXT,)] * len(order), words=[WORDS[i] for i in order])
+        assert [out.tobytes() for out in found] == [alone[i].tobytes() for i in order], order
+
+
+def test_deterministic_shapes_of_a_row_are_the_same_whatever_its_mates_are(many_kinds):
+    session = Session(many_kinds, backend="reference", deterministic=True)
+
+    def shapes(order):
+        given, own = [(TEXT,)] * len(order), [WORDS[i] for i in order]
+        readings = readings_of(given, session.tasks, session.tokeniser, session.settings, own)
+        found = {}
+        for batch in session.batches(readings):
+            for part in batch.parts:
+                for member in part.members:
+                    found[order[member]] = (batch.tokens.ids.shape, batch.tokens.words.shape)
+        return found
+
+    alone = {i: shapes([i])[i] for i in range(len(WORDS))}
+    assert len(set(alone.values())) > 1
+    for order in ORDERS:
+        assert shapes(order) == {i: alone[i] for i in order}
 
 
 def test_deterministic_bits_of_a_pair_do_not_depend_on_other_pairs(fixed):

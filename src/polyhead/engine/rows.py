@@ -236,27 +236,31 @@ def batched(
 ) -> Iterator[Batch]:
     """Batches of all these readings, those of like length together.
 
-    In deterministic mode all have fixed rows and stepped lengths. `packed` says that the backend reads no padding.
+    In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. `packed` says
+    that the backend reads no padding.
     """
     table = _Table.of(readings)
-    for cut in _cuts(table.lengths, max_tokens, deterministic=deterministic, packed=packed):
+    several = _fixed_cuts(table, max_tokens) if deterministic else None
+    if several is None:
+        several = cuts(table.lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens, packed=packed)
+    for cut in several:
         entries = table.entries[cut.members]
         piece = padded(table.encodings, msgspec.structs.replace(cut, members=entries), pad_id=pad_id)
-        words = table.words(entries, cut.rows, multiple_of=TOKEN_STEP if deterministic else 1)
+        tokens, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
+        words = table.words(entries, cut.rows, at_least=tokens, multiple_of=step)
         tokens = TokenBatch(ids=piece.ids, mask=piece.mask, segments=piece.segments, words=words)
         yield Batch(tokens=tokens, parts=table.parts(cut.members))
 
 
-def _cuts(lengths: np.ndarray, max_tokens: int, *, deterministic: bool, packed: bool) -> Iterator[Cut]:
-    if not deterministic:
-        yield from cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens, packed=packed)
-        return
-    # A row's shapes follow from its own length alone, never from its batch mates'.
-    steps = -(-lengths // TOKEN_STEP)
-    for step in np.unique(steps):
-        members = np.flatnonzero(steps == step)
+def _fixed_cuts(table: _Table, max_tokens: int) -> Iterator[Cut]:
+    """Cuts in which a row's shapes follow from its own tokens and words alone, never from its batch mates'."""
+    tokens = -(-table.lengths // TOKEN_STEP)
+    # Of most texts no more words than tokens; those that were given more are with those that have as many.
+    more = np.maximum(-(-table.word_counts(table.entries) // TOKEN_STEP) - tokens, 0)
+    for step, rest in np.unique(np.stack([tokens, more]), axis=1).T:
+        members = np.flatnonzero((tokens == step) & (more == rest))
         for cut in cuts(
-            lengths[members],
+            table.lengths[members],
             token_budget=TOKEN_BUDGET,
             multiple_of=TOKEN_STEP,
             fixed_rows=FIXED_ROWS,
@@ -293,16 +297,20 @@ class _Table(Value, eq=False):
             reads=reads,
         )
 
-    def words(self, entries: np.ndarray, rows: int, *, multiple_of: int) -> np.ndarray:
-        """The tokens that stand for words, (rows, words), -1 for none."""
+    def word_counts(self, entries: np.ndarray) -> np.ndarray:
+        """How many words each of these has; 0 where no task reads words."""
         if self.reads is None:
-            return np.full((rows, multiple_of), -1, np.int64)
-        starts = self.reads.starts[entries]
-        sizes = self.reads.starts[entries + 1] - starts
-        longest = max(1, int(sizes.max(initial=0)))
+            return np.zeros(len(entries), np.int64)
+        return np.asarray(self.reads.starts[entries + 1] - self.reads.starts[entries])
+
+    def words(self, entries: np.ndarray, rows: int, *, at_least: int, multiple_of: int) -> np.ndarray:
+        """The tokens that stand for words, (rows, words), -1 for none; with room for `at_least` so many."""
+        sizes = self.word_counts(entries)
+        longest = int(sizes.max(initial=at_least))
         words = np.full((rows, -(-longest // multiple_of) * multiple_of), -1, np.int64)
-        there = np.arange(words.shape[1]) < sizes[:, None]
-        words[: len(entries)][there] = self.reads.tokens[ranges(starts, sizes)]
+        if self.reads is not None:
+            there = np.arange(words.shape[1]) < sizes[:, None]
+            words[: len(entries)][there] = self.reads.tokens[ranges(self.reads.starts[entries], sizes)]
         return words
 
     def parts(self, members: np.ndarray) -> tuple[Part, ...]:

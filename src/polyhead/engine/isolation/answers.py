@@ -118,7 +118,8 @@ def numerics() -> dict[str, str]:
     backend = backend_here()
     precision = "as trained" if has_bfloat16(backend) else "float32"
     label = {"backend": backend, "precision": precision, "deterministic": "yes"}
-    label |= {"shapes": f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}", "polyhead": __version__}
+    shapes = f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}, words no fewer"
+    label |= {"shapes": shapes, "polyhead": __version__}
     if backend == "torch":
         torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
         label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
