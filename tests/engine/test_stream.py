@@ -131,13 +131,27 @@ class Clock:
         return float(self.session.backend.layers_run)
 
 
-def test_after_the_deadline_no_further_layer_is_begun_and_the_late_tasks_are_named(session, monkeypatch):
+@pytest.mark.parametrize("deadline", [1.5, 2.5])
+def test_after_the_deadline_nothing_further_is_begun_and_the_late_tasks_are_named(
+    session, monkeypatch, deadline
+):
+    """The second and third layer are one stage, which was begun before; the fourth never is."""
     monkeypatch.setattr(call, "monotonic", Clock(session))
-    (result,) = session.predict(TEXTS[:1], tasks=list(DEPTHS), deadline=2.5)
-    assert session.backend.layers_run == 3  # the third was begun before, the fourth never
+    (result,) = session.predict(TEXTS[:1], tasks=list(DEPTHS), deadline=deadline)
+    assert session.backend.layers_run == 3
     assert set(result.answers) == {"mood", "urgency"} and result.late == ("topics",)
     assert result.receipt.layers == 3 and set(result.receipt.added_flops) == {"mood", "urgency"}
     assert not result.failed and not result.skipped
+
+
+def test_a_task_that_fails_before_the_deadline_hides_none_that_is_late(root, monkeypatch):
+    session = Session(root, backend="reference")
+    tiny.fail_heads(monkeypatch, "mood")
+    monkeypatch.setattr(call, "monotonic", Clock(session))
+    for result in session.predict(TEXTS, tasks=list(DEPTHS), deadline=1):
+        assert result.failed == {"mood": "ValueError: no such head"} and result.late == ("urgency", "topics")
+    with pytest.raises(ValueError, match="no such head"):  # nothing is late, and nothing is answered
+        session.predict(TEXTS, tasks=["mood"])
 
 
 def test_a_stream_ends_at_the_deadline_and_says_what_is_late(session, monkeypatch):

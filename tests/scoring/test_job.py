@@ -3,6 +3,7 @@
 import errno
 import json
 import weakref
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -251,7 +252,42 @@ def test_a_file_that_changes_while_it_is_read_gives_no_output(session, tmp_path,
     monkeypatch.setattr(session, "columns", grown)
     with pytest.raises(DataError, match="changed while it was read"):
         run(session, source, out, tasks=("mood",))
-    assert not out.exists()
+    assert not out.exists() and not (tmp_path / ".out.jsonl.pieces").exists()  # no piece of other bytes
+
+
+def test_fresh_drops_what_was_begun_only_for_a_command_that_makes_sense(session, tmp_path, monkeypatch):
+    source, out = write(tmp_path / "in.jsonl", texts(7)), tmp_path / "out.jsonl"
+    stopping(monkeypatch, session, 2)
+    with pytest.raises(KeyboardInterrupt):
+        run(session, source, out, tasks=("mood",))
+    monkeypatch.undo()
+    for mistake in ({"columns": {"text": ("txet",)}}, {"kept": ("nothing",)}):
+        with pytest.raises((MissingColumn, ConfigError), match="no column|column"):
+            run(session, source, out, **{"tasks": ("mood",), "fresh": True} | mistake)
+    assert run(session, source, out, tasks=("mood",)).done_before == 6
+
+
+def test_a_file_in_the_place_of_the_pieces_is_named(session, tmp_path):
+    source = write(tmp_path / "in.jsonl", texts(4))
+    (tmp_path / ".out.jsonl.pieces").write_text("mine")
+    with pytest.raises(ConfigError, match="something else has its name.*out.jsonl.pieces"):
+        run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
+    assert (tmp_path / ".out.jsonl.pieces").read_text() == "mine"
+
+
+def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(session, tmp_path, monkeypatch):
+    """Between making the folder and holding its lock."""
+    source, out, taken = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl", []
+    mkdir = Path.mkdir
+
+    def gone(path, *given, **named):
+        mkdir(path, *given, **named)
+        if path.name == ".out.jsonl.pieces" and len(taken) < 2:
+            taken.append(path.rmdir())
+
+    monkeypatch.setattr(Path, "mkdir", gone)
+    run(session, source, out, tasks=("mood",))
+    assert len(taken) == 2 and len(read(out)) == 4
 
 
 def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_path, monkeypatch):

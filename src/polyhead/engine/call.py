@@ -114,13 +114,15 @@ class Call:
         return self._end is not None and monotonic() >= self._end
 
     def run(self, reader: Reader) -> Columns:
-        """Goes on to the end; raises the first failure where it left no task with any answer."""
+        """Goes on to the end; raises the first failure where no task has any answer, and none is merely late."""
         for _ in self._steps(reader, reader.stages if self._end is None else reader.backend.stages):
             pass
         failures = [error for failed in self._failed.values() for error in failed.values()]
-        if failures and not any(map(self._answered, self._outputs)):
+        columns = self.columns()
+        is_late = any(column.late for column in columns.tasks.values())
+        if failures and not is_late and not any(map(self._answered, self._outputs)):
             raise failures[0]
-        return self.columns()
+        return columns
 
     def found(self, reader: Reader) -> Iterator[Found]:
         """Goes on to the end, and gives what each stage brings: a task's outputs, once for an input."""

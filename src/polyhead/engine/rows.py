@@ -246,8 +246,8 @@ def batched(
     for cut in several:
         entries = table.entries[cut.members]
         piece = padded(table.encodings, msgspec.structs.replace(cut, members=entries), pad_id=pad_id)
-        tokens, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
-        words = table.words(entries, cut.rows, at_least=tokens, multiple_of=step)
+        room, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
+        words = table.words(entries, cut.rows, at_least=room, multiple_of=step)
         tokens = TokenBatch(ids=piece.ids, mask=piece.mask, segments=piece.segments, words=words)
         yield Batch(tokens=tokens, parts=table.parts(cut.members))
 

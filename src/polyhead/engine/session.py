@@ -84,7 +84,8 @@ class Session:
 
         An input is a text, a pair of texts, a `Passage` (a question and its context, for span tasks alone) or a
         `Question` with options. `words` gives an input's own words (words, 2), in characters, for tagging; without it
-        words are found. After `deadline` seconds no further layer is begun, and results name the tasks that are late.
+        words are found. After `deadline` seconds no further layers are begun, where those up to the next depth that a task
+        reads run as one; results name the tasks that are late.
         Raises BadValue, with its number, for what is no input or words that do not lie in it.
 
         A task that fails is named in the results and stops no other; where no task has any answer, its error is raised.

@@ -72,19 +72,17 @@ def score(
     Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
     of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
-    began, stamp = time.monotonic(), _stamp(source)
+    began = time.monotonic()
     work = _Work(session, open_source(source), Path(target), wish)
     with Pieces.held(work.target) as pieces:
-        if fresh:
-            pieces.forget()
-        job = work.job(pieces.begun(), piece_rows, show)
+        job = work.job(None if fresh else pieces.begun(), piece_rows, show)
         writer = work.writer(job)
+        if fresh:  # only now that the command is known to make sense
+            pieces.forget()
         pieces.go_on(job)
         before = pieces.facts.rows
         work.answer(pieces, job, writer, show)
-        if _stamp(source) != stamp:
-            do = "leave it as it is, and start anew with --fresh"
-            raise DataError(f"{source} was changed while it was read", do=do)
+        work.check_source()
         show(f"joining {len(pieces.done):,} pieces")
         pieces.finish(writer.whole(pieces.done))
     seconds = time.monotonic() - began
@@ -103,7 +101,7 @@ class _Work:
     """What is asked of which file, and where the answers go."""
 
     def __init__(self, session: Session, file: Source, target: Path, wish: Wish) -> None:
-        self.session, self.file, self.wish = session, file, wish
+        self.session, self.file, self.wish, self._stamp = session, file, wish, _stamp(file.path)
         # A link stays one; the format is that of the name that was given.
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
         _check_target(file, self.target, self.ending)
@@ -155,10 +153,19 @@ class _Work:
             piece_began = time.monotonic()
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
+            self.check_source()  # pieces are of the bytes that the job names
             pieces.add(content, self._facts(results, time.monotonic() - piece_began))
             done, seconds = pieces.facts.rows, time.monotonic() - began
             total = job.survey.rows
             show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
+
+    def check_source(self) -> None:
+        """Raises DataError where the file that is read was changed since it was opened."""
+        if _stamp(self.file.path) != self._stamp:
+            raise DataError(
+                f"{self.file.path} was changed while it was read",
+                do="leave it as it is: with the content that it had the same command goes on, else start with --fresh",
+            )
 
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
         """One a row: a result, or why the row could not be read."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -83,9 +83,10 @@ class Pieces:
     def held(cls, target: Path) -> Iterator[Self]:
         """The pieces of the job that writes `target`; raises ConfigError where another process works on it."""
         pieces = cls(target)
-        pieces.folder.mkdir(exist_ok=True)
         busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
-        with held(pieces.folder / LOCK, patience=0.0, busy=busy):
+        with ExitStack() as lock:
+            while not lock.enter_context(_lock(pieces.folder, busy)):
+                pass
             try:
                 yield pieces
             finally:
@@ -166,6 +167,26 @@ class Pieces:
 
     def _counts(self, number: int) -> Path:
         return self.folder / f"{number:08d}.json"
+
+
+@contextmanager
+def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
+    """Whether the folder's lock is held inside; it is not where who had it took the folder away just now."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(
+            "the pieces of a job lie in a folder, and something else has its name",
+            got=str(folder),
+            do="move it away, or write another file",
+        ) from None
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
+            there = True
+        except FileNotFoundError:
+            there = False
+        yield there
 
 
 def folder_of(target: Path) -> Path:
