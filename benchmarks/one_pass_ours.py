@@ -62,7 +62,7 @@ def trunk_alone(job: Job):
     bundle = Bundle.open(job["bundle"])
     trunk = bundle.trunk()
     tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
-    make = torch_trunk if job["backend"] == "torch" else graph_trunk
+    make = torch_trunk if job["backend"] in ("torch", "torch-cuda") else graph_trunk
     run = make(bundle, job["backend"], job["precision"])
 
     def answer(texts: Sequence[str]):
@@ -109,19 +109,21 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
 
 
 def torch_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarray]:
-    """The trunk in torch: from a padded batch to the first positions' last states."""
+    """The trunk in torch, on the processor or on CUDA: from a padded batch to the first positions' last states."""
     import torch
 
     from polyhead.nn.trunk import Trunk
 
     trunk = bundle.trunk()
-    module = Trunk.from_data(trunk, dtype=getattr(torch, precision)).eval()
+    device = "cuda" if backend == "torch-cuda" else "cpu"
+    module = Trunk.from_data(trunk, dtype=getattr(torch, precision)).eval().to(device)
 
     @torch.inference_mode()
     def run(batch) -> np.ndarray:
-        ids, mask, segments = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments))
+        given = (batch.ids, batch.mask, batch.segments)
+        ids, mask, segments = (torch.from_numpy(one).to(device) for one in given)
         states = module.go_on(module.start(ids, mask, segments=segments), stop=trunk.architecture.layers)
-        return states.last[:, 0].float().numpy()
+        return states.last[:, 0].float().cpu().numpy()
 
     return run
 

@@ -177,7 +177,9 @@ def train() -> Path:
         random.Random(0).shuffle(rows)
         texts.write_text("".join(" ".join(row["text"].split()) + "\n" for row in rows))
         command = [sys.executable, "-m", "polyhead", "quantize", str(root), "--texts", str(texts)]
-        subprocess.run([*command, "--agreement", "0"], check=True)  # any change is written down
+        subprocess.run(
+            [*command, "--agreement", "0", "--unmeasured"], check=True
+        )  # any change is written down
     return root
 
 

@@ -10,7 +10,7 @@ from engine.test_quantize import TEXTS
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 
-LOOSE = ("--agreement", "0")  # tiny tasks answer by a hair's breadth
+LOOSE = ("--agreement", "0", "--unmeasured")  # tiny tasks answer by a hair's breadth
 
 
 @pytest.fixture
@@ -56,6 +56,15 @@ def test_quantize_refuses_whole_where_a_task_changes_too_much(bundle, texts):
     run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).refuses(
         "polyhead quantize"
     )
+
+
+def test_quantize_refuses_tasks_that_no_text_fits_unless_told_otherwise(bundle, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:12]))
+    words = ("--texts", tmp_path / "texts.txt", "--rows", "4", "--agreement", "0")
+    run("quantize", bundle, *words).refuses("same (no text fits it)", "nothing was written", "--unmeasured")
+    assert not (bundle / "cache").exists()
+    done = run("quantize", bundle, *words, "--unmeasured")
+    assert done.code == 0 and "not measured, as no text fits: same" in done.out
 
 
 def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):

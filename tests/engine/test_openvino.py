@@ -32,6 +32,12 @@ def computed(runtime):
     return np.array(runtime.compile(product, label="p", layers=True)({"x": x})["out"]), x @ x.T
 
 
+def test_what_compiles_no_graphs_is_no_runtime():
+    for name in ("torch", "torch-cuda", "openvin"):
+        with pytest.raises(BackendError, match=f"'{name}' compiles no graphs.*openvino, onnxruntime"):
+            open_runtime(name)
+
+
 def test_float32_is_exact_and_bfloat16_rounds():
     found, exact = computed(OpenVINORuntime(precision="float32"))
     np.testing.assert_allclose(found, exact, atol=1e-4)

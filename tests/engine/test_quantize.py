@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 
+from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.backends import open_runtime
@@ -20,7 +21,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.task import Task
-from polyhead.testing import tiny_path, tiny_trunk
+from polyhead.testing import tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 
 RUNTIMES = partial(open_runtime, "openvino")
@@ -267,12 +268,13 @@ def change(**facts):
         (change(metric="f1", before=0.9, after=float("nan")), True),
         (change(share=0.96), False),
         (change(share=0.94), True),
-        (Change(), False),
+        (Change(), True),
     ],
     ids=["small-loss", "large-loss", "gain", "no-number", "agrees", "disagrees", "unmeasured"],
 )
 def test_change_is_past_its_limits(one, past):
     assert calibrate.is_past(one, calibrate.Limits()) is past
+    assert calibrate.is_past(one, calibrate.Limits(unmeasured=True)) is (past and one.is_measured)
     if past:
         with pytest.raises(BackendError, match="mood"):
             calibrate.check({"mood": one, "other": change()}, calibrate.Limits())
@@ -357,3 +359,24 @@ def test_task_that_came_after_the_calibration_is_named(kept, trunk, caplog):
     session = Session(kept.root, backend="openvino", precision="int8")
     assert "late" in caplog.text and "polyhead quantize" in caplog.text
     assert session.predict([TEXTS[0]])[0].answers["late"]["label"] in task.labels
+
+
+def test_tasks_that_come_while_a_session_answers_in_int8_are_named(kept, trunk, caplog):
+    session, exact = (Session(kept.root, backend="openvino", precision=p) for p in ("int8", "float32"))
+    pool = tiny_paths(Pooled(positions="mean", hidden=4), trunk)["mood"].pool
+    for number, name in enumerate(("late", "later")):
+        task = Task(name=name, kind="single_label", labels=("no", "yes"))
+        path = tiny_path(task, trunk, pool=pool)
+        if number:
+            add_tiny(kept.root, trunk, task, path, seed=3)
+            come = [session.refresh, exact.refresh]
+        else:
+            record = TaskRecord(task=task, path=path, trunk=trunk.digest)
+            arrays = tiny_part(path, trunk.architecture, path.head.part, seed=3)
+            come = [partial(one.attach, record, arrays) for one in (session, exact)]
+        for one in come:
+            one()
+        (said,) = [record.message for record in caplog.records]
+        assert said.endswith(f"changes for {name}: run `polyhead quantize` again")
+        caplog.clear()
+    assert session.refresh() == exact.refresh() and not caplog.records

@@ -188,6 +188,22 @@ def test_a_task_that_fails_in_a_stream_is_named_and_the_others_come(root, monkey
     assert set(stream.columns()["urgency"].failed.values()) == {"ValueError: no such head"}
 
 
+def test_what_fails_again_and_again_is_not_run_twice_each_time(root, monkeypatch):
+    session, runs = Session(root, backend="reference"), []
+    run = ReferenceBackend.run
+    monkeypatch.setattr(ReferenceBackend, "run", lambda *given: runs.append(given) or run(*given))
+    with pytest.MonkeyPatch.context() as broken:
+        tiny.fail_heads(broken, "urgency")
+        for _ in range(3):
+            (result, *_) = session.predict(TEXTS, tasks=list(DEPTHS))
+            assert set(result.failed) == {"urgency"} and set(result.answers) == {"mood", "topics"}
+        assert len(runs) == 1
+        session.predict(TEXTS, tasks=["mood", "topics"])
+        assert len(runs) == 2  # other tasks are not in question
+    for count in (2, 3):  # once in stages, which find that nothing fails any more
+        assert not session.predict(TEXTS, tasks=list(DEPTHS))[0].failed and len(runs) == count
+
+
 def test_a_stream_answers_as_it_began_where_its_tasks_are_replaced_and_removed_meanwhile(session):
     before = session.predict(TEXTS)
     stream = session.stream(TEXTS, tasks=list(DEPTHS))

@@ -57,6 +57,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Percent of its answers that must stay, for a task without labelled data.",
 )
+@click.option(
+    "--unmeasured",
+    is_flag=True,
+    help="Accept tasks that none of the texts fits: nobody then knows what int8 changes.",
+)
 @json_option
 def command(
     bundle: str,
@@ -66,13 +71,14 @@ def command(
     data: str | None,
     bound: float,
     agreement: float,
+    unmeasured: bool,
     json_to: str | None,
 ) -> None:
     """Find static scales for BUNDLE's layers in 8 bits on texts of your own, and say what int8 changes of each task.
 
     The plan runs over some of the texts in float32 to see what each product of the layers reads; on others, answers
-    in int8 are compared with those in float32. Poolers and heads are never quantized. Where a task changes too much
-    nothing is written, the tasks are named, and the command ends with an error; scales of before stay.
+    in int8 are compared with those in float32. Poolers and heads are never quantized. Where a task changes too much, or
+    no text fits it, nothing is written, the tasks are named, and the command ends with an error; scales of before stay.
 
     Scales are kept in BUNDLE/cache, which nothing else depends on and which may be deleted at any time. Answer with
     `--precision int8`. Deleting them loses nothing but the calibration: run this again with texts.
@@ -85,7 +91,7 @@ def command(
     printer, opened = Printer(json_to), Bundle.open(bundle)
     name = backend or ("openvino" if is_installed("openvino") else "onnxruntime")
     runtimes = partial(open_runtime, name)
-    limits = calibrate.Limits(points=bound, agreement=agreement)
+    limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     mine, others = calibrate.halves(_rows(texts), rows)
     scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
     changes = calibrate.measured(

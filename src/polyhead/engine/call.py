@@ -38,6 +38,9 @@ class Reader(msgspec.Struct, frozen=True):
     tokeniser: Tokeniser
     settings: TextSettings
     deterministic: bool
+    failing: set[tuple[str, ...]] = msgspec.field(
+        default_factory=set
+    )  # plans' tasks of which one failed last time
 
     def batches(self, readings: Sequence[Readings]) -> Iterator[Batch]:
         """Batches of all these readings together."""
@@ -50,14 +53,22 @@ class Reader(msgspec.Struct, frozen=True):
         )
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
-        """All at once, the fastest; where anything fails stage by stage, so that it fails alone."""
+        """All at once, the fastest; where anything fails stage by stage, so that it fails alone.
+
+        What failed before is run stage by stage at once, until it no longer fails.
+        """
         outputs = None
-        with suppress(Exception):
-            outputs = self.backend.run(plan, batch)
-        if outputs is None:  # the error is gone by now, and what it kept in memory
-            yield from self.backend.stages(plan, batch)
-        else:
+        if not self.failing or plan.tasks not in self.failing:
+            with suppress(Exception):
+                outputs = self.backend.run(plan, batch)
+        if outputs is not None:
             yield Stage(outputs=outputs, failed={}, layers_left=0)
+            return
+        self.failing.discard(plan.tasks)
+        for stage in self.backend.stages(plan, batch):  # the error is gone by now, and what it kept in memory
+            if stage.failed:
+                self.failing.add(plan.tasks)
+            yield stage
 
     def gathered(self, readings: Sequence[Readings]) -> Gathered:
         """What takes the outputs of these readings."""

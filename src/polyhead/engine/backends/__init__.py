@@ -15,6 +15,7 @@ from polyhead.trunk_data import TrunkData
 
 BackendName = Literal["torch", "torch-cuda", "openvino", "onnxruntime", "reference"]
 BACKENDS: tuple[BackendName, ...] = ("torch", "torch-cuda", "openvino", "onnxruntime", "reference")
+RUNTIMES: tuple[BackendName, ...] = ("openvino", "onnxruntime")  # that compile graphs
 PRECISIONS: Mapping[str, tuple[str, ...]] = {
     "torch": ("float32", "bfloat16"),
     "torch-cuda": ("float32", "bfloat16"),
@@ -82,7 +83,16 @@ def open_backend(
 
 
 def open_runtime(name: str, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
-    """A library that compiles graphs; None is its own precision, `scales` are those of int8."""
+    """A library that compiles graphs; None is its own precision, `scales` are those of int8.
+
+    Raises BackendError for a name of anything else, MissingExtra where it is not installed.
+    """
+    if name not in RUNTIMES:
+        raise BackendError(
+            f"'{name}' compiles no graphs",
+            allowed=RUNTIMES,
+            do="choose one of these, or open a session with it",
+        )
     if name == "openvino":
         try:
             from polyhead.engine.backends.openvino import OpenVINORuntime

@@ -36,6 +36,7 @@ class Limits(Value):
 
     points: float = 1.0  # of its metric, lost on labelled data
     agreement: float = 95.0  # percent of its answers that stay, where it has no labelled data
+    unmeasured: bool = False  # whether a task may change by nobody knows how much
 
 
 class Labelled(Value):
@@ -102,10 +103,12 @@ def measured(
 
 
 def is_past(change: Change, limits: Limits) -> bool:
-    """Whether a change is refused: by the metric where it is known, else by the agreement."""
+    """Whether a change is refused: by the metric where it is known, else by the agreement, or as one nobody knows."""
     if change.points is not None:
         return not -change.points <= limits.points  # NaN is past any limit
-    return change.agreement is not None and not 100 * change.agreement.share >= limits.agreement
+    if change.agreement is not None:
+        return not 100 * change.agreement.share >= limits.agreement
+    return not limits.unmeasured
 
 
 def check(changes: Mapping[str, Change], limits: Limits) -> None:
@@ -113,11 +116,11 @@ def check(changes: Mapping[str, Change], limits: Limits) -> None:
     past = {name: change for name, change in changes.items() if is_past(change, limits)}
     if past:
         raise BackendError(
-            "int8 changes these tasks too much; nothing was written",
+            "int8 changes these tasks too much, or nobody knows how much; nothing was written",
             got=[f"{name} {_said(change)}" for name, change in past.items()],
             allowed=f"a loss of {limits.points:g} points; without labelled data {limits.agreement:g} % equal answers",
-            do="give more texts, or more like those that will be asked (--texts, --rows); allow more (--bound, "
-            "--agreement); or stay with bfloat16 or float32",
+            do="give more texts, or more like those that will be asked, pairs and questions too (--texts, --rows); "
+            "allow more (--bound, --agreement, --unmeasured); or stay with bfloat16 or float32",
         )
 
 
@@ -132,7 +135,7 @@ def _change(
 def _said(change: Change) -> str:
     if change.points is not None:
         return f"{change.points:+.2f} points"
-    return f"{100 * change.agreement.share:.1f} %" if change.agreement else ""
+    return f"{100 * change.agreement.share:.1f} %" if change.agreement else "(no text fits it)"
 
 
 def _agreements(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path as FilePath
 
@@ -90,16 +90,25 @@ def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
 
 def scales_for(bundle: Bundle, backend: str) -> Scales:
     """The scales beside a bundle; tasks whose change was not measured with this backend are named in the log."""
-    record, scales = read_scales(bundle)
-    known = record.of(bundle) if record.backend == backend else {}
-    unknown = [name for name in bundle.lines if name not in known]
+    _, scales = read_scales(bundle)
+    warn_of(bundle, backend, bundle.lines)
+    return scales
+
+
+def warn_of(bundle: Bundle, backend: str, tasks: Iterable[str], *, attached: bool = False) -> None:
+    """Names in the log those of these tasks of which nobody measured what int8 changes.
+
+    What is `attached` to a session is no version of the bundle's, and unknown.
+    """
+    record = read_calibration(bundle)
+    known = record.of(bundle) if record is not None and record.backend == backend and not attached else {}
+    unknown = [name for name in tasks if name not in known]
     if unknown:
         log.warning(
             "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again",
             backend,
             ", ".join(unknown),
         )
-    return scales
 
 
 def write_scales(
