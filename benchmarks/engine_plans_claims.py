@@ -105,7 +105,7 @@ def stacked(rows: Sequence[Row]) -> Claim | None:
     found = {size: measured(rows, f"{STACKED}-{size}", below="stacked")[0].ratio for size in sizes}
     return Claim(
         id=f"engine.{STACKED}",
-        text="eight equal branches of three layers: time layer by layer, over that of all as one, the least of "
+        text="eight equal branches of three layers: time branch by branch, over that of all as one, the least of "
         f"{', '.join(map(str, sizes))} texts",
         target=1.0,
         value=round(min(found.values()), 3),

@@ -86,9 +86,9 @@ def ours(asked: argparse.Namespace, variant: str) -> list[Row]:
     for repeat in range(1, LOADS + 1):
         for size in asked.sizes:
             with lacking(f"loading {variant}"), worker_of(asked, variant, size) as worker:
-                rows.append(
-                    {"what": "load", "who": variant, "tasks": size, "repeat": repeat, **worker.loaded}
-                )
+                first = worker.run("all", 1)["seconds"]
+                known = {"what": "load", "who": variant, "tasks": size, "repeat": repeat}
+                rows.append({**known, **worker.loaded, "first_seconds": first})
     return rows
 
 

@@ -22,6 +22,7 @@ ONE_TEXT = (
     "missed: of one text Python and the poolers' many small products take longer than a trunk that has a matrix unit "
     "(docs/log.md); answers of all tasks made at once would close some of it"
 )
+LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = "missed: OpenVINO keeps what it prepared for each shape of a graph, weights too"
 BF16, INT8 = "openvino:bfloat16", "openvino:int8"
 MANY = 21
@@ -46,23 +47,21 @@ class Ratio(Value):
     least: bool = True  # the ratio is to reach the target; False: to stay within it
     group: str = ""  # of both; left out: who the lower one is
     why: str = ""  # it is missed, where it is
+    told: str = ""  # what one has to know of it, whatever it is
+    beside: Run | None = None  # in place of the lower one: what the ratio is then, as a note
 
     def claim(self, rows: Sequence[Row]) -> Claim | None:
         """The claim; None where the runs are not there."""
-        above, below = (
-            {
-                row["repeat"]: per_text(row)
-                for row in chosen(rows, group=self.group or self.below.who, **named(run))
-            }
-            for run in (self.above, self.below)
-        )
-        both = sorted(set(above) & set(below), key=str)
-        if not both:
+        ratios = self.ratios(rows, self.below)
+        if not ratios:
             return None
-        ratios = [above[repeat] / below[repeat] for repeat in both]
         value = statistics.median(ratios)
         holds = value >= self.target if self.least else value <= self.target
-        note = f"median of {len(both)}, {min(ratios):.3f} to {max(ratios):.3f}"
+        note = f"median of {len(ratios)}, {min(ratios):.3f} to {max(ratios):.3f}"
+        if self.beside is not None and (others := self.ratios(rows, self.beside)):
+            note += f"; {statistics.median(others):.2f} beside {self.beside.who}"
+        if self.told:
+            note += f"; {self.told}"
         return Claim(
             id=self.id,
             text=self.text,
@@ -72,6 +71,17 @@ class Ratio(Value):
             holds=holds,
             note=note if holds or not self.why else f"{note}; {self.why}",
         )
+
+    def ratios(self, rows: Sequence[Row], below: Run) -> list[float]:
+        """One a repeat that both have."""
+        mine, its = (
+            {
+                row["repeat"]: per_text(row)
+                for row in chosen(rows, group=self.group or self.below.who, **named(run))
+            }
+            for run in (self.above, below)
+        )
+        return [mine[repeat] / its[repeat] for repeat in sorted(set(mine) & set(its), key=str)]
 
 
 def share(precision: str, who: str, tasks: int, target: float) -> Ratio:
@@ -85,14 +95,16 @@ def share(precision: str, who: str, tasks: int, target: float) -> Ratio:
     )
 
 
-def faster(id: str, rival: str, target: float) -> Ratio:
+def faster(id: str, rival: str, precision: str, target: float) -> Ratio:
     return Ratio(
         id=f"engine.{id}",
-        text=f"texts a second of {MANY} tasks in int8, over {rival}, {MANY} tasks",
+        text=f"texts a second of {MANY} tasks in int8, over {rival}, {MANY} tasks in {precision}",
         above=Run(who=rival, tasks=MANY, how="sorted"),
         below=Run(who=INT8, tasks=MANY),
         target=target,
         group=rival,
+        told=LOOSE,
+        beside=Run(who=BF16, tasks=MANY),
     )
 
 
@@ -117,9 +129,9 @@ RATIOS = (
         least=False,
         why=ONE_TEXT,
     ),
-    faster("onnxruntime-models", "ONNX Runtime int8, a model a task", 15),
-    faster("adapters-parallel", "adapters, parallel", 50),
-    faster("adapters-heads", "adapters, heads only", 4),
+    faster("onnxruntime-models", "ONNX Runtime int8, a model a task", "int8", 15),
+    faster("adapters-parallel", "adapters, parallel", "float32", 50),
+    faster("adapters-heads", "adapters, heads only", "float32", 4),
 )
 
 
@@ -177,13 +189,19 @@ def memory(rows: Sequence[Row]) -> Claim | None:
 
 
 def loading(rows: Sequence[Row]) -> Claim | None:
-    """Of a new process, from the first import of Polyhead to the first answer that could be given."""
-    return within(
-        "engine.load",
-        "opening a bundle of 50 tasks in a new process, imports included",
-        [float(str(row["load_seconds"])) for row in chosen(rows, what="load", who=BF16, tasks=50)],
-        target=3.0,
+    """Of a new process, from the first import of Polyhead; to the first answer, where that was measured."""
+    mine = chosen(rows, what="load", who=BF16, tasks=50)
+    to_answer = [row for row in mine if "first_seconds" in row]
+    text = "opening a bundle of 50 tasks in a new process, imports included"
+    end = (
+        ", to the answer to a first text"
+        if to_answer
+        else ", before the first call, which compiles the graphs"
     )
+    seconds = [
+        float(str(row["load_seconds"])) + float(str(row.get("first_seconds", 0))) for row in to_answer or mine
+    ]
+    return within("engine.load", text + end, seconds, target=3.0)
 
 
 def chosen(rows: Sequence[Row], **wanted: object) -> list[Row]:

@@ -82,6 +82,40 @@ def test_the_slope_is_in_hundredths_of_the_bare_time(study):
     assert found["engine.memory"].value == pytest.approx(150 / 101, abs=1e-3)
 
 
+def test_loading_ends_with_the_first_answer_where_that_was_measured(study):
+    claims = study("one_pass_claims")
+    row = {"what": "load", "who": claims.BF16, "tasks": 50, "load_seconds": 0.5}
+    (before,), (claim,) = (claims.claims(rows)[0] for rows in ([row], [row, {**row, "first_seconds": 0.25}]))
+    assert before.value == 0.5 and "before the first call" in before.text
+    assert claim.value == 0.75 and claim.text.endswith("to the answer to a first text")
+
+
+def test_claims_beside_a_rival_say_both_precisions(study):
+    claims = study("one_pass_claims")
+    name = "adapters, heads only"
+    times = {name: 40.0, claims.INT8: 8.0, claims.BF16: 16.0}
+    rows = [
+        timed(who, 21, seconds, how="sorted" if who == name else "all", group=name)
+        for who, seconds in times.items()
+    ]
+    (claim,) = claims.claims(rows)[0]
+    assert claim.value == 5.0 and "in int8" in claim.text and claim.text.endswith("float32")
+    assert "2.50 beside openvino:bfloat16" in claim.note
+
+
+def test_claims_are_made_anew_from_rows_and_a_second_machine_is_named(study):
+    restate, claims = study("restate"), study("one_pass_claims")
+    rows = [timed(claims.BF16, 21, 4.0), timed(claims.BF16, 0, 3.0)]
+    facts = {"date": "2026-01-01", "hardware": "a machine", "versions": {}, "command": "c", "claims": []}
+    for name, id in (("one_pass", "engine.bf16-21-tasks"), ("one_pass_old", "engine.old.bf16-21-tasks")):
+        file = restate.Results(name=name, rows=rows, **facts)
+        made = restate.restated(file)
+        found = {claim.id: claim for claim in made.claims}
+        assert found[id].value == 0.75 and found[id].text.endswith("on a machine") is (name != "one_pass")
+        assert (made.rows, made.date, made.command) == (rows, "2026-01-01", "c")
+    assert restate.restated(restate.Results(name="one_passage", rows=rows, **facts)) is None
+
+
 def test_one_text_is_timed_by_its_median_and_not_divided_again(study):
     claims = study("one_pass_claims")
     rows = [timed(claims.BF16, 21, 3.0, how="single"), timed(claims.BF16, 0, 2.0, how="single", texts=5)]

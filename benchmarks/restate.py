@@ -1,0 +1,52 @@
+"""Makes the claims of the engine's results anew from the rows that are there, where what makes them has changed.
+
+    python benchmarks/restate.py
+
+Nothing is measured: date, hardware, command and rows stay. A file of another machine, `one_pass_NAME.json`, has the
+same claims with that name in their ids, whether they hold there or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import engine_plans_claims
+import msgspec
+import one_pass_claims
+from settings import RESULTS
+
+from polyhead.report.results import Claim, Results, read_results, write_results
+
+Row = dict[str, object]
+MAKERS: dict[str, Callable[[Sequence[Row]], tuple[list[Claim], list[str]]]] = {
+    "one_pass": one_pass_claims.claims,
+    "engine_plans": engine_plans_claims.claims,
+}
+
+
+def main() -> None:
+    for found in read_results(RESULTS):
+        if (made := restated(found)) is not None:
+            print(write_results(RESULTS, made))
+
+
+def restated(found: Results) -> Results | None:
+    """The file with the claims that its rows make today; None for a file of something else."""
+    for name, make in MAKERS.items():
+        machine = found.name.removeprefix(name).removeprefix("_")
+        if found.name in (name, f"{name}_{machine}"):
+            claims = [of(claim, machine, found.hardware) for claim in make(found.rows)[0]]
+            return msgspec.structs.replace(found, claims=claims)
+    return None
+
+
+def of(claim: Claim, machine: str, hardware: str) -> Claim:
+    """The claim of this machine; of the first one, which has no name, as it is."""
+    if not machine:
+        return claim
+    id = f"{claim.id.partition('.')[0]}.{machine}.{claim.id.partition('.')[2]}"
+    return msgspec.structs.replace(claim, id=id, text=f"{claim.text}; on {hardware}")
+
+
+if __name__ == "__main__":
+    main()
