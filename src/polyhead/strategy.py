@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Literal
 
 from polyhead.config import Value
@@ -91,6 +92,16 @@ class Branch(Value, tag="branch", tag_field="kind"):
             raise ConfigError("strategy.students names a length twice", got=list(self.students))
 
 
+def _check_unused(table: str, given: Value, why: Mapping[str, str]) -> None:
+    """Raises ConfigError for a field that would mean nothing, with the reason, where it is not as by default."""
+    defaults = dict(zip(type(given).__struct_fields__, type(given).__struct_defaults__, strict=True))
+    for name, reason in why.items():
+        if getattr(given, name) != defaults[name]:
+            raise ConfigError(
+                f"{table}{name} would change nothing: {reason}", got=getattr(given, name), do="leave it out"
+            )
+
+
 class Prompted(Value, tag="prompted", tag_field="kind"):
     """Strategy `prompted` (concatenated task prompts, MTOP): trained rows before the text, and a pooler reading them.
 
@@ -124,6 +135,14 @@ class Prompted(Value, tag="prompted", tag_field="kind"):
                 got=self.group,
                 allowed="a name as tasks have them: 1 to 64 letters, digits, '.', '_', '-'; a letter or digit first",
             )
+        if self.isolated:
+            alone = "isolated prompts stand in no group"
+            _check_unused(
+                "strategy.", self, {"group": alone, "stop_gradient": "isolated prompts see no other"}
+            )
+        if "donors" not in (self.init, self.pooler_init):
+            unused = dict.fromkeys(("donor_epochs", "donor_learning_rate"), "nothing starts from donors")
+            _check_unused("strategy.", self, unused)
         if self.isolated and (self.shared or self.shift):
             raise ConfigError(
                 "isolated prompts see no other rows than the text, and leave the text where it is",
@@ -175,6 +194,18 @@ class Adapter(Value):
                 got=[name for name, said in given.items() if said],
                 do="leave these out",
             )
+        kind, unused = f"'{self.delta}'", dict[str, str]()
+        if self.delta != "projected_attention":
+            unused["heads"] = f"{kind} has no heads of its own"
+        if self.delta not in ("projected_attention", "prefix"):
+            unused["dropout"] = f"{kind} drops nothing"
+        if self.delta in ("scale", "prefix"):
+            unused["init"] = f"{kind} has no decoder"
+        if not self.serial:
+            unused["norm_init"] = "only a serial adapter has a norm"
+        if self.delta != "lora":
+            unused |= dict.fromkeys(("alpha", "targets"), "they are of 'lora'")
+        _check_unused("adapters: ", self, unused)
         if self.delta == "lora":
             if not (self.alpha > 0 and math.isfinite(self.alpha)):
                 raise ConfigError("adapters: alpha must be positive", got=self.alpha)
@@ -257,6 +288,23 @@ class OnTop(Value, tag="on_top", tag_field="kind"):
             raise ConfigError("strategy.dropout is a share", got=self.dropout, allowed="0 to below 1")
         if self.hidden == 0 and self.pooler == "shared":
             raise ConfigError("strategy.pooler 'shared' needs a hidden layer", got="hidden = 0")
+        unused = dict[str, str]()
+        if self.form == "layer":
+            unused["width"] = "whole layers are as wide as the trunk"
+        if self.form != "attention":
+            unused["heads"] = f"layers of form '{self.form}' have none of their own"
+        if self.form != "feed_forward":
+            unused["feed_forward"] = f"it is of form 'feed_forward', not '{self.form}'"
+        if not self.residual:
+            unused["norm_init"] = "layers without residual have no norm"
+        _check_unused("strategy.", self, unused)
+        if self.form == "attention" and self.width is not None and self.width % self.heads:
+            raise ConfigError(
+                "strategy.width: narrow layers are as wide as a multiple of their heads",
+                got=self.width,
+                allowed=f"a multiple of heads = {self.heads}",
+                do="change width or heads",
+            )
 
 
 Live = Prompted | InLayer | OnTop

@@ -127,6 +127,27 @@ def test_an_adapter_that_can_stand_in_no_trunk_is_refused_by_its_key(said, field
         Adapter(**fields)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"delta": "low_rank", "heads": 12},
+        {"delta": "low_rank", "dropout": 0.5},
+        {"delta": "scale", "init": "normal"},
+        {"delta": "prefix", "init": "normal"},
+        {"norm_init": "legacy"},
+        {"alpha": -3.0},
+        {"targets": ()},
+        {"delta": "bottleneck", "targets": ("attention.key",)},
+    ],
+    ids=str,
+)
+def test_what_an_adapter_would_not_read_is_refused_and_its_default_is_not(fields):
+    name = list(fields)[-1]
+    with pytest.raises(ConfigError, match=f"adapters: {name} would change nothing"):
+        Adapter(**fields)
+    assert Adapter(**{**fields, name: getattr(Adapter(), name)})
+
+
 def test_a_list_of_adapters_that_is_refused_is_shown():
     with pytest.raises(ConfigError, match="strategy.adapters.*Got: none"):
         InLayer(adapters=())

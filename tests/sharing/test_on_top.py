@@ -92,18 +92,21 @@ def test_layers_stand_above_the_whole_trunk(strategy, own):
 
 
 @pytest.mark.parametrize(
-    ("strategy", "said"),
+    ("fields", "said"),
     [
-        (OnTop(form="layer", width=8), "no width of their own"),
-        (OnTop(form="layer", feed_forward=8), "no feed_forward of their own"),
-        (OnTop(feed_forward=8), "no feed_forward of their own"),
-        (OnTop(width=8, heads=3), "multiple of their heads"),
+        ({"form": "layer", "width": 8}, "width would change nothing.*Got: 8"),
+        ({"form": "layer", "feed_forward": 8}, "feed_forward would change nothing.*not 'layer'"),
+        ({"feed_forward": 8}, "feed_forward would change nothing.*not 'attention'"),
+        ({"form": "layer", "heads": 3}, "heads would change nothing.*'layer' have none"),
+        ({"form": "feed_forward", "heads": 3}, "heads would change nothing"),
+        ({"residual": False, "norm_init": "legacy"}, "norm_init would change nothing"),
+        ({"width": 8, "heads": 3}, "multiple of their heads.*Got: 8.*heads = 3"),
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused(strategy, said):
-    with pytest.raises(ConfigError, match=said):
-        path_on(BERT, strategy)
+def test_what_does_not_fit_or_would_change_nothing_is_refused(fields, said):
+    with pytest.raises(ConfigError, match=f"strategy.*{said}"):
+        OnTop(**fields)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -50,6 +50,22 @@ def test_a_groups_good_name_is_that_of_a_family(name):
     check_family(shared_prompt(Prompted(group=name).group))
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"isolated": True, "group": "g"}, "group"),
+        ({"isolated": True, "stop_gradient": False}, "stop_gradient"),
+        ({"donor_epochs": 3}, "donor_epochs"),
+        ({"init": "frequent", "donor_learning_rate": 1e-2}, "donor_learning_rate"),
+    ],
+    ids=str,
+)
+def test_what_a_prompt_would_not_read_is_refused(fields, name):
+    with pytest.raises(ConfigError, match=f"strategy.{name} would change nothing"):
+        Prompted(**fields)
+    assert Prompted(pooler_init="donors", donor_epochs=3).donor_epochs == 3
+
+
 def test_a_group_is_one_input_with_the_tasks_prompts_in_order(trunk):
     paths = paths_of(trunk, Prompted(group="g", rows=3, shared=2, shift=True), *GROUP)
     prompts = (Prompt(part="family:prompts:g", rows=2), *(Prompt(part=f"task:{n}", rows=3) for n in GROUP))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from polyhead.architecture import Architecture
-from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path
 from polyhead.sharing.ends import head_of, last_state, narrowed
 from polyhead.strategy import OnTop
@@ -29,24 +28,12 @@ def on_top_path(task: Task, strategy: OnTop, *, trunk: str, shape: Architecture)
 def _own(task: Task, strategy: OnTop, shape: Architecture) -> Layers:
     start, owner = shape.layers, owner_of(task)
     narrow = strategy.form != "layer"
-    for name, known in (("width", narrow), ("feed_forward", strategy.form == "feed_forward")):
-        if getattr(strategy, name) is not None and not known:
-            raise ConfigError(
-                f"task '{task.name}': layers of form '{strategy.form}' have no {name} of their own",
-                got=f"strategy.{name} = {getattr(strategy, name)}",
-                do="leave it out",
-            )
     stop = start + (strategy.layers or (6 if strategy.form == "attention" else 1))
     if not narrow:
         return Layers(start=start, stop=stop, weights=owner, residual=strategy.residual)
     attends = strategy.form == "attention"
     heads = strategy.heads if attends else 1
     width = strategy.width or narrowed(shape, multiple_of=heads)
-    if width % heads:
-        raise ConfigError(
-            f"task '{task.name}': narrow layers are as wide as a multiple of their heads",
-            got=f"strategy.width = {width}, strategy.heads = {heads}",
-        )
     return Layers(
         start=start,
         stop=stop,
