@@ -38,8 +38,8 @@ from polyhead.report.results import Claim, Study, results, write_results
 NAME = "conditioning_adapters"
 MOST = 1.13  # times the parameters of one encoder
 COMMAND = (
-    f"python benchmarks/{NAME}.py --threads 1 --part 1/2 --rows FILE, two processes at once; then --report "
-    "--rows FILE FILE"
+    f"python benchmarks/{NAME}.py --threads 1 --jobs JOBS --seeds N --rows FILE, two processes at once; then "
+    "--report --rows FILE..."
 )
 JOBS = ("main", "ablation", "questions")
 

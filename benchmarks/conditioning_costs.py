@@ -230,10 +230,10 @@ WAYS = (
         printed={"8 x 128": 25.2},
         over_plain={
             "8 x 128": 1.13,
-            "8 x 50": 1.32,
+            "8 x 50": 1.32,  # 1.3245
             "21 x 128": 1.34,
             "100 x 128": 2.67,
-        },  # 1.3245 of 50 tokens
+        },
     ),
     Way(
         name="prompts, isolated",
@@ -382,7 +382,7 @@ def claims(rows: Sequence[dict[str, object]], wrong: Sequence[dict[str, object]]
             value=len(wrong),
             unit=f"of {len(rows)}",
             holds=not wrong,
-            note=f"BERT-base, 1, 8 and 21 tasks, one text; {printed} rows have a figure of the papers"
+            note=f"BERT-base, 1, 8 and 21 tasks, one text; {printed} rows have a figure worked out from the papers"
             + ("" if not wrong else f"; wrong: {', '.join(str(row['strategy']) for row in wrong)}"),
         )
     ]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+import msgspec
+
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.plan import ADDED, CodecName, DeltaKind, Dense, GeluPlace
@@ -149,6 +151,17 @@ class Prompted(Value, tag="prompted", tag_field="kind"):
                 got=f"shared = {self.shared}, shift = {str(self.shift).lower()}",
                 do="leave these out",
             )
+
+    def without_donors(self) -> Prompted:
+        """The same, begun at random."""
+        plain = Prompted()
+        return msgspec.structs.replace(
+            self,
+            init="frequent" if self.init == "frequent" else "random",
+            pooler_init="random",
+            donor_epochs=plain.donor_epochs,
+            donor_learning_rate=plain.donor_learning_rate,
+        )
 
 
 class Adapter(Value):

@@ -1,5 +1,7 @@
 """Prompts and adapters over a frozen trunk, and with it: who learns, what stays, and what a bundle answers."""
 
+from collections import Counter
+
 import msgspec
 import numpy as np
 import pytest
@@ -15,13 +17,14 @@ from polyhead.plan import merge
 from polyhead.project import Project
 from polyhead.recipe import ONE_TASK, Joint, Smoothing
 from polyhead.strategy import Adapter, InLayer, OnTop, Pooled, Prompted
+from polyhead.train import starts
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import train_together
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
-from polyhead.train.starts import donor, frequent_tokens, start_parts
+from polyhead.train.starts import frequent_tokens, start_parts
 from polyhead.train.units import bonds_of, prepared_units, units_of
 
 NAMES = ("mood", "urgency")
@@ -203,17 +206,31 @@ def test_frequent_tokens_are_words_of_the_task_and_fill_the_prompt(home):
         np.testing.assert_array_equal(given, words[rows])
 
 
+def test_the_most_frequent_tokens_are_counted_over_the_training_texts(home, monkeypatch):
+    """As many prompt rows as there are tokens to draw from: these, and by hand."""
+    monkeypatch.setattr(starts, "FREQUENT", 4)
+    course = course_of(home, Prompted(hidden=6, init="frequent", rows=4))
+    for prepared in course.prepared.values():
+        counts = Counter()
+        for (text,) in prepared.train.examples.inputs:
+            counts.update(course.tokeniser.encode([(text,)])[0].ids.tolist()[1:-1])
+        wanted = sorted(counts, key=lambda token: (-counts[token], token))[:4]
+        assert sorted(frequent_tokens(prepared, course.tokeniser, 4)) == sorted(wanted)
+        assert counts[wanted[-1]] > min(counts.values())  # there were others to take
+
+
 def test_donors_give_prompt_and_pooler_but_not_the_head(home):
-    strategy = Prompted(hidden=6, init="donors", pooler_init="donors", donor_epochs=1)
-    course = course_of(home, strategy)
+    """They are what the task learns alone over the frozen trunk, at the donors' rate and for their epochs."""
+    donors = {"donor_epochs": 1, "donor_learning_rate": 1e-2}
+    course = course_of(home, Prompted(hidden=6, init="donors", pooler_init="donors", **donors), frozen=False)
     drawn = bytes_of(course.module.model.parts["mood"].state_dict())
     trunk = bytes_of(course.module.model.trunk.to_arrays())
     start_parts(course)
-    expected = donor(course, course.prepared["mood"], strategy, None)
+    alone = course_of(home, Prompted(hidden=6), "mood", epochs=1, learning_rate=1e-2).learn()
     found = bytes_of(course.module.model.parts["mood"].state_dict())
     assert found["head.output.weight"] == drawn["head.output.weight"]
     for name in ("prompt.weight", "head.hidden.weight", "head.hidden.bias"):
-        assert found[name] == bytes_of(expected)[name] != drawn[name]
+        assert found[name] == bytes_of(alone.arrays["mood"])[name] != drawn[name]
     assert bytes_of(course.module.model.trunk.to_arrays()) == trunk
 
 

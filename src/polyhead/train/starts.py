@@ -6,6 +6,7 @@ Linear probing, then fine-tuning: random heads would distort the trunk (Kumar et
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path as FilePath
 
 import msgspec
@@ -91,10 +92,7 @@ def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
             words = course.data.arrays["embeddings.word.weight"][rows]
             _fill(part, {"prompt.weight": np.asarray(words)})
         if "donors" in (strategy.init, strategy.pooler_init):
-            found = donor(course, prepared, strategy, checkpoint)
-            wanted = {"prompt.weight": strategy.init, "head.hidden": strategy.pooler_init}
-            taken = tuple(start for start, init in wanted.items() if init == "donors")
-            _fill(part, {array: value for array, value in found.items() if array.startswith(taken)})
+            take(part, strategy, donor(course, prepared, strategy, checkpoint))
 
 
 def frequent_tokens(prepared: Prepared, tokeniser: Tokeniser, rows: int) -> np.ndarray:
@@ -113,7 +111,7 @@ def donor(
 ) -> dict[str, np.ndarray]:
     """Prompt, pooler and head of the task alone, trained over the frozen trunk."""
     name = prepared.task.name
-    alone = msgspec.structs.replace(strategy, init="random", pooler_init="random", shared=0)
+    alone = msgspec.structs.replace(strategy.without_donors(), init="random", shared=0)
     training = msgspec.structs.replace(
         prepared.training, epochs=strategy.donor_epochs, learning_rate=strategy.donor_learning_rate
     )
@@ -134,6 +132,13 @@ def donor(
     return trained.learn(f"{name} (donor)").arrays[name]
 
 
-def _fill(part: nn.Module, arrays: dict[str, np.ndarray]) -> None:
+def take(part: nn.Module, strategy: Prompted, found: Mapping[str, np.ndarray]) -> None:
+    """Gives a part what the strategy asks of its donor's arrays."""
+    wanted = {"prompt.weight": strategy.init, "head.hidden": strategy.pooler_init}
+    taken = tuple(start for start, init in wanted.items() if init == "donors")
+    _fill(part, {array: value for array, value in found.items() if array.startswith(taken)})
+
+
+def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     own = part.state_dict()
     part.load_state_dict({**own, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})

@@ -251,25 +251,22 @@ class Runs(runs.Runs):
 
     def _start(self, course: JointCourse, method: Method) -> None:
         """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
-        import torch
+        from polyhead.train.starts import take
 
         strategy = method.strategy
-        if not isinstance(strategy, Prompted):
+        if not isinstance(strategy, Prompted) or "donors" not in (strategy.init, strategy.pooler_init):
             return
-        taken = {"prompt.weight": strategy.init, "head.hidden": strategy.pooler_init}
-        names = tuple(name for name, init in taken.items() if init == "donors")
-        for task, prepared in course.prepared.items() if names else ():
-            part, arrays = course.module.model.parts[task], self._donor(course, prepared, strategy)
-            own = {name: torch.tensor(array) for name, array in arrays.items() if name.startswith(names)}
-            part.load_state_dict({**part.state_dict(), **own})
+        for task, prepared in course.prepared.items():
+            take(course.module.model.parts[task], strategy, self._donor(course, prepared, strategy))
 
     def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
         from polyhead.train.starts import donor
 
-        alone = msgspec.structs.replace(strategy, init="random", pooler_init="random", stop_gradient=True)
-        decides = (alone, prepared.training, course.precision, self.plain.digest, self._rows)
+        alone = msgspec.structs.replace(strategy.without_donors(), init="random", stop_gradient=True)
+        numbers = (strategy.donor_epochs, strategy.donor_learning_rate)
+        decides = (alone, numbers, prepared.training, course.precision, self.plain.digest, self._rows)
         digest = short_digest(*decides, size=12)
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
         if not file.exists():
@@ -319,8 +316,7 @@ def _from_random(prepared: Prepared) -> Prepared:
     strategy = prepared.strategy
     if not isinstance(strategy, Prompted):
         return prepared
-    changed = {name: "random" for name in ("init", "pooler_init") if getattr(strategy, name) == "donors"}
-    return msgspec.structs.replace(prepared, strategy=msgspec.structs.replace(strategy, **changed))
+    return msgspec.structs.replace(prepared, strategy=strategy.without_donors())
 
 
 def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
