@@ -47,7 +47,7 @@ def test_backend_passes_every_check_in_deterministic_mode(name):
 
 
 def test_no_task_moves_a_bit_of_another_in_deterministic_mode(name):
-    assert ran(yield_deterministic_checks(name, partial(make, name, deterministic=True))) == 5
+    assert ran(yield_deterministic_checks(name, partial(make, name, deterministic=True))) == 6
 
 
 def test_backends_that_are_known_are_all_looked_at():

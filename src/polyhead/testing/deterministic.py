@@ -10,6 +10,9 @@ import numpy as np
 from polyhead import plan
 from polyhead.engine.backends.base import Backend, ChangingBackend, LoadedTask, TokenBatch
 from polyhead.plan import Embed, Head, Layers, Path, Pool
+from polyhead.sharing.lower import path_of
+from polyhead.strategy import Prompted
+from polyhead.tasks.task import Task
 from polyhead.testing.backends import MakeBackend
 from polyhead.testing.check import Check
 from polyhead.testing.conditioned import tiny_siblings
@@ -30,6 +33,13 @@ def yield_deterministic_checks(subject: str, make: MakeBackend) -> Iterator[Chec
             name=f"gives the same bits with more tasks, {width} wide",
             run=lambda trunk=trunk, tasks=tasks: _assert_same_beside_others(make, trunk, tasks),  # type: ignore[misc]
         )
+    wide = tiny_trunk(width=384, layers=1, max_tokens=56)
+    prompts = _isolated(wide, 18)
+    yield Check(
+        subject=subject,
+        name="gives the same bits with more isolated prompts, 384 wide",
+        run=lambda: _assert_same_beside_others(make, wide, prompts),
+    )
     trunk = tiny_trunk(max_tokens=56)
     alike = tiny_siblings(trunk)
     yield Check(
@@ -58,6 +68,23 @@ def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
             own = (*below, Layers(start=depth - 1, stop=depth, weights=part))
         head = Head(kind="single_label", width=2 + number % 3, part=part, hidden=24)
         paths[f"p{number}"] = Path(nodes=(Embed(trunk=trunk.digest), *own, pool, head))
+    return tiny_owned(paths, trunk.architecture)
+
+
+def _isolated(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
+    """Tasks with prompts that the text does not see, of two and three rows: more than a group of slots holds."""
+    tasks = [
+        Task(name=f"i{n}", kind="single_label", labels=("a", "b", "c")[: 2 + n % 2]) for n in range(count)
+    ]
+    paths = {
+        task.name: path_of(
+            task,
+            Prompted(isolated=True, rows=2 + number % 3 // 2, hidden=24),
+            trunk=trunk.digest,
+            shape=trunk.architecture,
+        )
+        for number, task in enumerate(tasks)
+    }
     return tiny_owned(paths, trunk.architecture)
 
 
