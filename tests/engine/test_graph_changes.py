@@ -249,7 +249,7 @@ def test_calls_in_other_threads_see_the_tasks_before_or_those_after():
     versions = [loaded(paths), {name: changed(task) for name, task in loaded(paths).items()}]
     merged = plan.merge(paths)
     known = [ReferenceBackend(TRUNK, tasks).run(merged, BATCH) for tasks in versions]
-    failures, ended, seen = [], threading.Event(), set()
+    failures, ended, met, seen = [], threading.Event(), threading.Event(), set()
 
     def ask():
         while not ended.is_set():
@@ -258,6 +258,7 @@ def test_calls_in_other_threads_see_the_tasks_before_or_those_after():
                 near = [all(np.abs(found[n] - one[n]).max() < 1e-4 for n in paths) for one in known]
                 assert any(near), "half of one, half of the other"
                 seen.add(near.index(True))
+                met.set()
             except Exception as error:
                 failures.append(error)
                 return
@@ -267,11 +268,14 @@ def test_calls_in_other_threads_see_the_tasks_before_or_those_after():
         thread.start()
     for turn in range(12):
         backend.replace(versions[(turn + 1) % 2])
+        for _ in range(3):  # of three answers by two threads one began after the change
+            met.clear()
+            met.wait(10)
     ended.set()
     for thread in threads:
         thread.join()
     assert not failures, failures
-    assert seen
+    assert seen == {0, 1}
 
 
 def test_calls_go_on_while_a_task_is_compiled():
