@@ -204,6 +204,28 @@ def loading(rows: Sequence[Row]) -> Claim | None:
     return within("engine.load", text + end, seconds, target=3.0)
 
 
+def milliseconds(rows: Sequence[Row]) -> list[list[str]]:
+    """A table: who; median milliseconds a text with 1 to 100 tasks, and of one text that is asked alone.
+
+    Each in the runs in which it took turns with itself, a rival with Polyhead; `bare` is the trunk without any task.
+    """
+    timed, many = chosen(rows, what="time"), ("all", "sorted")
+    sizes = sorted({int(str(row["tasks"])) for row in timed})
+    told = ["bare" if not size else "1 task" if size == 1 else f"{size} tasks" for size in sizes]
+    table = [["milliseconds a text", *told, "one text, bare", f"one text, {MANY} tasks"]]
+    for who in dict.fromkeys(str(row["group"]) for row in timed):
+        mine = chosen(timed, group=who, who=who)
+        each = [_median(chosen(mine, tasks=size), many) for size in sizes]
+        alone = [_median(chosen(mine, tasks=size), ("single",)) for size in (0, MANY)]
+        table.append([who.replace("openvino:", "Polyhead, "), *each, *alone])
+    return table
+
+
+def _median(rows: Sequence[Row], how: Sequence[str]) -> str:
+    found = [1000 * per_text(row) for row in rows if row["how"] in how]
+    return f"{statistics.median(found):.2f}" if found else ""
+
+
 def chosen(rows: Sequence[Row], **wanted: object) -> list[Row]:
     """The rows with these values."""
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())]

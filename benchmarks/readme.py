@@ -19,6 +19,7 @@ from pathlib import Path as FilePath
 
 import click
 import msgspec
+import one_pass_claims
 from settings import RESULTS, ROOT
 
 from polyhead import cost, project, recipe, seq2seq_data, strategy
@@ -166,7 +167,15 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
             lines += [_source(file), ""]
             if file.claims:
                 lines += [*TABLE, *(_row(claim, claim.text, note=claim.note) for claim in file.claims), ""]
+            if file.name.startswith("one_pass"):
+                lines += [*_plain(one_pass_claims.milliseconds(file.rows)), ""]
     return lines[:-1]
+
+
+def _plain(rows: list[list[str]]) -> list[str]:
+    """A table, numbers to the right."""
+    head, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, "|---|" + "---:|" * (len(rows[0]) - 1), *rest]
 
 
 def _row(claim: Claim, text: str, *, note: str) -> str:

@@ -103,6 +103,17 @@ def test_claims_beside_a_rival_say_both_precisions(study):
     assert "2.50 beside openvino:bfloat16" in claim.note
 
 
+def test_a_table_has_the_median_time_a_text_of_everybody_alone(study):
+    claims = study("one_pass_claims")
+    rows = [timed(claims.BF16, 0, seconds, repeat) for repeat, seconds in enumerate((0.01, 0.02, 0.09))]
+    rows += [timed(claims.BF16, 21, 0.05), timed(claims.BF16, 21, 0.007, how="single", texts=3)]
+    rows += [timed("rival", 21, 0.5, how="sorted"), timed(claims.BF16, 21, 9.0, group="rival")]
+    head, ours, rival = claims.milliseconds(rows)
+    assert head[1:] == ["bare", "21 tasks", "one text, bare", "one text, 21 tasks"]
+    assert ours == ["Polyhead, bfloat16", "2.00", "5.00", "", "7.00"]
+    assert rival == ["rival", "", "50.00", "", ""]
+
+
 def test_claims_are_made_anew_from_rows_and_a_second_machine_is_named(study):
     restate, claims = study("restate"), study("one_pass_claims")
     rows = [timed(claims.BF16, 21, 4.0), timed(claims.BF16, 0, 3.0)]
