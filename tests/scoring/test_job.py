@@ -20,7 +20,7 @@ from polyhead.files import held
 from polyhead.plan import Pool
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
-from polyhead.testing.strategies import add_tiny
+from polyhead.testing.strategies import add_tiny, tiny_bundle
 from scoring.scored import failed, make_bundle, read, run, texts, unfit, write
 
 KILLED = """
@@ -144,6 +144,7 @@ def test_pieces_of_another_job_are_refused_and_say_what_differs(bundle, tmp_path
         ("tasks", {"tasks": ("urgency",)}),
         ("kept", {"kept": ("id",)}),
         ("prefix", {"prefix": "q."}),
+        ("scores", {"scores": True}),
         ("piece_rows", {"piece_rows": 4}),
     ):
         with pytest.raises(ConfigError, match=f"its '{differs}' differs.*--fresh"):
@@ -151,6 +152,13 @@ def test_pieces_of_another_job_are_refused_and_say_what_differs(bundle, tmp_path
     exact = Session(bundle, backend="reference", deterministic=True)
     with pytest.raises(ConfigError, match="'deterministic' differs"):
         run(exact, source, out, tasks=("mood",), prefix="p.")
+    with pytest.raises(ConfigError, match="'numerics' differs"):
+        run(Session(bundle, backend="torch"), source, out, tasks=("mood",), prefix="p.")
+    other = tiny_trunk(seed=7)
+    pool = tiny_path(tiny_tasks()[0], other, pool=Pool(positions="mean"))
+    moved = tiny_bundle(tmp_path / "moved", other, {"mood": pool})
+    with pytest.raises(ConfigError, match="its '(tasks|trunk)' differs"):
+        run(Session(moved, backend="reference"), source, out, tasks=("mood",), prefix="p.")
     write(source, texts(7)[::-1])
     with pytest.raises(ConfigError, match="'source' differs"):
         run(session, source, out, tasks=("mood",), prefix="p.")
