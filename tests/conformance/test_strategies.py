@@ -4,6 +4,7 @@ import typing
 
 import pytest
 
+from polyhead.plan.nodes import DeltaKind
 from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.testing import tiny_tasks, yield_strategy_checks
 
@@ -31,6 +32,9 @@ ADAPTERS = {
     "attention-ends": Adapter(size=6, heads=2, share="ends"),
     "attention-all": Adapter(size=6, heads=2, share="all"),
     "low-rank": Adapter(delta="low_rank", size=3, gelu="inside"),
+    "low-rank-serial": Adapter(delta="low_rank", size=3, serial=True),
+    "feed-forward": Adapter(delta="feed_forward", size=4),
+    "bottleneck": Adapter(delta="bottleneck", size=3),
     "scale": Adapter(delta="scale"),
     "prefix": Adapter(delta="prefix", size=3),
     "lora": Adapter(delta="lora", size=2),
@@ -76,3 +80,6 @@ def test_strategy_passes_every_check(name):
 def test_every_strategy_of_a_project_is_looked_at():
     declared = set(typing.get_args(Strategy) or (Strategy,))
     assert declared == {type(choice) for choice in CHOICES.values()}
+    assert {adapter.delta for adapter in ADAPTERS.values()} | {"projected_attention"} == set(
+        typing.get_args(DeltaKind)
+    )

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 import tiny
 from polyhead import cost
@@ -15,7 +16,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainError
 from polyhead.plan import merge
 from polyhead.project import Project
-from polyhead.recipe import ONE_TASK, Joint, Smoothing
+from polyhead.recipe import ONE_TASK, Joint, Sampling, Smoothing
 from polyhead.strategy import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.train import starts
 from polyhead.train.events import Events
@@ -189,6 +190,29 @@ def test_a_step_of_one_task_leaves_the_others_prompt_and_pooler_alone(home):
         assert moved == (set() if stop else {"prompt.weight"})
 
 
+def test_a_prompt_that_learned_and_is_idle_now_stays_to_the_bit(home):
+    """In training itself, where moments and decay would go on moving it; shared rows learn with every task."""
+    turns = Sampling(kind="schedule", schedule=({"mood": 1.0, "urgency": 1.0}, {"mood": 1.0}))
+    recipe = Joint(families=(), micro_batches=1, steps=4, sampling=turns, layer_dropout=0.0)
+    made = course_of(home, Prompted(hidden=6, shared=1), frozen=False, recipe=recipe, weight_decay=0.1)
+    model, scores, seen = made.module.model, made.scores, []
+
+    def state():
+        parts = {name: bytes_of(part.state_dict()) for name, part in model.parts.items()}
+        return parts | {owner: bytes_of(family.state_dict()) for owner, family in model.families.items()}
+
+    def scored():
+        seen.append(state())
+        return scores()
+
+    start, made.scores = state(), scored
+    made.learn()
+    drawn, idle = seen[:2]
+    (shared,) = model.families
+    assert all(drawn[name] != start[name] for name in start)
+    assert {name for name in start if idle[name] != drawn[name]} == {"mood", shared}
+
+
 def _one_batch(course, task):
     return [course.examples[task].batch(np.arange(4))]
 
@@ -245,6 +269,21 @@ def test_a_trunk_that_learns_with_them_is_a_bundle_that_answers(home, tmp_path, 
     assert bundle.digest == outcome.trunk != outcome.learned_from
     answers = Session(bundle).predict([("where is my order?",)])
     assert set(answers[0].answers) == set(NAMES)
+
+
+def test_tied_matrices_are_one_tensor_in_the_file(home, tmp_path):
+    """Over both layers one encoder and one decoder; untied there are two of each."""
+    for tied, each in ((True, 1), (False, 2)):
+        adapter = Adapter(size=4, heads=2, tied=tied)
+        made = project(home, InLayer(adapters=(adapter,)), "mood", bundle=str(tmp_path / f"tied-{tied}"))
+        train_project(made, folder=home, cache=tmp_path / "cache")
+        (file,) = (tmp_path / f"tied-{tied}").glob("tasks/mood/**/*.safetensors")
+        with safe_open(file, framework="np") as part:
+            names = list(part.keys())
+            shapes = {name: part.get_slice(name).get_shape() for name in names}
+        for end, shape in (("encoder", [4, 16]), ("decoder", [16, 4])):
+            found = [name for name in names if name.endswith(f"{end}.weight")]
+            assert [shapes[name] for name in found] == [shape] * each, found
 
 
 def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypatch):
