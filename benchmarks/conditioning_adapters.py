@@ -108,7 +108,11 @@ def chosen(methods: Sequence[str], samplings: Sequence[str], seeds: Sequence[int
         unknown = [name for name in names if name not in known]
         if unknown:
             raise SystemExit(f"no such method or sampling: {', '.join(unknown)}; --list shows them")
-    return [Job(Scale(), paper.METHODS[m], s, seed) for seed in seeds for m in methods for s in samplings]
+    jobs = [Job(Scale(), paper.METHODS[m], s, seed) for seed in seeds for m in methods for s in samplings]
+    odd = [job for job in jobs if (job.method is paper.SINGLE) != (job.sampling == "alone")]
+    if odd:
+        raise SystemExit("a trunk a task has the sampling 'alone', and nothing else has: --samplings alone")
+    return jobs
 
 
 def train(jobs: Sequence[Job], file: Path, device: str) -> None:
@@ -128,7 +132,8 @@ def train(jobs: Sequence[Job], file: Path, device: str) -> None:
 
 def report(raw: list[dict[str, object]]) -> None:
     """Rows as they come, and each method's mean over seeds; a claim when the main methods are there."""
-    rows, runs = paper.rows_of(raw), paper.runs_of(raw)
+    rows = paper.rows_of(raw)
+    runs = paper.beside(paper.runs_of(raw), rows)
     for what in paper.missing(rows):
         print(f"lacking: {what}")
     found = results(NAME, command=COMMAND, rows=[*raw, *means(rows)], claims=claims(rows))

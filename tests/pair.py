@@ -34,7 +34,7 @@ class Pair:
             for pipe in self._pipes:
                 pipe.send((function, arguments))
             return [self._answer(rank, LIMIT) for rank in range(2)]
-        except BaseException:
+        except Exception:
             self.end()
             self._start()
             raise

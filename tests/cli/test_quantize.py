@@ -36,7 +36,8 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     assert set(said["tasks"]) == {"mood", "topics", "urgency", "names", "same", "alike"}
     mood = said["tasks"]["mood"]
     assert mood["points"] == pytest.approx(100 * (mood["int8"] - mood["float32"]))
-    assert "mood" in done.out and "12 products in 8 bits, calibrated on 8 texts" in done.out
+    assert "mood" in done.out
+    assert "12 products in 8 bits, calibrated on 9 texts" in done.out  # 8 of 15 texts, and the one pair
     answers = run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).rows[0][
         "answers"
     ]
@@ -61,10 +62,12 @@ def test_quantize_refuses_whole_where_a_task_changes_too_much(bundle, texts):
 def test_quantize_refuses_tasks_that_no_text_fits_unless_told_otherwise(bundle, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS[:12]))
     words = ("--texts", tmp_path / "texts.txt", "--rows", "4", "--agreement", "0")
-    run("quantize", bundle, *words).refuses("same (no text fits it)", "nothing was written", "--unmeasured")
+    run("quantize", bundle, *words).refuses(
+        "same (no text to measure on fits it)", "nothing was written", "--unmeasured"
+    )
     assert not (bundle / "cache").exists()
     done = run("quantize", bundle, *words, "--unmeasured")
-    assert done.code == 0 and "not measured, as no text fits: same" in done.out
+    assert done.code == 0 and "not measured, as no text for it fits: same" in done.out
 
 
 def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):

@@ -270,7 +270,7 @@ def test_calls_in_other_threads_see_the_tasks_before_or_those_after():
         backend.replace(versions[(turn + 1) % 2])
         for _ in range(3):  # of three answers by two threads one began after the change
             met.clear()
-            met.wait(10)
+            assert met.wait(10), failures
     ended.set()
     for thread in threads:
         thread.join()

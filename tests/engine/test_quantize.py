@@ -248,6 +248,17 @@ def test_texts_are_halved_in_turns():
         calibrate.halves(ROWS[:1], 4)
 
 
+@pytest.mark.parametrize("most", [3, 5, 40])
+def test_each_form_has_texts_in_both_halves(most):
+    """Also where texts and pairs stand in turns, so that one half of all lines would be pairs alone."""
+    pairs = [calibrate.Row(input=("my lamp", f"the lamp {n}")) for n in range(12)]
+    rows = [row for both in zip(ROWS[:12], pairs, strict=True) for row in both]
+    for half in (halves := calibrate.halves(rows, most)):
+        sizes = [sum(len(row.input) == size for row in half) for size in (1, 2)]
+        assert min(sizes) >= 1 and abs(sizes[0] - sizes[1]) <= 1
+    assert sum(map(len, halves)) == pytest.approx(min(2 * most, len(rows)), abs=2)
+
+
 def test_texts_that_no_task_reads_are_refused(trunk, tmp_path):
     paths = tiny_paths(Pooled(positions="first", hidden=4), trunk)
     bundle = tiny_bundle(tmp_path / "b", trunk, {"same": paths["same"]})
@@ -377,6 +388,7 @@ def test_tasks_that_come_while_a_session_answers_in_int8_are_named(kept, trunk, 
         for one in come:
             one()
         (said,) = [record.message for record in caplog.records]
-        assert said.endswith(f"changes for {name}: run `polyhead quantize` again")
+        wanted = "run `polyhead quantize` again" if number else "it is in no bundle"
+        assert said.endswith(f"changes for {name}: {wanted}")
         caplog.clear()
     assert session.refresh() == exact.refresh() and not caplog.records

@@ -154,10 +154,10 @@ def test_pieces_of_another_job_are_refused_and_say_what_differs(bundle, tmp_path
         run(exact, source, out, tasks=("mood",), prefix="p.")
     with pytest.raises(ConfigError, match="'numerics' differs"):
         run(Session(bundle, backend="torch"), source, out, tasks=("mood",), prefix="p.")
-    other = tiny_trunk(seed=7)
+    other = tiny_trunk(seed=7)  # a task's file names its trunk
     pool = tiny_path(tiny_tasks()[0], other, pool=Pool(positions="mean"))
     moved = tiny_bundle(tmp_path / "moved", other, {"mood": pool})
-    with pytest.raises(ConfigError, match="its '(tasks|trunk)' differs"):
+    with pytest.raises(ConfigError, match="its 'tasks' differs"):
         run(Session(moved, backend="reference"), source, out, tasks=("mood",), prefix="p.")
     write(source, texts(7)[::-1])
     with pytest.raises(ConfigError, match="'source' differs"):
@@ -270,7 +270,7 @@ def test_fresh_drops_what_was_begun_only_for_a_command_that_makes_sense(session,
         run(session, source, out, tasks=("mood",))
     monkeypatch.undo()
     for mistake in ({"columns": {"text": ("txet",)}}, {"kept": ("nothing",)}):
-        with pytest.raises((MissingColumn, ConfigError), match="no column|column"):
+        with pytest.raises((MissingColumn, ConfigError), match="column"):
             run(session, source, out, **{"tasks": ("mood",), "fresh": True} | mistake)
     assert run(session, source, out, tasks=("mood",)).done_before == 6
 

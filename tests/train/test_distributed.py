@@ -80,6 +80,7 @@ def assert_close(one, other, *, unseen=("key.bias",)):
     assert other["validation"].keys() == one["validation"].keys() and other["seen"] == one["seen"]
 
 
+@pytest.mark.slow
 def test_a_pair_goes_on_after_a_process_that_died_or_a_function_that_failed(pair):
     """One of two that fails must not leave the other waiting for every test after it."""
     pair.end([1])

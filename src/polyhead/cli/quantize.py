@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=300,
     show_default=True,
-    help="Texts to calibrate on, and as many others to measure on.",
+    help="About so many texts to calibrate on, and as many others to measure on.",
 )
 @click.option(
     "--backend",
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 @click.option(
     "--unmeasured",
     is_flag=True,
-    help="Accept tasks that none of the texts fits: nobody then knows what int8 changes.",
+    help="Accept tasks that no text fits: nobody then knows what int8 changes.",
 )
 @json_option
 def command(
@@ -78,7 +78,8 @@ def command(
 
     The plan runs over some of the texts in float32 to see what each product of the layers reads; on others, answers
     in int8 are compared with those in float32. Poolers and heads are never quantized. Where a task changes too much, or
-    no text fits it, nothing is written, the tasks are named, and the command ends with an error; scales of before stay.
+    no text to measure on fits it, nothing is written, the tasks are named, and the command ends with an error; scales
+    of before stay.
 
     Scales are kept in BUNDLE/cache, which nothing else depends on and which may be deleted at any time. Answer with
     `--precision int8`. Deleting them loses nothing but the calibration: run this again with texts.
@@ -101,7 +102,7 @@ def command(
     printer.lines(change_lines(changes))
     unknown = [task for task, change in changes.items() if not change.is_measured]
     if unknown:
-        printer.line(f"not measured, as no text fits: {', '.join(unknown)}")
+        printer.line(f"not measured, as no text for it fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
     record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
     printer.line(

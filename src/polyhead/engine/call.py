@@ -65,10 +65,16 @@ class Reader(msgspec.Struct, frozen=True):
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
         self.failing.discard(plan.tasks)
-        for stage in self.backend.stages(plan, batch):  # the error is gone by now, and what it kept in memory
-            if stage.failed:
-                self.failing.add(plan.tasks)
-            yield stage
+        try:
+            for stage in self.backend.stages(
+                plan, batch
+            ):  # the error is gone by now, and what it kept in memory
+                if stage.failed:
+                    self.failing.add(plan.tasks)
+                yield stage
+        except Exception:
+            self.failing.add(plan.tasks)
+            raise
 
     def gathered(self, readings: Sequence[Readings]) -> Gathered:
         """What takes the outputs of these readings."""

@@ -20,7 +20,7 @@ from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.gather import Outputs
 from polyhead.engine.graph.ops import Runtime
 from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, why_not
-from polyhead.engine.quantize.files import scales_for, warn_of
+from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipts import Receipt
 from polyhead.engine.roster import Loaded, Roster
 from polyhead.engine.rows import Batch, Readings
@@ -88,7 +88,8 @@ class Session:
         task reads run as one; results name the tasks that are late.
         Raises BadValue, with its number, for what is no input or words that do not lie in it.
 
-        A task that fails is named in the results and stops no other; where no task has any answer, its error is raised.
+        A task that fails is named in the results and stops no other; where no task has any answer, and none is late,
+        its error is raised.
         """
         return self.columns(inputs, tasks=tasks, words=words, deadline=deadline).results()
 
@@ -168,7 +169,8 @@ class Session:
             own = roster.summaries.tasks
             task = checked(record, arrays, others or {}, trunk=trunk, shape=self.shape, taken=own)
             self._change({**roster.loaded, record.task.name: task}, roster.summaries)
-            self._warn(self.bundle, [record.task.name], attached=True)
+            if self.backend.precision == "int8":
+                warn_of_attached(self.backend.name, record.task.name)
 
     def detach(self, name: str) -> None:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
@@ -201,7 +203,9 @@ class Session:
                 tasks[name] = loaded(bundle, name)
             self._change(tasks, self._roster.summaries.refreshed(bundle))
             self.bundle = bundle
-            self._warn(bundle, [*changes.attached, *changes.replaced])
+            if self.backend.precision == "int8":
+                come = [*changes.attached, *changes.replaced]
+                warn_of(bundle, self.backend.name, come, scales=self.backend.calibration)
             return changes
 
     def refresh_behind(self) -> Future[Changes]:
@@ -228,11 +232,6 @@ class Session:
             )
         backend.replace({name: one.task for name, one in tasks.items()})
         self._reader = self._reading(Roster(tasks, summaries, self.shape))
-
-    def _warn(self, bundle: Bundle, tasks: Sequence[str], *, attached: bool = False) -> None:
-        """Of tasks that came, says which nobody measured in the precision of this session."""
-        if self.backend.precision == "int8":
-            warn_of(bundle, self.backend.name, tasks, attached=attached)
 
     def _reading(self, roster: Roster) -> Reader:
         """What reads for these tasks, which the backend has loaded."""

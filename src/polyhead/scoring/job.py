@@ -72,8 +72,8 @@ def score(
     Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
     of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
-    began = time.monotonic()
-    work = _Work(session, open_source(source), Path(target), wish)
+    began, stamp = time.monotonic(), _stamp(source)
+    work = _Work(session, open_source(source), Path(target), wish, stamp)
     with Pieces.held(work.target) as pieces:
         job = work.job(None if fresh else pieces.begun(), piece_rows, show)
         writer = work.writer(job)
@@ -97,11 +97,14 @@ def score(
     )
 
 
+Stamp = tuple[int, int, int] | None  # what changes with a file's content
+
+
 class _Work:
     """What is asked of which file, and where the answers go."""
 
-    def __init__(self, session: Session, file: Source, target: Path, wish: Wish) -> None:
-        self.session, self.file, self.wish, self._stamp = session, file, wish, _stamp(file.path)
+    def __init__(self, session: Session, file: Source, target: Path, wish: Wish, stamp: Stamp) -> None:
+        self.session, self.file, self.wish, self._stamp = session, file, wish, stamp
         # A link stays one; the format is that of the name that was given.
         self.target, self.ending = Path(os.path.realpath(target)), _ending(target.name, OUTPUTS)
         _check_target(file, self.target, self.ending)
@@ -316,7 +319,7 @@ def _ending(name: str, endings: Sequence[str]) -> str:
     return next((ending for ending in endings if name.lower().endswith(ending)), "")
 
 
-def _stamp(path: str) -> tuple[int, int, int] | None:
+def _stamp(path: str) -> Stamp:
     """What changes with a file's content; None where there is none."""
     if not os.path.exists(path):
         return None

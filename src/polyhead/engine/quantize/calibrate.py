@@ -13,6 +13,7 @@ from polyhead.config import Value
 from polyhead.engine.agreement import Agreement, agreement_of
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.graph.ops import Runtime
+from polyhead.engine.inputs import Form, form_of
 from polyhead.engine.quantize.files import Change
 from polyhead.engine.quantize.scales import Scales
 from polyhead.engine.quantize.watch import Watching
@@ -54,7 +55,7 @@ class Runtimes(Protocol):
 
 
 def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
-    """Up to `most` rows to calibrate on and as many to measure on, from all over the file, in turns."""
+    """About `most` rows to calibrate on and as many to measure on: of each form of input from all over, in turns."""
     if len(rows) < 2:
         raise EmptyData(
             "scales need texts to be found on, and others to be measured on",
@@ -62,8 +63,16 @@ def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
             allowed="two or more",
             do="give a file of more texts, one a line: --texts",
         )
-    places = np.unique(np.linspace(0, len(rows) - 1, min(len(rows), 2 * most)).astype(int))
-    return [rows[i] for i in places[::2]], [rows[i] for i in places[1::2]]
+    forms: dict[Form, list[int]] = {}
+    for place, row in enumerate(rows):
+        forms.setdefault(form_of(row.input), []).append(place)
+    share, first, second = min(1.0, 2 * most / len(rows)), list[int](), list[int]()
+    for places in forms.values():
+        count = max(min(len(places), 2), round(share * len(places)))
+        some = np.unique(np.linspace(0, len(places) - 1, count).astype(int)).tolist()
+        first += [places[i] for i in some[::2]]
+        second += [places[i] for i in some[1::2]]
+    return [rows[i] for i in sorted(first)], [rows[i] for i in sorted(second)]
 
 
 def calibrated(
@@ -135,7 +144,7 @@ def _change(
 def _said(change: Change) -> str:
     if change.points is not None:
         return f"{change.points:+.2f} points"
-    return f"{100 * change.agreement.share:.1f} %" if change.agreement else "(no text fits it)"
+    return f"{100 * change.agreement.share:.1f} %" if change.agreement else "(no text to measure on fits it)"
 
 
 def _agreements(

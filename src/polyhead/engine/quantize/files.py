@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
@@ -73,7 +73,7 @@ def read_calibration(bundle: Bundle) -> Calibration | None:
     """What is beside a bundle, for its trunk; None where there is nothing, or nothing of use."""
     try:
         return _record(bundle)
-    except BackendError:
+    except (BackendError, OSError):
         return None
 
 
@@ -90,19 +90,29 @@ def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
 
 def scales_for(bundle: Bundle, backend: str) -> Scales:
     """The scales beside a bundle; tasks whose change was not measured with this backend are named in the log."""
-    _, scales = read_scales(bundle)
-    warn_of(bundle, backend, bundle.lines)
+    record, scales = read_scales(bundle)
+    _warn(backend, [name for name in bundle.lines if name not in _known(record, bundle, backend)])
     return scales
 
 
-def warn_of(bundle: Bundle, backend: str, tasks: Iterable[str], *, attached: bool = False) -> None:
-    """Names in the log those of these tasks of which nobody measured what int8 changes.
-
-    What is `attached` to a session is no version of the bundle's, and unknown.
-    """
+def warn_of(bundle: Bundle, backend: str, tasks: Iterable[str], *, scales: str) -> None:
+    """Names in the log those of the bundle's tasks of which nobody measured what int8 changes by these `scales`."""
     record = read_calibration(bundle)
-    known = record.of(bundle) if record is not None and record.backend == backend and not attached else {}
-    unknown = [name for name in tasks if name not in known]
+    is_ours = record is not None and record.scales == scales
+    known = _known(record, bundle, backend) if record is not None and is_ours else {}
+    _warn(backend, [name for name in tasks if name not in known])
+
+
+def warn_of_attached(backend: str, task: str) -> None:
+    """The same of a task that no bundle holds."""
+    log.warning("nobody measured what int8 on %s changes for %s: it is in no bundle", backend, task)
+
+
+def _known(record: Calibration, bundle: Bundle, backend: str) -> Mapping[str, Change]:
+    return record.of(bundle) if record.backend == backend else {}
+
+
+def _warn(backend: str, unknown: Sequence[str]) -> None:
     if unknown:
         log.warning(
             "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again",

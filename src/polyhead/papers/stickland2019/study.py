@@ -75,7 +75,8 @@ def read_rows(paths: Iterable[Path | str]) -> tuple[tuple[Row, ...], tuple[Run, 
     """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
     paths = list(paths)
     raw = [row for path in paths for row in rows_in(path, make=MAKE)]
-    return rows_of(raw, source=", ".join(map(str, paths))), runs_of(raw)
+    rows = rows_of(raw, source=", ".join(map(str, paths)))
+    return rows, beside(runs_of(raw), rows)
 
 
 def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
@@ -118,9 +119,15 @@ def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
     return tuple(run for run in found.values() if run.settings == last[run.method, run.sampling, run.tasks])
 
 
+def beside(runs: Iterable[Run], rows: Iterable[Row]) -> tuple[Run, ...]:
+    """Those of the runs whose tasks stand in these rows, which are all of one scale."""
+    known = {(row.method, row.sampling, row.settings) for row in rows}
+    return tuple(run for run in runs if (run.method, run.sampling, run.settings) in known)
+
+
 def scale_of(runs: Sequence[Run]) -> str:
     """What the runs on the eight tasks learned from, in words; "" without one."""
-    its = [run for run in runs if run.examples.keys() >= GLUE.keys()]
+    its = [run for run in runs if run.examples.keys() >= GLUE.keys() and run.sampling != "alone"]
     if not its:
         return ""
     rows = its[-1].examples.values()
