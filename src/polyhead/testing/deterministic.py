@@ -9,13 +9,10 @@ import numpy as np
 
 from polyhead import plan
 from polyhead.engine.backends.base import Backend, ChangingBackend, LoadedTask, TokenBatch
-from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.sharing.lower import path_of
-from polyhead.strategy import Prompted
-from polyhead.tasks.task import Task
+from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing.backends import MakeBackend
 from polyhead.testing.check import Check
-from polyhead.testing.conditioned import tiny_siblings
+from polyhead.testing.conditioned import prompted_path, tiny_siblings
 from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.trunk_data import TrunkData
 
@@ -73,18 +70,10 @@ def _pooled(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
 
 def _isolated(trunk: TrunkData, count: int) -> dict[str, LoadedTask]:
     """Tasks with prompts that the text does not see, of two and three rows: more than a group of slots holds."""
-    tasks = [
-        Task(name=f"i{n}", kind="single_label", labels=("a", "b", "c")[: 2 + n % 2]) for n in range(count)
-    ]
-    paths = {
-        task.name: path_of(
-            task,
-            Prompted(isolated=True, rows=2 + number % 3 // 2, hidden=24),
-            trunk=trunk.digest,
-            shape=trunk.architecture,
-        )
-        for number, task in enumerate(tasks)
-    }
+    paths = dict[str, Path]()
+    for number in range(count):
+        prompt = Prompt(part=f"task:i{number}", rows=2 + number % 2)
+        paths[f"i{number}"] = prompted_path(trunk, f"i{number}", [prompt], isolated=True)
     return tiny_owned(paths, trunk.architecture)
 
 
