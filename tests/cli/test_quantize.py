@@ -67,7 +67,7 @@ def test_quantize_refuses_tasks_that_no_text_fits_unless_told_otherwise(bundle, 
     )
     assert not (bundle / "cache").exists()
     done = run("quantize", bundle, *words, "--unmeasured")
-    assert done.code == 0 and "not measured, as no text for it fits: same" in done.out
+    assert done.code == 0 and "not measured, as no text to measure on fits: same" in done.out
 
 
 def test_quantize_refuses_files_that_hold_too_little(bundle, tmp_path):

@@ -102,7 +102,7 @@ def command(
     printer.lines(change_lines(changes))
     unknown = [task for task, change in changes.items() if not change.is_measured]
     if unknown:
-        printer.line(f"not measured, as no text for it fits: {', '.join(unknown)}")
+        printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
     record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
     printer.line(

@@ -38,9 +38,8 @@ class Reader(msgspec.Struct, frozen=True):
     tokeniser: Tokeniser
     settings: TextSettings
     deterministic: bool
-    failing: set[tuple[str, ...]] = msgspec.field(
-        default_factory=set
-    )  # plans' tasks of which one failed last time
+    # The tasks of each plan of which one failed when it was last run.
+    failing: set[tuple[str, ...]] = msgspec.field(default_factory=set)
 
     def batches(self, readings: Sequence[Readings]) -> Iterator[Batch]:
         """Batches of all these readings together."""
@@ -65,10 +64,8 @@ class Reader(msgspec.Struct, frozen=True):
             yield Stage(outputs=outputs, failed={}, layers_left=0)
             return
         self.failing.discard(plan.tasks)
-        try:
-            for stage in self.backend.stages(
-                plan, batch
-            ):  # the error is gone by now, and what it kept in memory
+        try:  # the error is gone by now, and what it kept in memory
+            for stage in self.backend.stages(plan, batch):
                 if stage.failed:
                     self.failing.add(plan.tasks)
                 yield stage
