@@ -45,6 +45,7 @@ STRUCTS = (
     recipe.Training,
     seq2seq_data.Summarizer,
     recipe.Frozen,
+    recipe.Donors,
     recipe.Joint,
     recipe.Sampling,
     recipe.Weighting,
@@ -290,7 +291,7 @@ def _type(hint: object) -> str:
     names |= {"Choice": "an allocation table", "Summarizer": "a model table"}
     names |= {"Frozen": "a recipe table", "Joint": "a recipe table", "Sampling": "a sampling table"}
     names |= {"Weighting": "a weighting table", "Smoothing": "a smoothing table"}
-    names |= dict.fromkeys(("LeaveOut", "FineTune", "TrunkOnly"), "a recipe table")
+    names |= dict.fromkeys(("Donors", "LeaveOut", "FineTune", "TrunkOnly"), "a recipe table")
     names |= {"Search": "a search table"}
     return names[typing.cast(type, hint).__name__]
 

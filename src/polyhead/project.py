@@ -11,9 +11,9 @@ import msgspec
 
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
-from polyhead.recipe import FineTune, Frozen, Joint, LeaveOut, Recipe, Training
+from polyhead.recipe import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
 from polyhead.seq2seq_data import Summarizer
-from polyhead.strategy import Branch, Live, Pooled, Strategy
+from polyhead.strategy import Branch, Live, Pooled, Prompted, Strategy
 from polyhead.tasks.columns import Source
 from polyhead.tasks.task import KindName, Task, check_name
 
@@ -179,6 +179,7 @@ class Project(Value):
     training: Training | None = None
     allocation: Choice = Choice()
     recipe: Recipe = Frozen()
+    donors: str | None = None  # folder of a bundle that recipe `donors` made; None: each run trains its own
 
     def __post_init__(self) -> None:
         names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
@@ -200,8 +201,27 @@ class Project(Value):
                     got=entry.validation,
                     allowed="a share between 0 and 1, or a path",
                 )
+        if self.donors is not None:
+            self._check_donors()
         if isinstance(self.recipe, LeaveOut):
             _check_rounds(self.recipe, [entry.name for entry in self.tasks])
+
+    def _check_donors(self) -> None:
+        """Raises ConfigError where nothing would start from the bundle of donors, or not over its trunk."""
+        if isinstance(self.recipe, Donors | LeaveOut):
+            raise ConfigError(
+                "a bundle of donors stands on the trunk that this project starts from; it serves recipes that do too",
+                got=f"donors = '{self.donors}' with recipe '{self.recipe.__struct_config__.tag}'",
+                allowed="recipe 'joint', 'frozen' or 'fine_tune'",
+                do="leave 'donors' out",
+            )
+        strategies = [strategy_of(self, entry) for entry in self.tasks]
+        if not any(isinstance(one, Prompted) and one.from_donors for one in strategies):
+            raise ConfigError(
+                "'donors' would change nothing: no task starts from one",
+                got=self.donors,
+                do="set init or pooler_init = 'donors' in a strategy 'prompted', or leave 'donors' out",
+            )
 
 
 def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
@@ -242,7 +262,7 @@ def training_of(project: Project, entry: TaskEntry) -> Training:
     strategy = strategy_of(project, entry)
     own = BRANCH_TRAINING if isinstance(strategy, Branch) else Training()
     own = LIVE_TRAINING if isinstance(strategy, Live) else own
-    own = JOINT_TRAINING if isinstance(project.recipe, Joint) else own
+    own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
     own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
     own = SUMMARY_TRAINING if entry.kind == "summarization" else own
     return entry.training or project.training or own

@@ -142,7 +142,7 @@ class Prompted(Value, tag="prompted", tag_field="kind"):
             _check_unused(
                 "strategy.", self, {"group": alone, "stop_gradient": "isolated prompts see no other"}
             )
-        if "donors" not in (self.init, self.pooler_init):
+        if not self.from_donors:
             unused = dict.fromkeys(("donor_epochs", "donor_learning_rate"), "nothing starts from donors")
             _check_unused("strategy.", self, unused)
         if self.isolated and (self.shared or self.shift):
@@ -151,6 +151,11 @@ class Prompted(Value, tag="prompted", tag_field="kind"):
                 got=f"shared = {self.shared}, shift = {str(self.shift).lower()}",
                 do="leave these out",
             )
+
+    @property
+    def from_donors(self) -> bool:
+        """Whether prompt or pooler starts from a donor."""
+        return "donors" in (self.init, self.pooler_init)
 
     def without_donors(self) -> Prompted:
         """The same, begun at random."""

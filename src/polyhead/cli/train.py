@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from polyhead.train.events import Events
 
 
+FROZEN = ("frozen", "donors")  # recipes by which no trunk learns
+
+
 @click.command("train")
 @click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
 @tasks_option("Train these tasks only, with commas between them.")
@@ -61,7 +64,9 @@ def command(
     With recipe "joint" the trunk learns with the tasks, and is a new one: its bundle is its own. Such a bundle's folder
     may be the trunk of another project, whose tasks then stand on what was learned. Started by torchrun, several
     processes share that training. With recipe "leave_out" each task, or group, gets a bundle whose trunk learned from
-    the others; with recipe "fine_tune" each task gets one whose trunk learned it, the best of a search.
+    the others; with recipe "fine_tune" each task gets one whose trunk learned it, the best of a search. With recipe
+    "donors" each prompted task learns alone over the frozen trunk; another project whose `donors` is that bundle starts
+    from its prompts and poolers.
     """
     import msgspec
 
@@ -83,7 +88,7 @@ def command(
     if unknown:
         raise UnknownTask(f"{project} declares no such task", got=unknown, allowed=names)
     kind = str(plan.recipe.__struct_config__.tag)
-    place = place_in(os.environ, "cpu" if kind == "frozen" else device or "auto")
+    place = place_in(os.environ, "cpu" if kind in FROZEN else device or "auto")
     _check(kind, several=place.world > 1, chosen=bool(device or tensorboard), only=only)
     told = _told(printer, events, tensorboard) if place.is_first else Events()
     folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
@@ -96,12 +101,15 @@ def _trained(
     project: Project, folder: Path, cache: Path | None, told: Events, place: Place, only: tuple[str, ...]
 ) -> object:
     """What the project's recipe does."""
-    from polyhead.recipe import FineTune, Joint, LeaveOut
+    from polyhead.recipe import Donors, FineTune, Joint, LeaveOut
+    from polyhead.train.donors_run import train_donors
     from polyhead.train.fine_tune_run import fine_tune_project
     from polyhead.train.joint_run import train_together
     from polyhead.train.leave_out_run import train_leave_out
     from polyhead.train.run import train_project
 
+    if isinstance(project.recipe, Donors):
+        return train_donors(project, folder=folder, cache=cache, events=told, only=only)
     if isinstance(project.recipe, Joint):
         return train_together(project, folder=folder, cache=cache, events=told, place=place)
     if isinstance(project.recipe, LeaveOut):
@@ -121,10 +129,10 @@ def _check(kind: str, *, several: bool, chosen: bool, only: tuple[str, ...]) -> 
             got=f"recipe '{kind}'",
             do="start `polyhead train` by itself, or set recipe.kind = 'joint'",
         )
-    if chosen and kind == "frozen":
+    if chosen and kind in FROZEN:
         raise ConfigError(
             "--device and --tensorboard are for recipes by which a trunk learns",
-            got="recipe 'frozen'",
+            got=f"recipe '{kind}'",
             do="leave them out, or set another recipe.kind",
         )
     if kind == "joint" and only:

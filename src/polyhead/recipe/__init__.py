@@ -1,8 +1,9 @@
 """Recipes: which arrays learn, from which tasks, how often and how much. Light: checked values, no tensors.
 
-`frozen` trains parts over a frozen trunk, so that tasks come and go. `joint` trains trunk and parts together, which
-makes another trunk; its tasks are then a bundle of their own, or are dropped and the trunk serves as a better frozen
-one. `leave_out` makes such trunks without some of the tasks, for those. `fine_tune` makes each task a trunk of its own.
+`frozen` trains parts over a frozen trunk, so that tasks come and go. `donors` does so for prompts, each task in an
+input of its own, as a start for other runs. `joint` trains trunk and parts together, which makes another trunk; its
+tasks are then a bundle of their own, or are dropped and the trunk serves as a better frozen one. `leave_out` makes such
+trunks without some of the tasks, for those. `fine_tune` makes each task a trunk of its own.
 """
 
 from polyhead.config import Value
@@ -26,11 +27,19 @@ class Frozen(Value, tag="frozen", tag_field="kind"):
     """Parts only: the trunk stays as it is, and so do the answers of all other tasks."""
 
 
-Recipe = Frozen | Joint | LeaveOut | FineTune
+class Donors(Value, tag="donors", tag_field="kind"):
+    """Each prompted task alone over the frozen trunk, as a start for runs in which prompts stand in one input.
+
+    Epochs and rate are the strategy's `donor_epochs` and `donor_learning_rate` (paper 002, single-task prompts).
+    """
+
+
+Recipe = Frozen | Donors | Joint | LeaveOut | FineTune
 
 __all__ = [
     "ONE_TASK",
     "Candidate",
+    "Donors",
     "FineTune",
     "Frozen",
     "Joint",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from polyhead.errors import TrainError
+from polyhead.errors import TrainError, WrongTrunk
 from polyhead.plan import TRUNK, Head, Layers, Path, Pool
 from polyhead.recipe import Joint
 from polyhead.sharing.lower import path_of
@@ -25,13 +25,14 @@ def joint_paths(
 
     The prompts of a group stand in the order of the tasks, of `among` where only some of them learn. Raises TrainError
     where two tasks of a family have different strategies, since they share what they own, and ConfigError where their
-    adapters do and are to start in two ways.
+    adapters do and are to start in two ways; WrongTrunk for a donor of another one.
     """
     groups = prompt_groups([(p.task, p.strategy) for p in among or prepared])
     shape = data.architecture
     found = {}
     for p in prepared:
         _check(p)
+        _check_donor(p, data)
         path = path_of(p.task, p.strategy, trunk=data.digest, shape=shape, group=groups[p.task.name])
         _check_room(path, p, data)
         found[p.task.name] = _owned(path, p, recipe)
@@ -46,6 +47,16 @@ def joint_paths(
                 do="give both the same strategy, or set recipe.families = []",
             )
     return found
+
+
+def _check_donor(p: Prepared, data: TrunkData) -> None:
+    """Raises WrongTrunk for a donor over another trunk."""
+    if p.donor is not None and p.donor.trunk != data.digest:
+        raise WrongTrunk(
+            f"task '{p.task.name}' cannot start from a donor over another trunk",
+            got=f"trunk {data.digest[:16]}, the donors' {p.donor.trunk[:16]}",
+            do="train the donors over this trunk, with the same max_tokens, or leave 'donors' out",
+        )
 
 
 def _check(p: Prepared) -> None:

@@ -19,6 +19,7 @@ from polyhead.tasks.split import Undivided, overlapping, split, split_together
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, Question, read_alone, texts_of
 from polyhead.text.tokenise import Input
+from polyhead.train.donor import Donor, kept_donors
 from polyhead.train.fit import stream
 from polyhead.train.units import units_of
 from polyhead.train.windows import reads_windows
@@ -56,6 +57,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     train: Split
     validation: Split
     test: Split | None
+    donor: Donor | None = None  # that a run before this one trained; None: none, or this run trains it
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -64,7 +66,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
     def fingerprint(self) -> dict[str, object]:
         """What decides the trained part, besides the trunk; equal fingerprints need no second training."""
-        return {
+        donor = {} if self.donor is None else {"donor": self.donor.digest}
+        return donor | {
             "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
             "task": _told(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
@@ -78,12 +81,14 @@ def prepare(project: Project, folder: Path) -> list[Prepared]:
 
     Where tasks that are trained together read the same rows or texts, they hold out the same ones for validation.
     """
+    donors = kept_donors(project, folder)
     whole = {entry.name: _whole(entry, folder) for entry in project.tasks}
     halves = _halves(project, whole)
-    return [
+    several = [
         _prepared(project, entry, folder, *halves.get(entry.name, (whole[entry.name].examples, None)))
         for entry in project.tasks
     ]
+    return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in several]
 
 
 def _whole(entry: TaskEntry, folder: Path) -> Undivided:

@@ -21,6 +21,7 @@ from polyhead.strategy import Prompted
 from polyhead.text.question import read_alone
 from polyhead.text.tokenise import Tokeniser
 from polyhead.train.devices import Place
+from polyhead.train.donor import alone, asked_of_donors
 from polyhead.train.fit import stream
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
@@ -91,8 +92,8 @@ def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
             rows = frequent_tokens(prepared, course.tokeniser, strategy.rows)
             words = course.data.arrays["embeddings.word.weight"][rows]
             _fill(part, {"prompt.weight": np.asarray(words)})
-        if "donors" in (strategy.init, strategy.pooler_init):
-            take(part, strategy, donor(course, prepared, strategy, checkpoint))
+        if strategy.from_donors:
+            take(part, strategy, donor(course, prepared, checkpoint))
 
 
 def frequent_tokens(prepared: Prepared, tokeniser: Tokeniser, rows: int) -> np.ndarray:
@@ -106,23 +107,18 @@ def frequent_tokens(prepared: Prepared, tokeniser: Tokeniser, rows: int) -> np.n
     return generator.choice(np.array(known), size=rows, replace=len(known) < rows)
 
 
-def donor(
-    course: JointCourse, prepared: Prepared, strategy: Prompted, checkpoint: FilePath | None
-) -> dict[str, np.ndarray]:
-    """Prompt, pooler and head of the task alone, trained over the frozen trunk."""
-    name = prepared.task.name
-    alone = msgspec.structs.replace(strategy.without_donors(), init="random", shared=0)
-    training = msgspec.structs.replace(
-        prepared.training, epochs=strategy.donor_epochs, learning_rate=strategy.donor_learning_rate
-    )
-    one = msgspec.structs.replace(prepared, strategy=alone, training=training)
+def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) -> dict[str, np.ndarray]:
+    """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
+    if prepared.donor is not None:
+        return prepared.donor.arrays
+    name, one = prepared.task.name, alone(prepared)
     file = _beside(checkpoint, f"donor-{name}")
     trained = JointCourse(
         [one],
         joint_paths([one], course.data, ONE_TASK),
         course.data,
         ONE_TASK,
-        training=training,
+        training=one.training,
         precision=course.precision,
         checkpoint=file if course.place.is_first else None,
         place=Place(device=course.place.device),
@@ -134,9 +130,7 @@ def donor(
 
 def take(part: nn.Module, strategy: Prompted, found: Mapping[str, np.ndarray]) -> None:
     """Gives a part what the strategy asks of its donor's arrays."""
-    wanted = {"prompt.weight": strategy.init, "head.hidden": strategy.pooler_init}
-    taken = tuple(start for start, init in wanted.items() if init == "donors")
-    _fill(part, {array: value for array, value in found.items() if array.startswith(taken)})
+    _fill(part, asked_of_donors(strategy, found))
 
 
 def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:

@@ -254,7 +254,7 @@ class Runs(runs.Runs):
         from polyhead.train.starts import take
 
         strategy = method.strategy
-        if not isinstance(strategy, Prompted) or "donors" not in (strategy.init, strategy.pooler_init):
+        if not isinstance(strategy, Prompted) or not strategy.from_donors:
             return
         for task, prepared in course.prepared.items():
             take(course.module.model.parts[task], strategy, self._donor(course, prepared, strategy))
@@ -272,7 +272,7 @@ class Runs(runs.Runs):
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary = file.with_suffix(".tmp")
-            save_file(donor(course, prepared, strategy, None), temporary)
+            save_file(donor(course, msgspec.structs.replace(prepared, strategy=strategy), None), temporary)
             temporary.replace(file)
         found: Mapping[str, np.ndarray] = load_file(file)
         return found

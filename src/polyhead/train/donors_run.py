@@ -1,0 +1,53 @@
+"""`polyhead train` with recipe "donors": each prompted task alone over the frozen trunk, kept for other runs."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.errors import ConfigError
+from polyhead.project import Project, strategy_of
+from polyhead.recipe import Donors, Frozen
+from polyhead.strategy import Prompted
+from polyhead.train.donor import alone
+from polyhead.train.events import Events
+from polyhead.train.leaks import without_leaks
+from polyhead.train.prepare import prepare
+from polyhead.train.run import Outcome, train_project
+
+
+def train_donors(
+    project: Project,
+    *,
+    folder: FilePath,
+    cache: FilePath | None = None,
+    events: Events | None = None,
+    only: tuple[str, ...] = (),
+) -> Outcome:
+    """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a bundle of its own.
+
+    Each task learns prompt, pooler and head in an input of its own, for its strategy's `donor_epochs` at its
+    `donor_learning_rate`. As under a joint recipe no text on which one of the tasks is evaluated is trained on, so that
+    a joint run over the same rows, which starts from here, starts as if it had trained the donors itself. Donors that
+    are in the bundle already, trained the same way, are kept. Raises ConfigError for a task with another strategy.
+    """
+    assert isinstance(project.recipe, Donors)
+    events = events or Events()
+    others = [e.name for e in project.tasks if not isinstance(strategy_of(project, e), Prompted)]
+    if others:
+        raise ConfigError(
+            "recipe 'donors' trains prompts and the poolers that read them",
+            got=f"tasks without prompts: {others}",
+            allowed="tasks with strategy 'prompted'",
+            do="leave these tasks out of this project file; the one that starts from the donors may have them",
+        )
+    prepared, leaks = without_leaks(prepare(project, folder))
+    for line in leaks.lines():
+        events.line(line)
+    given = [alone(p) for p in prepared if not only or p.task.name in only]
+    names = {p.task.name for p in given}
+    stage = msgspec.structs.replace(
+        project, recipe=Frozen(), tasks=tuple(entry for entry in project.tasks if entry.name in names)
+    )
+    return train_project(stage, folder=folder, cache=cache, events=events, given=given)

@@ -1,0 +1,211 @@
+"""Recipe `donors`: prompts and poolers learned alone, kept as a bundle, and the runs that start from it."""
+
+import shutil
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from cli.commands import run
+from polyhead.bundle.read import Bundle
+from polyhead.config import to_toml
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, ConfigError, WrongTrunk
+from polyhead.nn.load import load_trunk
+from polyhead.project import TrunkChoice
+from polyhead.recipe import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
+from polyhead.strategy import Pooled, Prompted
+from polyhead.train.donors_run import train_donors
+from polyhead.train.fine_tune_run import fine_tune_project
+from polyhead.train.joint import JointCourse
+from polyhead.train.joint_paths import joint_paths
+from polyhead.train.joint_run import train_together
+from polyhead.train.leaks import without_leaks
+from polyhead.train.prepare import prepare
+from polyhead.train.run import train_project
+from polyhead.train.starts import start_parts
+
+NAMES = ("mood", "urgency")
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, batch=4)
+STRATEGY = Prompted(
+    hidden=6, shared=1, init="donors", pooler_init="donors", donor_epochs=2, donor_learning_rate=1e-2
+)
+TOGETHER = Joint(families=(), micro_batches=1, layer_dropout=0.0)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with data, a trunk, and the donors of two tasks."""
+    folder = tmp_path_factory.mktemp("home")
+    train_donors(project(folder, recipe=Donors(), bundle="donors"), folder=folder)
+    return folder
+
+
+def project(home, *names, strategy=STRATEGY, recipe=TOGETHER, **changes):
+    made = tiny.project(home, *(names or NAMES), training=TRAINING)
+    entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
+    return msgspec.structs.replace(made, tasks=entries, strategy=strategy, recipe=recipe, **changes)
+
+
+def started(made, home):
+    """What the parts of a run hold before its first update, by task."""
+    prepared, _ = without_leaks(prepare(made, home))
+    data = load_trunk(str(home / "trunk"))
+    course = JointCourse(
+        prepared,
+        joint_paths(prepared, data, ONE_TASK),
+        data,
+        ONE_TASK,
+        training=TRAINING,
+        precision="float32",
+    )
+    start_parts(course)
+    return {
+        name: {array: value.numpy().tobytes() for array, value in part.state_dict().items()}
+        for name, part in course.module.model.parts.items()
+    }
+
+
+def refused(error, *said):
+    text = str(error.value)
+    assert all(word in text for word in said), text
+
+
+@pytest.mark.parametrize("fields", [("init",), ("pooler_init",), ("init", "pooler_init")])
+def test_a_run_starts_from_kept_donors_as_from_those_it_trains_itself(home, fields):
+    """To the bit; and neither start is the random one."""
+    other = {"init", "pooler_init"} - set(fields)
+    strategy = msgspec.structs.replace(STRATEGY, **dict.fromkeys(other, "random"))
+    kept = started(project(home, strategy=strategy, donors="donors"), home)
+    assert kept == started(project(home, strategy=strategy), home)
+    drawn = started(project(home, strategy=STRATEGY.without_donors()), home)
+    donors = Bundle.open(home / "donors")
+    for name in NAMES:
+        arrays = {"init": ["prompt.weight"], "pooler_init": ["head.hidden.weight", "head.hidden.bias"]}
+        taken = [array for field in fields for array in arrays[field]]
+        for array in kept[name]:
+            assert (kept[name][array] != drawn[name][array]) == (array in taken), array
+        for array in taken:
+            assert kept[name][array] == np.ascontiguousarray(donors.part(name)[array]).tobytes()
+
+
+def test_a_bundle_of_donors_stands_on_the_trunk_as_it_was_and_answers(home):
+    bundle = Bundle.open(home / "donors")
+    assert bundle.digest == load_trunk(str(home / "trunk")).digest and set(bundle.tasks) == set(NAMES)
+    answer = Session(bundle).predict([("where is my order?",)])[0]
+    assert set(answer.answers) == set(NAMES)
+    for name in NAMES:  # each alone in its input, with no shared rows before it
+        (prompt,) = bundle.tasks[name].path.embed.prompts
+        assert prompt.rows == 2
+
+
+def test_donors_come_one_by_one_and_those_that_are_there_stay(home, tmp_path):
+    made = project(home, recipe=Donors(), bundle=str(tmp_path / "donors"))
+    assert set(train_donors(made, folder=home, only=("urgency",)).trained) == {"urgency"}
+    before = Bundle.open(tmp_path / "donors").part("urgency")
+    second = train_donors(made, folder=home)
+    assert set(second.trained) == {"mood"} and second.kept == ("urgency",)
+    after, whole = Bundle.open(tmp_path / "donors"), Bundle.open(home / "donors")
+    for array, value in after.part("urgency").items():
+        assert value.tobytes() == before[array].tobytes()
+    for name in NAMES:
+        for array, value in after.part(name).items():
+            assert value.tobytes() == whole.part(name)[array].tobytes()
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_group_and_isolated_prompts_over_a_frozen_trunk_start_from_them_too(home, tmp_path, isolated):
+    changes = {"isolated": True, "shared": 0} if isolated else {"shared": 0}
+    strategy = msgspec.structs.replace(STRATEGY, **changes)
+    donors = str(tmp_path / "donors")
+    train_donors(project(home, strategy=strategy, recipe=Donors(), bundle=donors), folder=home)
+    own = project(home, strategy=strategy, recipe=Frozen(), bundle=str(tmp_path / "own"))
+    kept = project(home, strategy=strategy, recipe=Frozen(), bundle=str(tmp_path / "kept"), donors=donors)
+    for made in (own, kept):
+        train_project(made, folder=home)
+    one, other = Bundle.open(tmp_path / "own"), Bundle.open(tmp_path / "kept")
+    for name in NAMES:
+        for array, value in one.part(name).items():
+            assert value.tobytes() == other.part(name)[array].tobytes()
+
+
+def test_a_joint_run_from_donors_is_known_again_and_other_donors_make_another_trunk(home, tmp_path):
+    shutil.copytree(home / "donors", tmp_path / "donors")
+    made = project(home, bundle=str(tmp_path / "joint"), donors=str(tmp_path / "donors"))
+    first = train_together(made, folder=home)
+    assert not first.kept and train_together(made, folder=home).kept
+    moved = str(tmp_path / "moved")  # the same donors elsewhere are the same
+    shutil.copytree(home / "donors", moved)
+    assert train_together(msgspec.structs.replace(made, donors=moved), folder=home).kept
+    again = str(tmp_path / "again")
+    longer = project(
+        home, strategy=msgspec.structs.replace(STRATEGY, donor_epochs=1), recipe=Donors(), bundle=again
+    )
+    train_donors(longer, folder=home)
+    with pytest.raises(BundleError, match="holds another trunk, or was trained otherwise"):
+        train_together(msgspec.structs.replace(made, donors=again), folder=home)
+
+
+def test_one_task_fine_tunes_a_trunk_from_its_donor(home, tmp_path):
+    search = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))  # nothing moves
+    made = project(home, recipe=FineTune(search=search), bundle=str(tmp_path / "out"), donors="donors")
+    strategy = msgspec.structs.replace(STRATEGY, shared=0)
+    fine_tune_project(msgspec.structs.replace(made, strategy=strategy), folder=home)
+    found, donors = Bundle.open(tmp_path / "out" / "mood").part("mood"), Bundle.open(home / "donors")
+    assert found["prompt.weight"].tobytes() == donors.part("mood")["prompt.weight"].tobytes()
+
+
+def test_the_commands_of_a_user(tmp_path):
+    """Two project files beside each other: relative names, progress, a receipt of what was done."""
+    for file, changes in {
+        "donors.toml": {"recipe": Donors(), "bundle": "donors"},
+        "polyhead.toml": {"bundle": "desk", "donors": "donors"},
+    }.items():
+        (tmp_path / file).write_text(to_toml(project(tmp_path, **changes)))
+    run("train", tmp_path / "polyhead.toml").refuses("'donors' names no bundle", "train that project first")
+    done = run("train", tmp_path / "donors.toml")
+    assert done.code == 0, done.err
+    assert "2 trained, 0 kept" in done.out
+    run("train", tmp_path / "donors.toml", "--device", "cpu").refuses("recipe 'donors'")
+    done = run("train", tmp_path / "polyhead.toml", "--device", "cpu")
+    assert done.code == 0, done.err
+    assert "(donor)" not in done.out and "a trunk learned from 2 tasks" in done.out
+    assert set(Bundle.open(tmp_path / "desk").tasks) == set(NAMES)
+
+
+def test_what_cannot_start_from_a_bundle_of_donors_is_refused_before_training(home, tmp_path):
+    with pytest.raises(ConfigError) as error:
+        prepare(project(home, *NAMES, "topics", donors="donors"), home)
+    refused(error, "Got: topics", "mood, urgency")
+    for changes, said in (
+        ({"rows": 3}, "rows = 3, of the donor 2"),
+        ({"hidden": 5}, "hidden = 5, of the donor 6"),
+    ):
+        strategy = msgspec.structs.replace(STRATEGY, **changes)
+        with pytest.raises(ConfigError) as error:
+            prepare(project(home, strategy=strategy, donors="donors"), home)
+        refused(error, "mood", said)
+    only = msgspec.structs.replace(STRATEGY, init="random", rows=3)  # its pooler alone
+    assert prepare(project(home, strategy=only, donors="donors"), home)[0].donor is not None
+    shorter = TrunkChoice(name="trunk", max_tokens=12)
+    with pytest.raises(WrongTrunk, match="a donor over another trunk"):
+        train_together(project(home, trunk=shorter, bundle=str(tmp_path / "b"), donors="donors"), folder=home)
+    pooled = project(home, strategy=Pooled(), recipe=Frozen(), bundle=str(tmp_path / "pooled"))
+    train_project(pooled, folder=home)
+    with pytest.raises(ConfigError) as error:
+        prepare(project(home, donors=str(tmp_path / "pooled")), home)
+    refused(error, "mood", "of the donor none")
+
+
+def test_a_project_in_which_donors_would_mean_nothing_is_refused(home):
+    with pytest.raises(ConfigError) as error:
+        project(home, strategy=STRATEGY.without_donors(), donors="donors")
+    refused(error, "no task starts from one")
+    for recipe in (Donors(), LeaveOut()):
+        with pytest.raises(ConfigError) as error:
+            project(home, recipe=recipe, donors="donors")
+        refused(error, "leave 'donors' out")
+    with pytest.raises(ConfigError) as error:
+        train_donors(project(home, strategy=Pooled(), recipe=Donors()), folder=home)
+    refused(error, "tasks without prompts", "mood")
