@@ -47,6 +47,7 @@ def test_table2_prints_the_nine_columns_and_ours_by_task(study):
     out = run(*PAPER, "table2", "--rows", study).out
     printed = [line.split() for line in out.splitlines() if line.startswith("PALs (204)")]
     assert printed[0][-2:] == ["80.4", "80.40"] and printed[1][2:4] == ["63.0", "±0.6"]
+    assert printed[1][-6:] == ["1.090", "×", "6", "48", "1.070", "×"]
     told = json.loads(run(*PAPER, "table2", "--rows", study, "--split", "validation", "--json", "-").out)
     pals = next(line for line in told["study"] if line["method"] == "pals")
     assert pals["tasks"]["cola"]["mean"] == pytest.approx(68.0)
@@ -73,7 +74,9 @@ def test_curves_and_questions_are_tables_too(study):
     out = run(*PAPER, "curves", "--rows", study).out
     assert line_of(out, "rte")[-4:] == ["79.0", "±1.0", "89.0", "±1.0"]
     out = run(*PAPER, "squad", "--rows", study).out
-    assert "82.774 ±0.006" in out and line_of(out, "Shared")[-3:] == ["50.00", "±0.58", "3"]
+    assert "82.774 ±0.006" in out
+    costs = ["1.000", "×", "6", "12", "0.500", "×"]  # of the two tasks, not of the eight
+    assert line_of(out, "Shared")[-9:] == ["50.00", "±0.58", "3", *costs]
 
 
 def test_curves_of_a_method_that_the_study_lacks_are_refused(study):

@@ -23,11 +23,12 @@ from polyhead.cli.papers.lines import (
 from polyhead.cli.plots import check_drawable, plot_option
 
 if TYPE_CHECKING:
-    from polyhead.papers.huang2022 import Line, Measure, Row, Table
+    from polyhead.papers.huang2022 import Cell, Line, Measure, Row, Table
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/conditioning_nhc.json")
 MAKE = "python benchmarks/conditioning_nhc.py"
+COSTS = ("passes", "layers", "FLOPs", "parameters")
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
 
@@ -117,7 +118,7 @@ def table1(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table1(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours, costs=True), *missing_lines(ours.notes)])
+        printer.lines([*_our_lines(ours), *missing_lines(ours.notes)])
     printer.lines(["", paper.OPINION])
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, measure=measure))
     printer.json({"published": published, "study": ours})
@@ -152,7 +153,7 @@ def table3(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table3(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours, costs=False), *missing_lines(ours.notes)])
+        printer.lines([*_our_lines(ours), *missing_lines(ours.notes)])
     methods = tuple(paper.ABLATION.values())
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=methods, measure=measure))
     printer.json({"published": published, "study": ours})
@@ -172,8 +173,8 @@ def figure2(plot: str | None, files: tuple[str, ...], measure: Measure, json_to:
     )
     rows = _rows(printer, files, measure)
     found = paper.grid(rows, measure) if rows else ()
-    cells: list[list[object]] = [["rows of a task", "shared rows", "average", "seeds"]]
-    cells += [[cell.rows, cell.shared, number(cell.average), cell.seeds] for cell in found]
+    cells: list[list[object]] = [["rows of a task", "shared rows", "average", "seeds", *COSTS]]
+    cells += [[cell.rows, cell.shared, number(cell.average), cell.seeds, *_costs(cell)] for cell in found]
     printer.lines(table(cells) if found else [])
     _draw(printer, plot, rows, lambda file: paper.plot_figure2(rows, file, measure=measure))
     printer.json({"grid": found})
@@ -210,17 +211,17 @@ def _printed_lines(published: Table) -> list[str]:
     return [*table(cells), *otherwise_lines(averages_printed_otherwise(published))]
 
 
-def _our_lines(ours: Table, *, costs: bool) -> list[str]:
+def _our_lines(ours: Table) -> list[str]:
     """Medians by task, then of the averages the median, and the mean with its deviation."""
     heads: list[object] = ["method", *ours.tasks, "median", "mean", "seeds", "learned"]
-    cells = [[*heads, *(["passes", "layers", "FLOPs", "parameters"] if costs else [])]]
+    cells = [[*heads, *COSTS]]
     for line in ours.lines:
         ends = [number(line.average), number(line.mean, line.spread), line.seeds, line.learned]
-        cells.append([line.name, *map(number, line.scores), *ends, *(_costs(line) if costs else [])])
+        cells.append([line.name, *map(number, line.scores), *ends, *_costs(line)])
     return table(cells)
 
 
-def _costs(line: Line) -> list[object]:
+def _costs(line: Line | Cell) -> list[object]:
     passes, layers, parameters = (
         MISSING if count is None else f"{count:,}" for count in (line.passes, line.layers, line.parameters)
     )

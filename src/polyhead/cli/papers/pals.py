@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,7 +24,7 @@ from polyhead.cli.plots import check_drawable, plot_option
 
 if TYPE_CHECKING:
     from polyhead.papers.aghajanyan2021 import Table
-    from polyhead.papers.stickland2019 import Cell, Row, Run, Split
+    from polyhead.papers.stickland2019 import Cell, Row, Run, Spent, Split
 
 ROWS = Path("results/conditioning_adapters.json")
 MAKE = "python benchmarks/conditioning_adapters.py"
@@ -85,10 +85,11 @@ def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
     rows, _ = _study(printer, files, f"{split} points by task, annealed sampling, trunk minilm")
     found = paper.by_task(rows, split=split) if rows else ()
     if rows:
-        cells: list[list[object]] = [["method", *GLUE.values(), "mean of 8"]]
+        cells: list[list[object]] = [["method", *GLUE.values(), "mean of 8", *COSTS]]
         for one in found:
-            cells.append([one.told, *(_mean(one.tasks.get(task)) for task in GLUE), _mean(one.average)])
-        printer.lines([*table(cells), *missing_lines(paper.missing(rows))])
+            shown = [*(_mean(one.tasks.get(task)) for task in GLUE), _mean(one.average)]
+            cells.append([one.told, *shown, *_costs(one.costs)])
+        printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
     printer.json({"published": published, "study": found})
 
 
@@ -112,7 +113,7 @@ def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
     rows, _ = _study(printer, files, f"{split}, {ABOUT}")
     found = paper.table3(rows, split=split) if rows else ()
     if rows:
-        cells = [["method", "parameters", "new layers", "layers", "FLOPs", *samplings]]
+        cells = [["method", *COSTS, *samplings]]
         for one in found:
             if one.costs is not None and one.measured:
                 shown = [_mean(one.measured.get(s), digits=2) for s in samplings]
@@ -136,7 +137,7 @@ def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: s
     rows, _ = _study(printer, files, f"{split}, {ABOUT}")
     found = paper.compared(rows, split=split) if rows else ()
     if rows:
-        heads: list[object] = ["method", "sampling", "parameters", "new layers", "layers", "FLOPs", "mean"]
+        heads: list[object] = ["method", "sampling", *COSTS, "mean"]
         cells = [[*heads, "above PALs", "seeds", "learned"]]
         for one in found:
             shown = [_mean(one.average, digits=2), _mean(one.above_pals, digits=2, signed=True)]
@@ -198,12 +199,12 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
     )
     rows, _ = _study(printer, files, about, questions=True)
     found = [one for one in paper.questions(rows) if one.scores] if rows else []
-    cells = [["method", "SQuAD EM", "SQuAD F1", "SocialIQA accuracy", "mean", "seeds"]]
+    cells = [["method", "SQuAD EM", "SQuAD F1", "SocialIQA accuracy", "mean", "seeds", *COSTS]]
     for one in found:
         shown = [_mean(one.scores.get(name)) for name in ("EM", "F1", "accuracy")]
         seeds = one.average.seeds if one.average else MISSING
-        cells.append([one.told, *shown, _mean(one.average, digits=2), seeds])
-    printer.lines(table(cells) if found else [])
+        cells.append([one.told, *shown, _mean(one.average, digits=2), seeds, *_costs(one.costs)])
+    printer.lines([*table(cells), "", COLUMNS] if found else [])
     printer.json({"published": paper.published_questions(), "study": found})
 
 
@@ -235,13 +236,16 @@ def costs(tokens: int, json_to: str | None) -> None:
     printer.json({"rows": found})
 
 
+COSTS = ("parameters", "new layers", "layers", "FLOPs")
 COLUMNS = (
     "parameters: over one encoder with its pooler; layers: evaluated for one text and all tasks; FLOPs: over those of "
     "an encoder a task"
 )
 
 
-def _costs(found: Any) -> list[object]:
+def _costs(found: Spent | None) -> list[object]:
+    if found is None:
+        return [MISSING] * len(COSTS)
     return [f"{found.ratio:.3f} ×", found.new_layers, found.layers, f"{found.share:.3f} ×"]
 
 

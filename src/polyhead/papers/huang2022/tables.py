@@ -19,6 +19,10 @@ class Cell(Value):
     shared: int
     average: float
     seeds: int
+    passes: int
+    layers: int  # evaluated
+    over_plain: float  # FLOPs for a headline of mean length, over a plain pass of the encoder
+    parameters: int
 
 
 def table1(rows: Sequence[Row], measure: Measure = "validation") -> Table:
@@ -42,16 +46,22 @@ def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ..
     there = {place: averages(rows, method.name, measure) for place, method in GRID.items()}
     there = {place: points for place, points in there.items() if points}
     common = set.intersection(*(set(points) for points in there.values())) if there else set()
-    return tuple(
-        Cell(
-            rows=own,
-            shared=shared,
-            average=statistics.mean(points[seed] for seed in common),
-            seeds=len(common),
+    found = []
+    for (own, shared), points in there.items() if common else ():
+        costs = next(row for row in rows if row.method == GRID[own, shared].name)
+        found.append(
+            Cell(
+                rows=own,
+                shared=shared,
+                average=statistics.mean(points[seed] for seed in common),
+                seeds=len(common),
+                passes=costs.passes,
+                layers=costs.layers,
+                over_plain=costs.over_plain,
+                parameters=costs.parameters,
+            )
         )
-        for (own, shared), points in there.items()
-        if common
-    )
+    return tuple(found)
 
 
 def _numbered(number: int) -> str:

@@ -46,7 +46,7 @@ from polyhead.papers.stickland2019.study import (
     runs_of,
     scale_of,
 )
-from polyhead.papers.stickland2019.tables import by_task, compared, curves, questions, table3, told
+from polyhead.papers.stickland2019.tables import Spent, by_task, compared, curves, questions, table3, told
 
 __all__ = [
     "ABLATION",
@@ -66,6 +66,7 @@ __all__ = [
     "Method",
     "Row",
     "Run",
+    "Spent",
     "Split",
     "averages",
     "beside",

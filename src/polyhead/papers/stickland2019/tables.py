@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from polyhead.config import Value
 from polyhead.papers.huang2022.counts import BERT_BASE
@@ -62,6 +62,7 @@ class ByTask(Value):
     sampling: str
     tasks: dict[str, Cell]
     average: Cell | None
+    costs: Spent | None
 
 
 class Compared(Value):
@@ -92,6 +93,7 @@ class Questions(Value):
     published: Cell
     scores: dict[str, Cell]
     average: Cell | None
+    costs: Spent | None  # of the two tasks; None: no run
 
 
 def table3(rows: Sequence[Row] = (), *, split: Split = "test") -> tuple[Table3Line, ...]:
@@ -128,6 +130,7 @@ def by_task(rows: Sequence[Row], *, sampling: str = "annealed", split: Split = "
                     sampling=its,
                     tasks=_there({task: cell_of(points[task]) for task in GLUE}),
                     average=cell_of(averages(rows, method, its, split=split)),
+                    costs=_costs(rows, method),
                 )
             )
     return tuple(found)
@@ -191,6 +194,7 @@ def questions(rows: Sequence[Row] = ()) -> tuple[Questions, ...]:
                 published=published[method.name],
                 scores=_there({name: cell_of(several) for name, several in points.items()}),
                 average=cell_of(seeds_with_all(points.values())),
+                costs=_costs(rows, method.name, among=QUESTIONS),
             )
         )
     return tuple(found)
@@ -205,8 +209,8 @@ def _there(cells: Mapping[str, Cell | None]) -> dict[str, Cell]:
     return {name: cell for name, cell in cells.items() if cell is not None}
 
 
-def _costs(rows: Sequence[Row], method: str) -> Spent | None:
-    row = next((row for row in rows if row.method == method and row.task in GLUE), None)
+def _costs(rows: Sequence[Row], method: str, *, among: Collection[str] = GLUE) -> Spent | None:
+    row = next((row for row in rows if row.method == method and row.task in among), None)
     if row is None:
         return None
     return Spent(
