@@ -60,7 +60,8 @@ def questions(seeds=(1, 2, 3)):
             "seed": seed,
             "task": task,
             **costs("shared"),
-            **{"layers": 12, "share": 0.5},  # of two tasks
+            "layers": 12,
+            "share": 0.5,  # of two tasks
             "metric": next(iter(metrics)),
             "metrics": {name: value + SPREAD[seed] / 100 for name, value in metrics.items()},
             "validation": 0.5,
