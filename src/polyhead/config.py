@@ -7,7 +7,7 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -106,6 +106,16 @@ def changed_fields(value: msgspec.Struct) -> list[str]:
         if getattr(value, field.name) != default:
             found.append(field.name)
     return found
+
+
+def check_unused(table: str, given: msgspec.Struct, why: Mapping[str, str]) -> None:
+    """Raises ConfigError for a field that would mean nothing, with the reason, where it is not as by default."""
+    changed = changed_fields(given)
+    for name, reason in why.items():
+        if name in changed:
+            raise ConfigError(
+                f"{table}{name} would change nothing: {reason}", got=getattr(given, name), do="leave it out"
+            )
 
 
 def _without_none(data: Any) -> Any:

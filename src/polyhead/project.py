@@ -201,27 +201,15 @@ class Project(Value):
                     got=entry.validation,
                     allowed="a share between 0 and 1, or a path",
                 )
-        if self.donors is not None:
-            self._check_donors()
-        if isinstance(self.recipe, LeaveOut):
-            _check_rounds(self.recipe, [entry.name for entry in self.tasks])
-
-    def _check_donors(self) -> None:
-        """Raises ConfigError where nothing would start from the bundle of donors, or not over its trunk."""
-        if isinstance(self.recipe, Donors | LeaveOut):
+        if self.donors is not None and isinstance(self.recipe, Donors | LeaveOut):
             raise ConfigError(
                 "a bundle of donors stands on the trunk that this project starts from; it serves recipes that do too",
                 got=f"donors = '{self.donors}' with recipe '{self.recipe.__struct_config__.tag}'",
                 allowed="recipe 'joint', 'frozen' or 'fine_tune'",
                 do="leave 'donors' out",
             )
-        strategies = [strategy_of(self, entry) for entry in self.tasks]
-        if not any(isinstance(one, Prompted) and one.from_donors for one in strategies):
-            raise ConfigError(
-                "'donors' would change nothing: no task starts from one",
-                got=self.donors,
-                do="set init or pooler_init = 'donors' in a strategy 'prompted', or leave 'donors' out",
-            )
+        if isinstance(self.recipe, LeaveOut):
+            _check_rounds(self.recipe, [entry.name for entry in self.tasks])
 
 
 def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
@@ -249,6 +237,13 @@ def read_project(path: Path | str) -> Project:
         except (ConfigError, BadName) as error:
             place = f"tasks[{number}]"
             raise error.at(f"{path}, {place}", path=f"$.{place}") from None
+    strategies = [strategy_of(project, entry) for entry in project.tasks]
+    if project.donors is not None and not any(isinstance(s, Prompted) and s.from_donors for s in strategies):
+        raise ConfigError(
+            f"{path}: 'donors' would change nothing: no task starts from one",
+            got=project.donors,
+            do="set init or pooler_init = 'donors' in a strategy 'prompted', or leave 'donors' out",
+        )
     return project
 
 

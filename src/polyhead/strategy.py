@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
 
-from polyhead.config import Value
+from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import ADDED, CodecName, DeltaKind, Dense, GeluPlace
 
+DONORLESS = "neither prompt nor pooler starts from donors (init, pooler_init = 'donors')"
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -94,16 +94,6 @@ class Branch(Value, tag="branch", tag_field="kind"):
             raise ConfigError("strategy.students names a length twice", got=list(self.students))
 
 
-def _check_unused(table: str, given: Value, why: Mapping[str, str]) -> None:
-    """Raises ConfigError for a field that would mean nothing, with the reason, where it is not as by default."""
-    defaults = dict(zip(type(given).__struct_fields__, type(given).__struct_defaults__, strict=True))
-    for name, reason in why.items():
-        if getattr(given, name) != defaults[name]:
-            raise ConfigError(
-                f"{table}{name} would change nothing: {reason}", got=getattr(given, name), do="leave it out"
-            )
-
-
 class Prompted(Value, tag="prompted", tag_field="kind"):
     """Strategy `prompted` (concatenated task prompts, MTOP): trained rows before the text, and a pooler reading them.
 
@@ -139,12 +129,12 @@ class Prompted(Value, tag="prompted", tag_field="kind"):
             )
         if self.isolated:
             alone = "isolated prompts stand in no group"
-            _check_unused(
+            check_unused(
                 "strategy.", self, {"group": alone, "stop_gradient": "isolated prompts see no other"}
             )
         if not self.from_donors:
-            unused = dict.fromkeys(("donor_epochs", "donor_learning_rate"), "nothing starts from donors")
-            _check_unused("strategy.", self, unused)
+            unused = dict.fromkeys(("donor_epochs", "donor_learning_rate"), DONORLESS)
+            check_unused("strategy.", self, unused)
         if self.isolated and (self.shared or self.shift):
             raise ConfigError(
                 "isolated prompts see no other rows than the text, and leave the text where it is",
@@ -223,7 +213,7 @@ class Adapter(Value):
             unused["norm_init"] = "only a serial adapter has a norm"
         if self.delta != "lora":
             unused |= dict.fromkeys(("alpha", "targets"), "they are of 'lora'")
-        _check_unused("adapters: ", self, unused)
+        check_unused("adapters: ", self, unused)
         if self.delta == "lora":
             if not (self.alpha > 0 and math.isfinite(self.alpha)):
                 raise ConfigError("adapters: alpha must be positive", got=self.alpha)
@@ -315,7 +305,7 @@ class OnTop(Value, tag="on_top", tag_field="kind"):
             unused["feed_forward"] = f"it is of form 'feed_forward', not '{self.form}'"
         if not self.residual:
             unused["norm_init"] = "layers without residual have no norm"
-        _check_unused("strategy.", self, unused)
+        check_unused("strategy.", self, unused)
         if self.form == "attention" and self.width is not None and self.width % self.heads:
             raise ConfigError(
                 "strategy.width: narrow layers are as wide as a multiple of their heads",

@@ -1,5 +1,6 @@
 """Recipe `donors`: prompts and poolers learned alone, kept as a bundle, and the runs that start from it."""
 
+import json
 import shutil
 
 import msgspec
@@ -11,17 +12,18 @@ from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError, ConfigError, WrongTrunk
+from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
 from polyhead.nn.load import load_trunk
-from polyhead.project import TrunkChoice
+from polyhead.project import TrunkChoice, read_project, with_seed
 from polyhead.recipe import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
 from polyhead.strategy import Pooled, Prompted
 from polyhead.train.donors_run import train_donors
+from polyhead.train.events import Events
 from polyhead.train.fine_tune_run import fine_tune_project
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.joint_run import train_together
-from polyhead.train.leaks import without_leaks
+from polyhead.train.leaks import LEAST, without_leaks
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 from polyhead.train.starts import start_parts
@@ -42,8 +44,8 @@ def home(tmp_path_factory):
     return folder
 
 
-def project(home, *names, strategy=STRATEGY, recipe=TOGETHER, **changes):
-    made = tiny.project(home, *(names or NAMES), training=TRAINING)
+def project(home, *names, strategy=STRATEGY, recipe=TOGETHER, training=TRAINING, **changes):
+    made = tiny.project(home, *(names or NAMES), training=training)
     entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
     return msgspec.structs.replace(made, tasks=entries, strategy=strategy, recipe=recipe, **changes)
 
@@ -73,13 +75,15 @@ def refused(error, *said):
 
 
 @pytest.mark.parametrize("fields", [("init",), ("pooler_init",), ("init", "pooler_init")])
-def test_a_run_starts_from_kept_donors_as_from_those_it_trains_itself(home, fields):
-    """To the bit; and neither start is the random one."""
+def test_a_run_starts_from_kept_donors_as_from_those_it_trains_itself(home, fields, monkeypatch):
+    """To the bit; and neither start is the random one. From kept ones nothing is trained."""
     other = {"init", "pooler_init"} - set(fields)
     strategy = msgspec.structs.replace(STRATEGY, **dict.fromkeys(other, "random"))
-    kept = started(project(home, strategy=strategy, donors="donors"), home)
-    assert kept == started(project(home, strategy=strategy), home)
+    own = started(project(home, strategy=strategy), home)
     drawn = started(project(home, strategy=STRATEGY.without_donors()), home)
+    monkeypatch.setattr(JointCourse, "learn", lambda *_, **__: pytest.fail("a donor is trained"))
+    kept = started(project(home, strategy=strategy, donors="donors"), home)
+    assert kept == own
     donors = Bundle.open(home / "donors")
     for name in NAMES:
         arrays = {"init": ["prompt.weight"], "pooler_init": ["head.hidden.weight", "head.hidden.bias"]}
@@ -138,13 +142,46 @@ def test_a_joint_run_from_donors_is_known_again_and_other_donors_make_another_tr
     moved = str(tmp_path / "moved")  # the same donors elsewhere are the same
     shutil.copytree(home / "donors", moved)
     assert train_together(msgspec.structs.replace(made, donors=moved), folder=home).kept
-    again = str(tmp_path / "again")
-    longer = project(
-        home, strategy=msgspec.structs.replace(STRATEGY, donor_epochs=1), recipe=Donors(), bundle=again
-    )
-    train_donors(longer, folder=home)
+    again, other = str(tmp_path / "again"), msgspec.structs.replace(TRAINING, weight_decay=0.5)
+    train_donors(project(home, recipe=Donors(), bundle=again, training=other), folder=home)
     with pytest.raises(BundleError, match="holds another trunk, or was trained otherwise"):
         train_together(msgspec.structs.replace(made, donors=again), folder=home)
+
+
+def test_tasks_without_prompts_are_read_so_that_no_donor_learns_their_texts(home, tmp_path):
+    """Another task is evaluated on the rows that `mood` trains on: the long ones go, short ones are alike by chance."""
+    made = project(home, "mood", recipe=Donors(), bundle=str(tmp_path / "donors"))
+    pooled = tiny.ENTRIES["topics"]
+    pooled = msgspec.structs.replace(pooled, strategy=Pooled(), train=pooled.test, test=pooled.train)
+    made, told = msgspec.structs.replace(made, tasks=(*made.tasks, pooled)), []
+    outcome = train_donors(made, folder=home, events=Events(say=told.append))
+    assert (
+        set(outcome.trained) == {"mood"} and "topics: without prompts, so read for their texts alone" in told
+    )
+    texts = [json.loads(line)["text"] for line in (home / pooled.test).read_text().splitlines()]
+    short = [text for text in texts if sum(map(str.isalnum, text)) < LEAST]
+    record = Bundle.open(tmp_path / "donors").tasks["mood"]
+    assert record.trained_with["data"]["train"]["rows"] == len(short) < len(texts)
+    frozen = msgspec.structs.replace(
+        made, recipe=Frozen(), donors=str(tmp_path / "donors"), bundle=str(tmp_path / "all")
+    )
+    assert set(train_project(frozen, folder=home, only=("topics",)).trained) == {"topics"}
+    assert set(train_project(frozen, folder=home).trained) == {"mood"}
+
+
+def test_a_donor_that_trained_on_rows_of_the_validation_split_is_refused(home, tmp_path):
+    """Shares are drawn by the seed; files are what they are."""
+    made = project(home, "mood", recipe=Donors(), bundle=str(tmp_path / "donors"))
+    shared = tuple(msgspec.structs.replace(entry, validation=0.3) for entry in made.tasks)
+    made = msgspec.structs.replace(made, tasks=shared)
+    train_donors(made, folder=home)
+    made = msgspec.structs.replace(made, recipe=TOGETHER, bundle="b", donors=str(tmp_path / "donors"))
+    assert prepare(made, home)[0].donor is not None
+    with pytest.raises(ConfigError) as error:
+        prepare(with_seed(made, 7), home)
+    refused(error, "'mood'", "validation split", "same files, tasks and seed")
+    by_file = project(home, donors="donors")
+    assert all(p.donor is not None for p in prepare(with_seed(by_file, 7), home))
 
 
 def test_one_task_fine_tunes_a_trunk_from_its_donor(home, tmp_path):
@@ -170,7 +207,8 @@ def test_the_commands_of_a_user(tmp_path):
     run("train", tmp_path / "donors.toml", "--device", "cpu").refuses("recipe 'donors'")
     done = run("train", tmp_path / "polyhead.toml", "--device", "cpu")
     assert done.code == 0, done.err
-    assert "(donor)" not in done.out and "a trunk learned from 2 tasks" in done.out
+    assert "mood, urgency: what starts from donors is taken" in done.out
+    assert "a trunk learned from 2 tasks" in done.out
     assert set(Bundle.open(tmp_path / "desk").tasks) == set(NAMES)
 
 
@@ -179,33 +217,44 @@ def test_what_cannot_start_from_a_bundle_of_donors_is_refused_before_training(ho
         prepare(project(home, *NAMES, "topics", donors="donors"), home)
     refused(error, "Got: topics", "mood, urgency")
     for changes, said in (
-        ({"rows": 3}, "rows = 3, of the donor 2"),
-        ({"hidden": 5}, "hidden = 5, of the donor 6"),
+        ({"rows": 3}, "rows = 3 (donor: 2)"),
+        ({"hidden": None}, "hidden = 16 (donor: 6)"),
+        ({"shift": True}, "shift = True (donor: False)"),
+        ({"isolated": True, "shared": 0}, "isolated = True (donor: False)"),
+        ({"donor_epochs": 9}, "donor_epochs = 9 (donor: 2)"),
+        ({"donor_learning_rate": 0.5}, "donor_learning_rate = 0.5 (donor: 0.01)"),
     ):
         strategy = msgspec.structs.replace(STRATEGY, **changes)
         with pytest.raises(ConfigError) as error:
             prepare(project(home, strategy=strategy, donors="donors"), home)
         refused(error, "mood", said)
-    only = msgspec.structs.replace(STRATEGY, init="random", rows=3)  # its pooler alone
-    assert prepare(project(home, strategy=only, donors="donors"), home)[0].donor is not None
     shorter = TrunkChoice(name="trunk", max_tokens=12)
     with pytest.raises(WrongTrunk, match="a donor over another trunk"):
         train_together(project(home, trunk=shorter, bundle=str(tmp_path / "b"), donors="donors"), folder=home)
-    pooled = project(home, strategy=Pooled(), recipe=Frozen(), bundle=str(tmp_path / "pooled"))
-    train_project(pooled, folder=home)
+    own = msgspec.structs.replace(STRATEGY.without_donors(), shared=0)
+    for strategy, said in ((Pooled(), "strategy 'pooled'"), (own, "2 prompts in its input")):
+        other = str(tmp_path / said[-5:].strip("'"))
+        train_project(project(home, strategy=strategy, recipe=Frozen(), bundle=other), folder=home)
+        with pytest.raises(ConfigError) as error:
+            prepare(project(home, donors=other), home)
+        refused(error, "mood", "is no donor", said)
     with pytest.raises(ConfigError) as error:
-        prepare(project(home, donors=str(tmp_path / "pooled")), home)
-    refused(error, "mood", "of the donor none")
+        prepare(project(home, recipe=Frozen(), bundle=str(home / "donors"), donors="donors"), home)
+    refused(error, "are one folder")
 
 
-def test_a_project_in_which_donors_would_mean_nothing_is_refused(home):
+def test_a_project_in_which_donors_would_mean_nothing_is_refused(home, tmp_path):
+    plain = project(home, strategy=STRATEGY.without_donors(), donors="donors")
+    (tmp_path / "polyhead.toml").write_text(to_toml(plain))
     with pytest.raises(ConfigError) as error:
-        project(home, strategy=STRATEGY.without_donors(), donors="donors")
-    refused(error, "no task starts from one")
+        read_project(tmp_path / "polyhead.toml")
+    refused(error, "no task starts from one", "polyhead.toml")
     for recipe in (Donors(), LeaveOut()):
         with pytest.raises(ConfigError) as error:
             project(home, recipe=recipe, donors="donors")
         refused(error, "leave 'donors' out")
     with pytest.raises(ConfigError) as error:
         train_donors(project(home, strategy=Pooled(), recipe=Donors()), folder=home)
-    refused(error, "tasks without prompts", "mood")
+    refused(error, "no task with prompts")
+    with pytest.raises(UnknownTask, match="moods"):
+        train_donors(project(home, recipe=Donors()), folder=home, only=("moods",))

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
-from polyhead.config import Value
+from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 
 SamplingKind = Literal["size", "annealed", "round_robin", "all", "shuffled", "schedule"]
 Scheme = Literal["heterogeneous", "batch", "dataset"]
 Parallel = Literal["ddp", "fsdp"]
-
-
-def _check_unused(table: str, given: Sampling | Weighting, defaults: Mapping[str, object]) -> None:
-    """Raises ConfigError for a field that its kind does not read, where it is not as these `defaults`."""
-    for name, default in defaults.items():
-        if getattr(given, name) != default:
-            raise ConfigError(
-                f"{table}.kind '{given.kind}' has no use for '{name}'",
-                got=getattr(given, name),
-                do=f"remove '{name}' or choose another kind",
-            )
 
 
 class Sampling(Value):
@@ -45,9 +33,11 @@ class Sampling(Value):
             raise ConfigError(
                 "an exponent of sampling is wrong", got=[self.exponent, self.end], allowed="0 or more"
             )
-        unused = {"exponent": 1.0} if self.kind not in ("size", "annealed") else {}
-        unused |= {"end": 0.2} if self.kind != "annealed" else {}
-        _check_unused("sampling", self, unused)
+        readers = {"exponent": ("size", "annealed"), "end": ("annealed",)}
+        why = f"kind '{self.kind}' does not read it"
+        check_unused(
+            "sampling.", self, {name: why for name, kinds in readers.items() if self.kind not in kinds}
+        )
         if self.cap is not None and self.cap < 1:
             raise ConfigError("sampling.cap is too small", got=self.cap, allowed="1 or more")
         if (self.kind == "schedule") != bool(self.schedule):
@@ -82,7 +72,9 @@ class Weighting(Value):
             raise ConfigError(
                 "weighting.exponent is wrong", got=self.exponent, allowed="0 or more, above 0 if literal"
             )
-        _check_unused("weighting", self, {"exponent": 0.1, "literal": False} if self.kind != "size" else {})
+        if self.kind != "size":
+            why = f"kind '{self.kind}' does not read it"
+            check_unused("weighting.", self, dict.fromkeys(("exponent", "literal"), why))
         if (self.kind == "fixed") != bool(self.fixed):
             raise ConfigError("weighting.kind 'fixed' and weighting.fixed belong together", got=self.kind)
         bad = {name: one for name, one in self.fixed.items() if not (math.isfinite(one) and one >= 0)}

@@ -25,17 +25,31 @@ PARTS = {"prompt.weight": "init", "head.hidden": "pooler_init"}
 
 
 class Donor(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task takes from a part of its name in a bundle of donors, and the digest of the trunk below it."""
+    """What a task takes from a part of its name in a bundle of donors, and how that part came to be."""
 
     arrays: dict[
         str, np.ndarray
     ]  # prompt.weight (rows, width), head.hidden.weight (hidden, width) and its bias
-    trunk: str
+    trunk: str  # digest of the trunk below it
+    held_out: dict[str, str]  # SHA-256 of the rows that it did not train on, by split: validation, test
 
     @property
     def digest(self) -> str:
         """Of the arrays alone."""
         return arrays_digest(self.arrays)
+
+    def check_rows(self, task: str, splits: Mapping[str, str]) -> None:
+        """Raises ConfigError where the task is evaluated on other rows than its donor was; `splits`: their SHA-256."""
+        for split, found in splits.items():
+            if self.held_out.get(split) != found:
+                raise ConfigError(
+                    f"task '{task}': its donor may have trained on rows of its {split} split",
+                    got=f"other {split} rows than the donor's"
+                    if split in self.held_out
+                    else "a donor without them",
+                    do=f"give {split} rows by a file in both projects, or train the donors with the same files, tasks "
+                    "and seed",
+                )
 
 
 def asked_of_donors(strategy: Prompted, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -48,10 +62,15 @@ def alone(prepared: Prepared) -> Prepared:
     """The task as its donor is trained: an input of its own, a random start, the donor's epochs and rate."""
     strategy = prepared.strategy
     assert isinstance(strategy, Prompted)
-    group = strategy.group if strategy.isolated else prepared.task.name
     return msgspec.structs.replace(
         prepared,
-        strategy=msgspec.structs.replace(strategy.without_donors(), init="random", shared=0, group=group),
+        strategy=msgspec.structs.replace(
+            strategy.without_donors(),
+            init="random",
+            shared=0,
+            stop_gradient=True,  # there is no other prompt
+            group=strategy.group if strategy.isolated else prepared.task.name,
+        ),
         training=msgspec.structs.replace(
             prepared.training, epochs=strategy.donor_epochs, learning_rate=strategy.donor_learning_rate
         ),
@@ -62,47 +81,74 @@ def alone(prepared: Prepared) -> Prepared:
 def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
     """What the project's tasks take from its bundle of donors, by task; empty where each run trains its own.
 
-    Raises ConfigError where there is no such bundle, where a task has no donor in it, or one of another shape.
+    Raises ConfigError where there is no such bundle, where a task has no donor in it, or one that was made otherwise.
     """
-    if project.donors is None:
+    strategies = {entry.name: strategy_of(project, entry) for entry in project.tasks}
+    wanted = {name: one for name, one in strategies.items() if isinstance(one, Prompted) and one.from_donors}
+    if project.donors is None or not wanted:
         return {}
-    place = folder / os.path.expanduser(project.donors)
+    place = (folder / os.path.expanduser(project.donors)).resolve()
+    if place == (folder / project.bundle).resolve():
+        raise ConfigError(
+            "'donors' and 'bundle' are one folder: tasks would replace what they start from",
+            got=place,
+            do="give the bundle another name",
+        )
     if not (place / BUNDLE).is_file():
         raise ConfigError(
             "'donors' names no bundle",
-            got=project.donors,
-            allowed="the folder of a bundle that a project with recipe 'donors' made",
+            got=place,
+            allowed="the folder of a bundle that a project with recipe 'donors' made, relative to the project file",
             do="train that project first, or leave 'donors' out: each run then trains its own",
         )
     bundle = Bundle.open(place)
-    strategies = {entry.name: strategy_of(project, entry) for entry in project.tasks}
-    wanted = {
-        name: strategy
-        for name, strategy in strategies.items()
-        if isinstance(strategy, Prompted) and strategy.from_donors
-    }
     if missing := sorted(set(wanted) - set(bundle.tasks)):
         raise ConfigError(
-            f"tasks have no donor in the bundle '{project.donors}'",
+            f"tasks have no donor in the bundle {place.name}",
             got=missing,
             allowed=sorted(bundle.tasks),
-            do="add them to the project that makes the donors, and train it again: those that are there are kept",
+            do="add them to the project that makes the donors, and train it again",
         )
     return {name: _donor(bundle, name, strategy) for name, strategy in wanted.items()}
 
 
 def _donor(bundle: Bundle, name: str, strategy: Prompted) -> Donor:
-    there = bundle.part(name)
-    arrays = asked_of_donors(strategy, there)
-    for array, field, size in (
-        ("prompt.weight", "rows", strategy.rows),
-        ("head.hidden.weight", "hidden", strategy.hidden or bundle.architecture.width),
-    ):
-        given = there[array].shape[0] if array in there else 0
-        if given != size and (array in arrays or not given):
-            raise ConfigError(
-                f"task '{name}' cannot start from its donor in the bundle {bundle.root.name}",
-                got=f"strategy.{field} = {size}, of the donor {given or 'none'}",
-                do=f"give both the same {field}, or train the donor again",
-            )
-    return Donor(arrays=arrays, trunk=bundle.digest)
+    _check_alike(bundle, name, strategy)
+    record = bundle.tasks[name]
+    data = record.trained_with["data"]
+    return Donor(
+        arrays=asked_of_donors(strategy, bundle.part(name)),
+        trunk=bundle.digest,
+        held_out={split: rows["sha256"] for split, rows in data.items() if split != "train"},
+    )
+
+
+def _check_alike(bundle: Bundle, name: str, strategy: Prompted) -> None:
+    """Raises ConfigError for a task that is no donor as the strategy has them."""
+    record, width = bundle.tasks[name], bundle.architecture.width
+    there = record.trained_with.get("strategy", {})
+    prompts = record.path.embed.prompts
+    if there.get("kind") != "prompted" or len(prompts) != 1:
+        raise ConfigError(
+            f"task '{name}' of the bundle {bundle.root.name} is no donor",
+            got=f"strategy '{there.get('kind', 'not said')}', {len(prompts)} prompts in its input",
+            allowed="strategy 'prompted', alone in its input",
+            do="name a bundle that recipe 'donors' made",
+        )
+    training = record.trained_with["training"]
+    pairs = {
+        "rows": (strategy.rows, there["rows"]),
+        "hidden": (strategy.hidden or width, there["hidden"] or width),
+        "isolated": (strategy.isolated, there["isolated"]),
+        "shift": (strategy.shift, there["shift"]),
+        "donor_epochs": (strategy.donor_epochs, training["epochs"]),
+        "donor_learning_rate": (strategy.donor_learning_rate, training["learning_rate"]),
+    }
+    differing = {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
+    if differing:
+        told = ", ".join(f"{field} = {here} (donor: {its})" for field, (here, its) in differing.items())
+        raise ConfigError(
+            f"task '{name}' would start from a donor that was trained otherwise (bundle {bundle.root.name})",
+            got=told,
+            do="say the same of both, or train the donors anew",
+        )

@@ -13,6 +13,7 @@ from polyhead.strategy import Prompted
 from polyhead.train.donor import alone
 from polyhead.train.events import Events
 from polyhead.train.leaks import without_leaks
+from polyhead.train.learned import check_tasks
 from polyhead.train.prepare import prepare
 from polyhead.train.run import Outcome, train_project
 
@@ -28,24 +29,28 @@ def train_donors(
     """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a bundle of its own.
 
     Each task learns prompt, pooler and head in an input of its own, for its strategy's `donor_epochs` at its
-    `donor_learning_rate`. As under a joint recipe no text on which one of the tasks is evaluated is trained on, so that
-    a joint run over the same rows, which starts from here, starts as if it had trained the donors itself. Donors that
-    are in the bundle already, trained the same way, are kept. Raises ConfigError for a task with another strategy.
+    `donor_learning_rate`. As under a joint recipe no text on which one of the project's tasks is evaluated is trained
+    on; tasks without prompts are read for that alone. On the processor a joint run of the same tasks, seed and
+    `[training]` so starts as if it had trained the donors itself. Donors that are in the bundle already, trained the
+    same way, are kept. Raises ConfigError where no task has prompts.
     """
     assert isinstance(project.recipe, Donors)
     events = events or Events()
-    others = [e.name for e in project.tasks if not isinstance(strategy_of(project, e), Prompted)]
-    if others:
+    prompted = [e.name for e in project.tasks if isinstance(strategy_of(project, e), Prompted)]
+    if not prompted:
         raise ConfigError(
             "recipe 'donors' trains prompts and the poolers that read them",
-            got=f"tasks without prompts: {others}",
+            got="no task with prompts",
             allowed="tasks with strategy 'prompted'",
-            do="leave these tasks out of this project file; the one that starts from the donors may have them",
+            do="give a task this strategy, or leave the recipe out",
         )
+    check_tasks(only, prompted)
     prepared, leaks = without_leaks(prepare(project, folder))
     for line in leaks.lines():
         events.line(line)
-    given = [alone(p) for p in prepared if not only or p.task.name in only]
+    if others := [p.task.name for p in prepared if p.task.name not in prompted]:
+        events.line(f"{', '.join(others)}: without prompts, so read for their texts alone")
+    given = [alone(p) for p in prepared if p.task.name in (only or prompted)]
     names = {p.task.name for p in given}
     stage = msgspec.structs.replace(
         project, recipe=Frozen(), tasks=tuple(entry for entry in project.tasks if entry.name in names)

@@ -88,6 +88,10 @@ def prepare(project: Project, folder: Path) -> list[Prepared]:
         _prepared(project, entry, folder, *halves.get(entry.name, (whole[entry.name].examples, None)))
         for entry in project.tasks
     ]
+    for p in several:
+        if p.task.name in donors:
+            held_out = {split.name: split.digest for split in p.splits if split.name != "train"}
+            donors[p.task.name].check_rows(p.task.name, held_out)
     return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in several]
 
 
@@ -119,9 +123,8 @@ def _halves(project: Project, whole: Mapping[str, Undivided]) -> dict[str, tuple
 
 def _trained_together(project: Project) -> list[tuple[str, ...]]:
     """The names of all tasks, in lists of those that learn the same arrays."""
-    if not isinstance(
-        project.recipe, Frozen
-    ):  # also trunks that learn one after the other: a task stands on several
+    # Also trunks that learn one after the other: a task stands on several. And donors, which are trained like that.
+    if not isinstance(project.recipe, Frozen) or project.donors is not None:
         return [tuple(entry.name for entry in project.tasks)]
     summaries = [(entry.name,) for entry in project.tasks if entry.kind == "summarization"]
     others = [entry for entry in project.tasks if entry.kind != "summarization"]

@@ -83,6 +83,9 @@ def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:
 
 
 def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
+    kept = [name for name, prepared in course.prepared.items() if prepared.donor is not None]
+    if kept:
+        course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
     for name, prepared in course.prepared.items():
         strategy, part = prepared.strategy, course.module.model.parts[name]
         if not isinstance(strategy, Prompted):

@@ -29,6 +29,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/conditioning_nhc.json")
 MAKE = "python benchmarks/conditioning_nhc.py"
 COSTS = ("passes", "layers", "FLOPs", "parameters")
+COLUMNS = "passes, layers: for one text and all tasks; FLOPs: over those of one plain pass of the encoder"
 _tell = partial(tell_study, make=MAKE, default=ROWS)
 _draw = partial(draw_study, make=MAKE)
 
@@ -118,7 +119,7 @@ def table1(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table1(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours), *missing_lines(ours.notes)])
+        printer.lines([*_our_lines(ours), *missing_lines(ours.notes), "", COLUMNS])
     printer.lines(["", paper.OPINION])
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, measure=measure))
     printer.json({"published": published, "study": ours})
@@ -153,7 +154,7 @@ def table3(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     rows = _rows(printer, files, measure)
     ours = paper.table3(rows, measure) if rows else None
     if ours is not None:
-        printer.lines([*_our_lines(ours), *missing_lines(ours.notes)])
+        printer.lines([*_our_lines(ours), *missing_lines(ours.notes), "", COLUMNS])
     methods = tuple(paper.ABLATION.values())
     _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=methods, measure=measure))
     printer.json({"published": published, "study": ours})
@@ -175,7 +176,7 @@ def figure2(plot: str | None, files: tuple[str, ...], measure: Measure, json_to:
     found = paper.grid(rows, measure) if rows else ()
     cells: list[list[object]] = [["rows of a task", "shared rows", "average", "seeds", *COSTS]]
     cells += [[cell.rows, cell.shared, number(cell.average), cell.seeds, *_costs(cell)] for cell in found]
-    printer.lines(table(cells) if found else [])
+    printer.lines([*table(cells), "", COLUMNS] if found else [])
     _draw(printer, plot, rows, lambda file: paper.plot_figure2(rows, file, measure=measure))
     printer.json({"grid": found})
 

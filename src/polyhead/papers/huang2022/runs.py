@@ -262,17 +262,18 @@ class Runs(runs.Runs):
     def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
+        from polyhead.train.donor import alone
         from polyhead.train.starts import donor
 
-        alone = msgspec.structs.replace(strategy.without_donors(), init="random", stop_gradient=True)
-        numbers = (strategy.donor_epochs, strategy.donor_learning_rate)
-        decides = (alone, numbers, prepared.training, course.precision, self.plain.digest, self._rows)
+        asking = msgspec.structs.replace(prepared, strategy=strategy)
+        one = alone(asking)
+        decides = (one.strategy, one.training, course.precision, self.plain.digest, self._rows)
         digest = short_digest(*decides, size=12)
         file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
             temporary = file.with_suffix(".tmp")
-            save_file(donor(course, msgspec.structs.replace(prepared, strategy=strategy), None), temporary)
+            save_file(donor(course, asking, None), temporary)
             temporary.replace(file)
         found: Mapping[str, np.ndarray] = load_file(file)
         return found
