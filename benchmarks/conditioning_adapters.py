@@ -190,8 +190,8 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
     return [
         Claim(
             id="conditioning.adapter-parameters",
-            text="parameters that serve eight tasks, over those of one encoder with its pooler: the most of any method "
-            "on minilm",
+            text="parameters that serve eight tasks, over those of one encoder with its pooler: the most of the "
+            "five main methods on minilm",
             target=MOST,
             value=most,
             unit="times",

@@ -68,7 +68,7 @@ class _Verbs(click.Group):
 def commands(verbose: bool) -> None:
     """One shared encoder, every text task: train, bundle and answer many tasks with one pass.
 
-    `polyhead demo` shows all of it in two minutes. With data of your own: init, train, evaluate, predict.
+    `polyhead demo` shows all of it in half a minute. With data of your own: init, train, evaluate, predict.
 
     Exit codes: 0 done, 1 an error, 2 a wrong command line, 130 stopped.
     """

@@ -26,6 +26,7 @@ def command() -> None:
 
     Every change ends with a certificate in the bundle: all other tasks answer their pinned probes again, in
     deterministic mode, and must give the bits that they gave before. If one does not, the change is undone.
+    A change of tasks that own their models alone has none, as nothing else reads these.
     """
 
 
