@@ -94,3 +94,28 @@ def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path):
     with pytest.raises(OSError), held(tmp_path / "lock", patience=0.0, busy=BUSY):
         pytest.fail("it is followed")
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_lock_is_for_all_who_share_the_folder(tmp_path, monkeypatch):
+    """As their umask has it; and who may read the file of another may lock it."""
+    before = os.umask(0o002)
+    try:
+        with held(tmp_path / "lock", patience=0.0, busy=BUSY):
+            assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)
+    real = os.open
+
+    def refused(path, flags, *rest):
+        if flags & os.O_RDWR:
+            raise PermissionError
+        return real(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refused)
+    again = held(tmp_path / "lock", patience=0.0, busy=BUSY)
+    with (
+        held(tmp_path / "lock", patience=0.0, busy=BUSY),
+        pytest.raises(RuntimeError, match="somebody"),
+        again,
+    ):
+        pytest.fail("both hold it")

@@ -63,7 +63,7 @@ def held(path: Path, *, patience: float, busy: Exception) -> Iterator[None]:
 
 def _locked(path: Path, until: float, busy: Exception) -> int:
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        handle = _handle(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(handle, path):
@@ -77,6 +77,14 @@ def _locked(path: Path, until: float, busy: Exception) -> int:
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _handle(path: Path) -> int:
+    """Others may lock what they may not write: of a folder that several share, as their umask has it."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
 
 
 def _is_at(handle: int, path: Path) -> bool:

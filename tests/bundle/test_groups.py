@@ -10,6 +10,7 @@ from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, 
 from bundle.test_write import contents
 from disk import FullDisk, fsync, run_forking
 from formats.write_v1 import golden_trunk
+from polyhead.bundle import versions
 from polyhead.bundle.lines import made_with
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.read import Bundle
@@ -319,3 +320,19 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(bundle, monkeypatch):
     assert (root / "families/new/v0001").exists() and os.path.exists(root / "tasks/new")
     sweep(root)
     assert contents(root) == before
+
+
+def test_no_version_has_its_name_before_all_of_the_change_are_written(bundle, monkeypatch):
+    """A kill between two tasks left a version that was never live, to which a rollback then went."""
+    root, seen = bundle.root, []
+    real = versions.fill
+
+    def fill(folder, version, write):
+        seen.append(sorted(str(p.relative_to(root)) for p in root.glob("*/*/v*")))
+        return real(folder, version, write)
+
+    monkeypatch.setattr("polyhead.bundle.write.fill", fill)
+    before = sorted(str(p.relative_to(root)) for p in root.glob("*/*/v*"))
+    add(root, adapters(bundle.digest, names=("new", "newer"), called="family:new"))
+    assert len(seen) == 3 and all(one == before for one in seen)
+    assert len(list(root.glob("*/*/v*"))) == len(before) + 3

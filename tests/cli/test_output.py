@@ -47,6 +47,27 @@ def test_what_was_written_before_a_failure_stays_beside_the_older_file(tmp_path,
     assert "x.partial" in capsys.readouterr().err
 
 
+def test_two_writers_of_one_file_do_not_mix(tmp_path):
+    """Both wrote one temporary file; the result was a mixture of the two, and said to be whole."""
+    path = str(tmp_path / "x")
+    with writing(path) as file:
+        file.write(b"first")
+        with pytest.raises(ConfigError, match="another process is writing it"), writing(path):
+            pytest.fail("both write")
+    assert (tmp_path / "x").read_bytes() == b"first"
+    with writing(path) as file:
+        file.write(b"second")
+    assert (tmp_path / "x").read_bytes() == b"second" and [f.name for f in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_symbolic_link_stays_one(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "x").symlink_to(tmp_path / "disk" / "y")
+    with writing(str(tmp_path / "x")) as file:
+        file.write(b"new")
+    assert (tmp_path / "x").is_symlink() and (tmp_path / "disk" / "y").read_bytes() == b"new"
+
+
 def test_a_failure_before_anything_was_written_leaves_nothing(tmp_path):
     with pytest.raises(RuntimeError), writing(str(tmp_path / "x")):
         raise RuntimeError

@@ -116,8 +116,36 @@ def test_a_task_that_owns_its_model_is_neither_detached_nor_replaced_by_one_that
     assert set(session.tasks) == {"brief", "other"} and not session.records
 
 
-def test_what_was_written_stays_where_a_later_text_fails(session, writer):
+@pytest.mark.parametrize("deadline", [None, 1e9])
+def test_a_text_that_fails_fails_alone(session, writer, deadline):
+    """All texts that were given with it, or after it, failed too."""
     writer.broken = TEXTS[12]
-    results = session.predict(TEXTS, tasks=["brief"], deadline=1e9)
-    assert written(results) == list(range(8))
-    assert all(result.failed == {"brief": "ValueError: no such word"} for result in results[8:])
+    results = session.predict(TEXTS, tasks=["brief"], deadline=deadline)
+    assert written(results) == [number for number in range(20) if number != 12]
+    assert results[12].failed == {"brief": "ValueError: no such word"}
+
+
+def test_a_writer_that_fails_on_everything_is_not_asked_for_every_text(session, writer, monkeypatch):
+    asked = []
+
+    def fail(summaries, name, inputs):
+        asked.append(len(inputs))
+        raise ValueError("no such word")
+
+    monkeypatch.setattr(Summaries, "_written", fail)
+    with pytest.raises(ValueError, match="no such word"):
+        session.predict(TEXTS, tasks=["brief"], deadline=1e9)
+    assert asked == [8] + [1] * 8
+
+
+def test_no_text_is_blamed_for_a_lack_of_memory(session, writer, monkeypatch):
+    asked = []
+
+    def fail(summaries, name, inputs):
+        asked.append(len(inputs))
+        raise MemoryError
+
+    monkeypatch.setattr(Summaries, "_written", fail)
+    with pytest.raises(MemoryError):
+        session.predict(TEXTS, tasks=["brief"])
+    assert asked == [20]

@@ -39,6 +39,12 @@ def test_a_named_column_leaves_out_what_does_not_go_with_it():
     assert asked(found, text="a", reply="b") == ("a", "b")
 
 
+def test_a_column_that_cannot_be_read_is_nobodys_beside_one_that_can():
+    """Counts of tokens beside texts were refused, though nobody asked for them."""
+    assert roles(text="text", tokens="int", question="object").columns == {"text": ("text",)}
+    assert roles(question="text", context="text", text="float").forms == {"passage"}
+
+
 def test_lists_are_read_from_cells():
     found = roles({"choices": "answers"}, question="text", answers="text")
     assert asked(found, question="q", answers='["a", "b"]') == Question(text="q", options=("a", "b"))
@@ -56,6 +62,8 @@ def test_lists_are_read_from_cells():
         ({"text": "n"}, {"n": "int"}, DataError, "'n' .*type int"),
         ({}, {"text": "text", "text_b": "int"}, DataError, "'text_b' .*--text-b COLUMN"),
         ({"tokens": "t"}, {"t": "object"}, DataError, "lists of strings"),
+        ({}, {"tokens": "int"}, DataError, "'tokens' .*type int.*--tokens COLUMN"),
+        ({"tokens": "tokens"}, {"text": "text", "tokens": "int"}, DataError, "'tokens' .*type int"),
     ],
 )
 def test_columns_that_make_no_input_are_refused(named, columns, error, said):

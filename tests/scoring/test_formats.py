@@ -212,8 +212,8 @@ def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
     source.write_bytes(b'id,text\n1,good\n2,"a"b\n3,x,y\n4,\n5,\xff\n6,"two\nlines"\n7,"open\n8,bad\n')
     run(session, source, tmp_path / "out.csv", tasks=("mood",))
     found = read(tmp_path / "out.csv")
-    assert [row["id"] for row in found] == ["1", "", "", "4", "", "6", ""]
-    assert [bool(row["mood"]) for row in found] == [True, False, False, False, False, True, False]
+    assert [row["id"] for row in found] == ["1", "", "", "4", "", "6", "", "8"]
+    assert [bool(row["mood"]) for row in found] == [True, False, False, False, False, True, False, True]
     said = (
         "",
         "row 2: the record is not CSV",
@@ -221,8 +221,37 @@ def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
         "column 'text' is empty",
         "not UTF-8",
     )
-    for row, piece in zip(found, (*said, "", "row 7: the record is not CSV"), strict=True):
+    for row, piece in zip(found, (*said, "", "row 7: the record is not CSV", ""), strict=True):
         assert piece in row["error"] and bool(piece) == bool(row["error"])
+
+
+def test_a_quote_that_is_never_closed_costs_its_own_line_alone(session, tmp_path):
+    """It swallowed all lines up to the next quote, and these rows were nowhere."""
+    source = tmp_path / "in.csv"
+    lines = ['1,"open', "2,the lamp is good", "3,the box is late", '4,"a bill"', '5,"two\nlines"', "6,bad"]
+    source.write_text("\n".join(["id,text", *lines, ""]))
+    run(session, source, tmp_path / "out.csv", tasks=("mood",))
+    found = read(tmp_path / "out.csv")
+    assert [row["id"] for row in found] == ["", "2", "3", "4", "5", "6"]
+    assert "row 1: the record is not CSV" in found[0]["error"] and all(row["mood"] for row in found[1:])
+
+
+def test_a_blank_line_of_one_column_is_a_row_unless_it_is_the_last(session, tmp_path):
+    """An empty text is written so; it was dropped, and what stood below it moved up."""
+    source = tmp_path / "in.csv"
+    source.write_text("text\nthe lamp\n\n\nthe box\n\n")
+    run(session, source, tmp_path / "out.csv", tasks=("mood",))
+    found = read(tmp_path / "out.csv")
+    assert [row["text"] for row in found] == ["the lamp", "", "", "the box"]
+    assert [bool(row["error"]) for row in found] == [False, True, True, False]
+
+
+def test_deep_values_with_lone_surrogates_are_written(session, tmp_path):
+    deep = "[" * 600 + '"\\ud800"' + "]" * 600
+    (tmp_path / "in.jsonl").write_text('{"text": "the lamp", "more": ' + deep + "}\n")
+    run(session, tmp_path / "in.jsonl", tmp_path / "out.jsonl", tasks=("mood",))
+    (found,) = read(tmp_path / "out.jsonl")
+    assert found["mood"] and json.dumps(found["more"]) == deep.replace("\\ud800", "\\ufffd")
 
 
 def test_a_quote_that_is_never_closed_swallows_no_more_than_the_limit(session, tmp_path, monkeypatch):
@@ -238,9 +267,8 @@ def test_a_quote_that_is_never_closed_swallows_no_more_than_the_limit(session, t
         csv.field_size_limit(kept)
     found = read(tmp_path / "out.csv")
     assert "field larger than field limit" in found[0]["error"]
-    assert [row["id"] for row in found[-5:]] == ["4", "5", "6", "7", "8"] and all(
-        r["mood"] for r in found[-5:]
-    )
+    assert [row["id"] for row in found] == ["", *map(str, range(1, 9))]
+    assert all(row["mood"] for row in found[1:])
 
 
 def test_types_of_parquet_are_kept(session, tmp_path):

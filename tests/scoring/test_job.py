@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import weakref
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from disk import FullDisk, fsync, run_forking
 from polyhead import scoring
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
+from polyhead.config import to_json
 from polyhead.engine.backends.base import whole
 from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, UnknownTask
 from polyhead.files import held
 from polyhead.plan import Pool
+from polyhead.scoring import job as jobs
+from polyhead.scoring.read import open_source
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle
@@ -592,3 +596,33 @@ def test_a_symbolic_link_stays_one_and_its_file_is_written(session, tmp_path):
     around.symlink_to(around)
     with pytest.raises(ConfigError, match="a link that leads to itself"):
         run(session, source, around, tasks=("mood",))
+
+
+def test_a_survey_of_another_format_or_version_is_not_taken(session, tmp_path):
+    """After a kill before the first piece the columns of the wrong format were blamed until --fresh."""
+    content, wish = "id\ttext\n1\tthe lamp\n", scoring.Wish(tasks=("mood",))
+
+    def begun(name, before):
+        (tmp_path / name).write_text(content)
+        source = open_source(str(tmp_path / name))
+        work = jobs._Work(session, source, tmp_path / "out.jsonl", wish, None)
+        return work.job(before, 3, lambda text: None)
+
+    first = begun("in.tsv", None)
+    wrong = msgspec.structs.replace(first.survey, columns={"id\ttext": "text"})
+    assert (
+        begun("in.tsv", msgspec.structs.replace(first, survey=wrong, form="csv to jsonl")).survey
+        == first.survey
+    )
+    assert begun("in.tsv", msgspec.structs.replace(first, survey=wrong, version="0")).survey == first.survey
+    with pytest.raises(MissingColumn):  # what is of the same format, bytes and version is taken
+        begun("in.tsv", msgspec.structs.replace(first, survey=wrong))
+
+
+def test_a_name_that_is_no_utf8_is_written_and_told(session, tmp_path):
+    source, out = (
+        write(tmp_path / "in.jsonl", texts(2)),
+        Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.jsonl")),
+    )
+    summary = run(session, source, out, tasks=("mood",))
+    assert len(read(out)) == 2 and b"caf" in to_json(summary)

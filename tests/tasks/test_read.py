@@ -218,6 +218,25 @@ def test_records_of_another_length_or_with_open_quotes_are_refused(tmp_path):
         read(source(tmp_path, "text,text\n", "a.csv"), YES_NO)
 
 
+def test_a_cell_of_a_thousand_brackets_is_a_cell(tmp_path):
+    """Python's JSON gives up on it with an error of its own, which was taken for a fault of the program."""
+    cell = "[" * 5000
+    with pytest.raises(BadValue, match="row 1: a list of labels is needed"):
+        read(source(tmp_path, f"text,label\nx,{cell}\n", "a.csv"), TOPICS)
+
+
+def test_strings_of_parquet_that_are_not_utf_8_are_refused_by_rows(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    raw = pyarrow.array([b"good", b"caf\xe9", b"bad"]).cast(pyarrow.binary())
+    text = pyarrow.StringArray.from_buffers(3, raw.buffers()[1], raw.buffers()[2])
+    path = str(tmp_path / "a.parquet")
+    parquet.write_table(pyarrow.table({"text": text, "label": ["no", "no", "yes"]}), path)
+    with pytest.raises(DataError, match="rows 1 to 3 holds a string that is not UTF-8"):
+        read(Source(path=path), YES_NO)
+
+
 def test_quotes_are_plain_characters_in_tsv(tmp_path):
     found = read(source(tmp_path, 'text\tlabel\n"so" he said\tno\n"open\tyes\n', "a.tsv"), YES_NO)
     assert found.inputs == [('"so" he said',), ('"open',)]

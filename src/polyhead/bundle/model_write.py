@@ -24,7 +24,7 @@ from polyhead.bundle.models import (
 )
 from polyhead.bundle.owners import listed
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.versions import Writer, discard, fill, next_version, sweep_folders
+from polyhead.bundle.versions import Writer, discard, fill, next_version, settle, sweep_folders
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, UnknownTask
 from polyhead.files import replace_file, sync_folder, write_file
@@ -68,10 +68,12 @@ def new_models(root: FilePath, writers: Mapping[str, Writer], *, replace: bool =
     _sweep(root, there)
     lines = dict(there.models)
     try:
+        folders = {name: _prepare(root, name) for name in writers}
         for name, write in writers.items():
-            folder = _prepare(root, name)
-            made[name] = version = next_version(folder)
-            lines[name] = Live(version=version, record=fill(folder, version, write))
+            made[name] = version = next_version(folders[name])
+            lines[name] = Live(version=version, record=fill(folders[name], version, write))
+        for name, version in made.items():
+            settle(folders[name], version)
         for changed in (root / MODELS, root):
             sync_folder(changed)
         _replace_list(root, lines)

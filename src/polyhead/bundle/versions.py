@@ -30,11 +30,15 @@ def next_version(folder: FilePath) -> str:
 
 
 def fill(folder: FilePath, version: str, write: Writer) -> str:
-    """Lets the writer fill a new version, under a temporary name until it is whole; gives what the writer gave."""
-    hashed = write(folder / f"{TEMPORARY}{version}")
+    """Lets the writer fill a new version, under a temporary name; gives what the writer gave. `settle` names it."""
+    return write(folder / f"{TEMPORARY}{version}")
+
+
+def settle(folder: FilePath, version: str) -> None:
+    """Gives a version that is whole its name. All of a change are filled before the first one is named, so that a kill
+    leaves none that was never live."""
     os.rename(folder / f"{TEMPORARY}{version}", folder / version)
     sync_folder(folder)
-    return hashed
 
 
 def discard(folder: FilePath, version: str, *, live: str | None) -> None:

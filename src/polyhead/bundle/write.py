@@ -62,7 +62,7 @@ from polyhead.bundle.manifest import (
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.versions import Writer, discard, fill, next_version
+from polyhead.bundle.versions import Writer, discard, fill, next_version, settle
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError
 from polyhead.files import replace_file, sync_folder, write_file
@@ -143,10 +143,12 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> 
     check_no_models(root, task_names(new))
     gone = without_reader(root, bundle, {owner: one.owned for owner, one in new.items()})
     try:
+        folders = {owner: _prepare(root, owner) for owner in new}
         for owner, one in new.items():
-            folder = _prepare(root, owner)
-            made[owner] = version = next_version(folder)
-            lines[owner] = Live(version=version, record=fill(folder, version, one.write))
+            made[owner] = version = next_version(folders[owner])
+            lines[owner] = Live(version=version, record=fill(folders[owner], version, one.write))
+        for owner, version in made.items():
+            settle(folders[owner], version)
         for section in dict.fromkeys(place_of(owner)[0] for owner in new):
             sync_folder(root / section)
         sync_folder(root)

@@ -42,8 +42,8 @@ PAIR = (
 def command(folder: str, json_to: str | None) -> None:
     """Check, train, evaluate and answer six tasks on the packaged sample, over one encoder.
 
-    Works without a network once the packages are installed, and takes about half a minute on two cores. What it computes
-    is kept beside the bundle, so a second run is quick.
+    Works without a network once the packages are installed, and takes about half a minute on two cores. What it
+    computes is kept beside the bundle, so a second run is quick.
     """
     from polyhead.engine.evaluate import evaluate_bundle
     from polyhead.engine.session import Session

@@ -14,6 +14,7 @@ import click
 
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
+from polyhead.files import held
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DASH = "-"  # standard input or output in place of a file
@@ -91,27 +92,33 @@ def check_writable(name: str) -> None:
 def writing(name: str) -> Iterator[IO[bytes]]:
     """A file to write; it takes its name when it is whole, so that an older file is lost to no failure.
 
-    What was written before a failure stays as `<name>.partial`. Pipes and devices are written as they are.
+    What was written before a failure stays as `<name>.partial`, until the next time. Pipes and devices are written as
+    they are; where the name is a symbolic link, the file that it leads to is written. Raises ConfigError where another
+    process writes the same file.
     """
     check_writable(name)
-    path = Path(name)
+    path = Path(os.path.realpath(name))
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
         return
     partial = path.with_name(path.name + ".partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        if partial.exists() and not partial.stat().st_size:
-            partial.unlink()
-        elif partial.exists():
-            note(f"what was written before is in {partial}")
-        raise
-    partial.replace(path)
+    busy = ConfigError(
+        f"cannot write {name}", got="another process is writing it", do="wait, or name another file"
+    )
+    with held(partial, patience=0, busy=busy):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            if not partial.stat().st_size:
+                partial.unlink()
+            else:
+                note(f"what was written before is in {partial}")
+            raise
+        partial.replace(path)
 
 
 def table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:

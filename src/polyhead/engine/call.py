@@ -271,16 +271,24 @@ class Call:
         inputs, roster = self.asked.inputs, self.roster
         fitting = forms_of(roster.tasks[task])
         rows = [row for row, form in enumerate(self._forms) if form in fitting]
-        most = len(rows) if self._end is None else WRITTEN
+        most, failures = len(rows) if self._end is None else WRITTEN, 0
         while rows and not self.is_late:
             some, rest = rows[:most], rows[most:]
             try:
                 summed = roster.summaries.answered(task, inputs, some, required=self.asked.required)
             except MissingExtra:
                 raise
-            except Exception as error:  # of this task alone
-                self._fail(task, np.array(rows, np.int64), error)
-                return
+            except Exception as error:  # of this task alone; which texts are at fault is found one by one
+                failures += len(some) == 1
+                if failures == WRITTEN or isinstance(error, (MemoryError, OSError)):  # it is no text's fault
+                    self._fail(task, np.array(rows, np.int64), error)
+                    return
+                if len(some) == 1:
+                    self._fail(task, np.array(some, np.int64), error)
+                    rows = rest
+                most = 1
+                continue
+            failures = 0
             if summed is None:
                 self._lacking.add(task)
                 return

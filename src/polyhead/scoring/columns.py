@@ -96,11 +96,16 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
     found: dict[str, tuple[str, ...]] = {}
     for family in families:
         roles = {role: _columns(role, survey, named) for role in family}
+        if family[0] not in named:  # such as a count of tokens beside a text: nobody asked for it
+            roles[family[0]] = tuple(c for c in roles[family[0]] if _fits(family[0], survey.columns[c]))
         if roles[family[0]]:
             found.update({role: columns for role, columns in roles.items() if columns})
         elif any(role in named for role in family):
             _check_there(path, survey, NAMES[family[0]][0])
     if not found:
+        for role in (family[0] for family in families):  # one that is there and cannot be read
+            for column in _columns(role, survey, named):
+                _check_word(path, role, column, survey.columns[column])
         raise MissingColumn(
             f"{Path(path).name} has no column that is read unless others are named",
             got=list(survey.columns),
@@ -133,6 +138,10 @@ def _columns(role: str, survey: Survey, named: Mapping[str, str]) -> tuple[str, 
     return tuple(name for name in free if survey.columns.get(name, "null") != "null")
 
 
+def _fits(role: str, word: Word) -> bool:
+    return word in ("text", "mixed") or (word == "list" and role in LISTS)
+
+
 def _check_there(path: str, survey: Survey, column: str) -> None:
     if column in survey.columns:
         return
@@ -148,7 +157,7 @@ def _check_there(path: str, survey: Survey, column: str) -> None:
 
 
 def _check_word(path: str, role: str, column: str, word: Word) -> None:
-    if word in ("text", "mixed") or (word == "list" and role in LISTS):
+    if _fits(role, word):
         return
     wanted = "lists of strings" if role in LISTS else "strings"
     raise DataError(

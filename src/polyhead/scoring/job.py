@@ -25,6 +25,7 @@ from polyhead.scoring.read import Chunk, Show, Source, open_source
 from polyhead.scoring.survey import Survey
 from polyhead.scoring.write import CsvWriter, JsonWriter, Writer
 from polyhead.tasks.rows import FORMATS
+from polyhead.text.tokenise import repair
 
 PIECE_ROWS = 2048  # of a piece, answered by one call, so that texts can be sorted by length; a kill loses one
 OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
@@ -87,7 +88,7 @@ def score(
         pieces.finish(writer.whole(pieces.done))
     seconds = time.monotonic() - began
     return Summary(
-        output=target,
+        output=repair(target),  # names of files may be any bytes, JSON may not
         tasks=tuple(work.answers.tasks),
         columns=tuple(column.name for column in work.answers.columns),
         counts=pieces.facts,
@@ -115,7 +116,10 @@ class _Work:
     def job(self, begun: Job | None, piece_rows: int, show: Show) -> Job:
         """All on which the bytes written depend; the survey is that of `begun` where it read the same bytes."""
         digest = self._digest(show)
-        survey = begun.survey if begun is not None and begun.source == digest else self.file.survey(show)
+        form = f"{_ending(self.file.path, FORMATS)} to {self.ending}"
+        read = (__version__, digest, form)
+        is_known = begun is not None and (begun.version, begun.source, begun.form) == read
+        survey = begun.survey if begun is not None and is_known else self.file.survey(show)
         if not survey.rows:
             raise EmptyData(f"{self.file.path} holds no row", do="give a file with rows")
         roles = roles_of(self.file.path, survey, self.wish.columns)
@@ -124,7 +128,7 @@ class _Work:
         return Job(
             version=__version__,
             source=digest,
-            form=f"{_ending(self.file.path, FORMATS)} to {self.ending}",
+            form=form,
             tasks=self._versions(),
             trunk=session.bundle.digest,
             numerics=numerics_of(session),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -128,12 +129,19 @@ def _json(value: object) -> bytes:
 
 
 def _repaired(value: object) -> object:
+    try:
+        return _each_repaired(value)
+    except RecursionError:  # what json can read it can write
+        return json.loads(repair(json.dumps(value, ensure_ascii=False)))
+
+
+def _each_repaired(value: object) -> object:
     if isinstance(value, str):
         return repair(value)
     if isinstance(value, list):
-        return [_repaired(one) for one in value]
+        return [_each_repaired(one) for one in value]
     if isinstance(value, dict):
-        return {repair(key): _repaired(one) for key, one in value.items()}
+        return {repair(key): _each_repaired(one) for key, one in value.items()}
     return value
 
 

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import zlib
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -35,6 +36,26 @@ class Row(Value):
 
     number: int
     values: Mapping[str, object]
+
+
+class _Lines:
+    """The lines of a file, of which some can be given back."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.taken: list[str] = []  # since it was last cleared
+        self._file, self._back = iter(file), deque[str]()
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._back.popleft() if self._back else next(self._file)
+        self.taken.append(line)
+        return line
+
+    def give_back(self) -> None:
+        """All that were taken but the first come again."""
+        self._back.extendleft(reversed(self.taken[1:]))
 
 
 class Rows:
@@ -113,7 +134,8 @@ class Rows:
         style: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if tabs else {"strict": True}
         # Bytes that are not UTF-8 come out as lone surrogates, so that their record can be named.
         with _opened(self.path) as raw, _text(raw) as file:
-            records = self._records(csv.reader(file, **style))
+            lines = _Lines(file)
+            records = self._records(csv.reader(lines, **style), lines)
             header = next(records, None)
             if header is None:
                 return
@@ -124,21 +146,31 @@ class Rows:
             for number, record in enumerate(records, start=1):
                 yield record if isinstance(record, BadValue) else self._by_column(header, record, number)
 
-    def _records(self, reader: Iterator[list[str]]) -> Iterator[list[str] | BadValue]:
-        """Records that are not blank, the error in the place of one that is not CSV; number 0 is the header."""
-        number = 0
+    def _records(self, reader: Iterator[list[str]], lines: _Lines) -> Iterator[list[str] | BadValue]:
+        """Records that are not blank, the error in the place of one that is not CSV; number 0 is the header.
+
+        Of what a quote swallows that is never closed the first line alone is lost. Where there is one column, a blank
+        line is a row with an empty cell, unless nothing follows it.
+        """
+        number, width, blank = 0, 0, 0
         while True:
+            lines.taken.clear()
+            found: list[str] | BadValue | None
             try:
-                record = next(reader, None)
+                found = next(reader, None)
             except csv.Error as error:
-                yield self._bad("the record is not CSV", error, number, "fix its quotes")
-                number += 1
-                continue
-            if record is None:
+                lines.give_back()
+                found = self._bad("the record is not CSV", error, number + blank, "fix its quotes")
+            if found is None:
                 return
-            if record:
-                yield record
-                number += 1
+            if not found:
+                blank += width == 1
+                continue
+            for _ in range(blank):
+                yield [""]
+            yield found
+            number, blank = number + blank + 1, 0
+            width = width or (len(found) if isinstance(found, list) else 0)
 
     def _check_header(self, header: list[str]) -> None:
         what = f"the header of {self.path}"
@@ -172,11 +204,22 @@ class Rows:
                 chosen = [name for name in names if name in self.wanted]
                 for group in range(file.num_row_groups):
                     for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
-                        for values in batch.to_pylist():
+                        for values in self._values(batch, number):
                             number += 1
                             yield Row(number=number, values=values)
         except pyarrow.ArrowException as error:
             raise DataError(f"cannot read {self.path}", got=error, do="give a Parquet file") from None
+
+    def _values(self, batch: Any, before: int) -> list[dict[str, object]]:
+        try:
+            return cast(list[dict[str, object]], batch.to_pylist())
+        except UnicodeDecodeError as error:
+            last = before + batch.num_rows
+            raise DataError(
+                f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a string that is not UTF-8",
+                got=error,
+                do="write the file again with strings in UTF-8, or its column as binary",
+            ) from None
 
     def _dataset(self) -> Iterator[Row]:
         """Rows of `datasets:owner/name[/config][:split]`; labels of type ClassLabel by their names."""

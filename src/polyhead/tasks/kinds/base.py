@@ -145,7 +145,7 @@ def listed(cell: str, otherwise: object) -> object:
         return otherwise
     try:
         return json.loads(cell)
-    except ValueError:
+    except (ValueError, RecursionError):  # a thousand brackets are no list of labels either
         return cell
 
 
