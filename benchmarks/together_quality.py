@@ -216,7 +216,8 @@ def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
         found.append(
             Claim(
                 id=f"together.{id}",
-                text=f"frozen heads over the 8 held-out tasks, trunks that learned from {SMALL_SETS} sets: {what}; above 0 is asked",
+                text=f"frozen heads over the 8 held-out tasks, trunks that learned from {SMALL_SETS} sets: {what}; "
+                "above 0 is asked",
                 target=0.0,
                 value=round(spread.mean, 2),
                 unit="points",
