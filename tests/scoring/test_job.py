@@ -626,3 +626,13 @@ def test_a_name_that_is_no_utf8_is_written_and_told(session, tmp_path):
     )
     summary = run(session, source, out, tasks=("mood",))
     assert len(read(out)) == 2 and b"caf" in to_json(summary)
+    with pytest.raises(ConfigError, match="prefix .* is not UTF-8"):
+        scoring.Wish(prefix="caf\udce9")
+
+
+def test_a_table_whose_name_is_no_utf8_is_read(session, tmp_path):
+    pytest.importorskip("pyarrow")
+    source = write(tmp_path / "in.parquet", texts(2))
+    source = source.rename(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.parquet"))
+    run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
+    assert len(read(tmp_path / "out.jsonl")) == 2

@@ -25,7 +25,7 @@ from polyhead.scoring.read import Chunk, Show, Source, open_source
 from polyhead.scoring.survey import Survey
 from polyhead.scoring.write import CsvWriter, JsonWriter, Writer
 from polyhead.tasks.rows import FORMATS
-from polyhead.text.tokenise import repair
+from polyhead.text.tokenise import lone_surrogates, repair
 
 PIECE_ROWS = 2048  # of a piece, answered by one call, so that texts can be sorted by length; a kill loses one
 OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
@@ -40,6 +40,12 @@ class Wish(Value):
     kept: tuple[str, ...] | None = None
     prefix: str = ""  # of the names of added columns
     scores: bool = False  # one column more for a task that has a score for each label or option
+
+    def __post_init__(self) -> None:
+        if lone_surrogates(self.prefix):
+            raise ConfigError(
+                "the prefix of added columns is not UTF-8", got=self.prefix, do="give another --prefix"
+            )
 
 
 class Summary(Value):

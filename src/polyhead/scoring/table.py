@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +59,8 @@ class ParquetFile(Source):
     def _opened(self) -> Iterator[Any]:
         arrow = arrow_for(f"reading {Path(self.path).name}")
         try:
-            with arrow.parquet.ParquetFile(self.path) as file:
+            name = os.fsencode(self.path)  # which may be any bytes
+            with arrow.OSFile(name) as raw, arrow.parquet.ParquetFile(raw) as file:
                 yield file
         except MemoryError:
             raise

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -198,7 +199,8 @@ class Rows:
             raise MissingExtra("pyarrow", "store", f"reading {Path(self.path).name}") from None
         number = 0
         try:
-            with pyarrow.parquet.ParquetFile(self.path) as file:
+            name = os.fsencode(self.path)  # which may be any bytes
+            with pyarrow.OSFile(name) as raw, pyarrow.parquet.ParquetFile(raw) as file:
                 names = list(file.schema_arrow.names)
                 self.columns.update(dict.fromkeys(names))
                 chosen = [name for name in names if name in self.wanted]
