@@ -97,6 +97,12 @@ def test_texts_of_a_file_are_the_proof(tmp_path, form):
     assert [probe["text"] for probe in Bundle.open(tmp_path / "b").probes("mood")] == [[t] for t in lines]
 
 
+def test_questions_are_no_texts_of_a_proof(tmp_path):
+    file = tmp_path / "texts.jsonl"
+    file.write_text('{"question": "who?", "context": "anna is here"}\n')
+    run("import", tmp_path / "b", tmp_path, "--texts", file).refuses("holds questions", "leave --texts out")
+
+
 def test_texts_that_cannot_be_read_are_refused(tmp_path):
     folder = checkpoints.trained("mood")
     run("import", tmp_path / "b", folder, "--texts", tmp_path / "none").refuses("no file at")

@@ -58,6 +58,14 @@ def test_a_task_that_fails_has_its_reason_in_its_place_and_the_command_says_so(h
     assert done.code == 1 and "tasks failed on 2 lines" in done.err
 
 
+def test_lines_on_which_all_tasks_fail_have_the_reason_and_end_nothing(home, monkeypatch):
+    """The command ended with the error, and what came after it was not answered."""
+    tiny.fail_heads(monkeypatch, "mood")
+    done = predict(home, "--tasks", "mood", stdin=f"{TEXT}\ngood\n")
+    assert [row["failed"] for row in done.rows] == [{"mood": "ValueError: no such head"}] * 2
+    assert done.code == 1 and "tasks failed on 2 lines" in done.err
+
+
 def test_some_tasks_alone_are_answered(home):
     for words in (["--tasks", "mood,urgency"], ["--task", "mood", "--task", "urgency"]):
         assert list(predict(home, *words, stdin=TEXT).rows[0]["answers"]) == ["mood", "urgency"]

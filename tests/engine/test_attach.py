@@ -18,7 +18,7 @@ from polyhead.engine import call
 from polyhead.engine.roster import Roster
 from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Changes, Session
-from polyhead.errors import CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
+from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
 from polyhead.strategy import Pooled, Prompted
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
@@ -384,3 +384,29 @@ def test_arrays_that_a_caller_changed_stay_as_they_are(root, backend):
     for _ in range(2):
         np.testing.assert_allclose(np.stack(session.outputs("mood", inputs)), before + 1, atol=1e-5)
     np.testing.assert_array_equal(arrays["head.output.bias"], changed)
+
+
+def test_a_task_that_brings_other_arrays_of_what_it_shares_is_refused(tmp_path, backend):
+    """Without a word all others of the group read the arrays of the one that came last."""
+    root = tmp_path / "b"
+    write.write_bundle(root, TRUNK)
+    write.add_tasks(root, group(1))
+    session = opened(root, backend)
+    before = bits(session, "mood", "topics")
+    mood, topics = group(5)
+    with pytest.raises(BackendError, match="other arrays of 'task:.*' than the tasks that share it"):
+        session.attach(mood.record, mood.arrays, others={"task:topics": topics.arrays})
+    assert bits(session, "mood", "topics") == before
+
+
+def test_tasks_of_another_precision_than_the_first_ones_are_told(root, caplog):
+    session, (record, arrays) = Session(root, backend="reference"), drawn("topics", 7)
+    session.attach(
+        msgspec.structs.replace(record, trained_with={"numerics": {"precision": "bfloat16"}}), arrays
+    )
+    assert "topics: trained on a trunk in bfloat16, and this session computes in float32" in caplog.text
+    caplog.clear()
+    Session(root, backend="reference", precision="float32").attach(
+        msgspec.structs.replace(record, trained_with={"numerics": {"precision": "bfloat16"}}), arrays
+    )
+    assert not caplog.text

@@ -3,11 +3,13 @@
 import pytest
 
 from graphs import NumpyRuntime
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.engine.numerics import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
 from polyhead.plan import Pool
-from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
+from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 
 
@@ -31,3 +33,24 @@ def test_a_given_runtime_computes_in_its_own_precision(bundle, precision):
     session = Session(bundle, backend=NumpyRuntime(), precision=precision)
     assert session.predict(["good"])[0].answers
     assert numerics_of(session) == Numerics(backend="numpy", precision="float32")
+
+
+def test_a_given_runtime_answers_tasks_that_were_trained_in_several_precisions(tmp_path):
+    """It was told to say which precision is to answer, which a runtime does; int8 could not be calibrated."""
+    trunk, tasks = tiny_trunk(), {task.name: task for task in tiny_tasks()}
+    write_bundle(tmp_path / "b", trunk)
+    for name, precision in (("mood", "bfloat16"), ("topics", "float32")):
+        path = tiny_path(tasks[name], trunk, pool=Pool())
+        record = TaskRecord(
+            task=tasks[name],
+            path=path,
+            trunk=trunk.digest,
+            trained_with={"numerics": {"precision": precision}},
+        )
+        arrays = tiny_part(path, trunk.architecture, path.head.part)
+        add_tasks(tmp_path / "b", [Draft(record=record, arrays=arrays, scores={}, probes=[], card="")])
+    with pytest.raises(BackendError, match="of different precisions"):
+        Session(tmp_path / "b", backend="reference")
+    session = Session(tmp_path / "b", backend=NumpyRuntime())
+    assert set(session.predict(["good"])[0].answers) == {"mood", "topics"}
+    session.refresh()

@@ -51,6 +51,7 @@ def ask(session, request):
         Passage(question="a", context=None),
         Question(text="a", options=("b", 3)),
         Question(text="a", options="bc"),
+        Question(text="a", options=("b", "c"), context=None),
     ],
     ids=repr,
 )

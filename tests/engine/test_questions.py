@@ -430,3 +430,17 @@ def test_a_question_that_cannot_be_read_says_what_is_allowed(row, said):
     with pytest.raises(BadValue, match="row 7") as caught:
         input_of(row, where="row 7")
     assert said in str(caught.value)
+
+
+def test_words_of_a_context_may_be_given_without_the_place_of_no_answer(fixed):
+    """The first word was taken for it, and no words at all took every answer of the call down."""
+    passage = Passage(question="who is happy?", context="ben is happy")
+    spans = [name for name, task in BY_NAME.items() if task.kind == "span"]
+    words = np.array([[0, 3], [4, 6], [7, 12]])
+    with_place = np.concatenate([[[-1, -1]], words])
+    (found,), (wanted,), (plain,) = (
+        fixed.predict([passage], tasks=spans, words=[given]) for given in (words, with_place, None)
+    )
+    assert found.answers == wanted.answers == plain.answers and found.answers
+    (none,) = fixed.predict([passage], tasks=spans, words=[np.zeros((0, 2), int)])
+    assert all(answer["text"] is None for answer in none.answers.values()) and set(none.answers) == set(spans)

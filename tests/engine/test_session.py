@@ -294,6 +294,18 @@ def test_a_long_text_is_read_in_windows_by_one_task_and_cut_for_another_in_one_c
     assert cut.answers["topics"] == result.answers["topics"]
 
 
+@pytest.mark.parametrize("other", ["mood", "same"])
+def test_words_of_a_cut_text_are_answered_beside_a_task_that_reads_windows(trunk, tmp_path, other):
+    """The long text was late, without a deadline: a task that was asked with it took its answer away."""
+    session = long_bundle(trunk, tmp_path / "mixed", {"names": "cut", other: "windows"})
+    inputs = [TOO_LONG, "anna is here", (TOO_LONG, "good")]
+    alone = session.predict(inputs, tasks=["names"])
+    both = session.predict(inputs)
+    for one, two in zip(alone, both, strict=True):
+        assert one.answers.get("names") == two.answers.get("names") and not two.late
+    assert both[0].answers["names"] and both[1].answers["names"]
+
+
 def test_a_text_in_windows_has_the_mean_of_the_outputs_of_its_windows(trunk, tmp_path):
     session = long_bundle(trunk, tmp_path / "w", {"mood": "windows"})
     from polyhead.text.tokenise import Windows

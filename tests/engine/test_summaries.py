@@ -12,7 +12,7 @@ from polyhead.bundle.write import write_bundle
 from polyhead.engine import call
 from polyhead.engine.session import Session
 from polyhead.engine.summaries import Summaries
-from polyhead.errors import BadName, UnknownTask
+from polyhead.errors import BadName, BadValue, UnknownTask
 from polyhead.plan import Pool
 from polyhead.seq2seq_data import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.tasks.task import Task
@@ -149,3 +149,11 @@ def test_no_text_is_blamed_for_a_lack_of_memory(session, writer, monkeypatch):
     with pytest.raises(MemoryError):
         session.predict(TEXTS, tasks=["brief"])
     assert asked == [20]
+
+
+@pytest.mark.parametrize("given", [("a", "b"), "", " "])
+def test_outputs_of_what_a_task_does_not_read_are_refused_as_for_any_other(session, writer, given):
+    """Of a pair the first text was summarized, and questions were left out, so that rows moved up."""
+    with pytest.raises(BadValue, match="task 'brief' has no output for input 1"):
+        session.outputs("brief", ["a text", given])
+    assert not writer.calls

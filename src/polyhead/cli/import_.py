@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.errors import DataError
 from polyhead.project import LEAST_TOKENS
 
 if TYPE_CHECKING:
@@ -126,7 +127,16 @@ def _texts_of(file: str) -> list[Input]:
     """The lines of a file that are not blank; raises DataError for one that is no input."""
     from polyhead.cli.lines import read_lines
 
-    return [line.input for line in read_lines(file)]
+    found: list[Input] = []
+    for line in read_lines(file):
+        if not isinstance(line.input, tuple):
+            raise DataError(
+                f"{file} holds questions, and imported models read a text or a pair of texts",
+                got=line.input,
+                do='write {"text": ..., "text_b": ...}, or leave --texts out',
+            )
+        found.append(line.input)
+    return found
 
 
 def _sample_texts(pair: str) -> list[Input]:

@@ -117,6 +117,8 @@ def _rows(
     """One plain object a line, in order."""
     import msgspec
 
+    from polyhead.scoring.faults import all_columns
+
     read: list[Line] = []
     rows: list[dict[str, Any]] = []
     for number, raw in lines:
@@ -129,7 +131,8 @@ def _rows(
         if line.id is not None:
             rows[-1]["id"] = line.id
         read.append(line)
-    found = session.predict([line.input for line in read], tasks=names, words=[line.words for line in read])
+    columns = all_columns(session, [one.input for one in read], [one.words for one in read], tasks=names)
+    found = columns.results()
     waiting = [row for row in rows if "error" not in row]
     for row, result in zip(waiting, found, strict=True):
         fields = msgspec.to_builtins(result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -17,6 +18,8 @@ from polyhead.engine.roster import Loaded
 from polyhead.errors import BackendError, BadName, WrongTrunk
 from polyhead.tasks.task import owner_of
 from polyhead.trunk_data import check_arrays
+
+_LOG = logging.getLogger(__name__)
 
 
 class Changes(Value):
@@ -89,6 +92,17 @@ def trained_precision(records: Mapping[str, TaskRecord]) -> str | None:
             do="say which one is to answer: precision=..., --precision",
         )
     return next(iter(found), None)
+
+
+def warn_of_precision(records: Mapping[str, TaskRecord], trained: str | None, precision: str) -> None:
+    """Says in the log that tasks came to a session that computes otherwise than they were trained."""
+    _LOG.warning(
+        "%s: trained on a trunk in %s, and this session computes in %s, as its first tasks asked; open a new "
+        "session, or say the precision",
+        ", ".join(records),
+        trained,
+        precision,
+    )
 
 
 def _precision(trained_with: Mapping[str, object]) -> str | None:

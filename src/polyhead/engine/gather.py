@@ -162,7 +162,9 @@ class Gathered:
         found: list[tuple[int, np.ndarray, np.ndarray]] = []
         for texts in sources.values():
             mine = [piece for piece in pieces if self._entries(piece)[0] is texts]
-            found += _of_texts(self._known[task], texts, [(self._entries(p)[1], p.values) for p in mine])
+            read = [one.entries for one in self.readings if task in one.tasks and one.texts is texts]
+            given = [(self._entries(p)[1], p.values) for p in mine]
+            found += _of_texts(self._known[task], texts, np.concatenate(read), given)
         found.sort(key=lambda one: one[0])
         return Outputs(
             rows=np.array([row for row, _, _ in found], np.int64),
@@ -172,9 +174,12 @@ class Gathered:
 
 
 def _of_texts(
-    task: Task, texts: Texts, given: Sequence[tuple[np.ndarray, np.ndarray]]
+    task: Task, texts: Texts, read: np.ndarray, given: Sequence[tuple[np.ndarray, np.ndarray]]
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(input, output, words) of each text, from entries and their values (entries, words, width)."""
+    """(input, output, words) of each text, from entries and their values (entries, words, width).
+
+    `read` are the entries that the task reads: of a long text the first window alone where it cuts them.
+    """
     reads, encodings = texts.reads, texts.encodings
     assert reads is not None
     counts = np.diff(reads.starts)
@@ -183,7 +188,7 @@ def _of_texts(
         [values[np.arange(values.shape[1]) < counts[some][:, None]] for some, values in given]
     )  # (read, width)
     sizes, text = counts[entries], encodings.row[entries]
-    windows = np.bincount(encodings.row)
+    windows = np.bincount(encodings.row[read])
     alone = windows[text] == 1
     words = np.where(alone, np.diff(reads.text_starts)[text], 0)
     base = np.cumsum(words) - words

@@ -155,7 +155,11 @@ def _checked(given: object, number: int) -> AnyInput:
         return (given[0], given[1]) if len(given) == 2 else (given[0],)
     if isinstance(given, Passage) and _are_texts(texts_of(plain(given))):
         return given
-    if isinstance(given, Question) and isinstance(given.options, (tuple, list)) and _are_texts(given.texts):
+    if (
+        isinstance(given, Question)
+        and isinstance(given.options, (tuple, list))
+        and _are_texts((given.context, *given.texts))
+    ):
         return given
     raise BadValue(
         f"input {number} is none that can be read",
@@ -171,8 +175,9 @@ def _words(words: np.ndarray, given: AnyInput, number: int) -> np.ndarray:
         own = np.asarray(words)
     except ValueError:  # rows of several lengths
         raise _no_words(number, repr(words), "whole numbers (words, 2)") from None
-    if not own.size:
-        return np.zeros((0, 2), np.int32)
+    several = not isinstance(given, Question) and len(texts_of(plain(given))) > 1
+    if not own.size:  # of two texts the place of no answer is always there
+        return np.array([NOWHERE] if several else np.zeros((0, 2)), np.int32)
     if own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu":
         raise _no_words(number, f"{own.dtype} {own.shape}", "whole numbers (words, 2)")
     if isinstance(given, Question):  # no task reads its words
@@ -184,6 +189,8 @@ def _words(words: np.ndarray, given: AnyInput, number: int) -> np.ndarray:
     if not is_place.all():
         wrong = own[~is_place][0].tolist()
         raise _no_words(number, wrong, f"0 <= beginning <= end <= {len(texts[-1])}, the length of its text")
+    if several and not (own[0] == NOWHERE).all():
+        own = np.concatenate([np.array([NOWHERE], own.dtype), own])
     return own.astype(np.int32, copy=False)
 
 

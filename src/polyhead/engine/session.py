@@ -15,11 +15,27 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, now
 from polyhead.engine.call import Asked, Call, Reader
-from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision
+from polyhead.engine.changes import (
+    Changes,
+    checked,
+    difference,
+    loaded,
+    trained_precision,
+    warn_of_precision,
+)
 from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.gather import Outputs
 from polyhead.engine.graph.ops import Runtime
-from polyhead.engine.inputs import AnyInput, checked_deadline, checked_inputs, checked_words, why_not
+from polyhead.engine.inputs import (
+    AnyInput,
+    checked_deadline,
+    checked_inputs,
+    checked_words,
+    form_of,
+    forms_of,
+    is_blank,
+    why_not,
+)
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipts import Receipt
 from polyhead.engine.roster import Loaded, Roster
@@ -55,14 +71,17 @@ class Session:
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         trunk = self.bundle.trunk()
+        if precision is None and backend is not None and not isinstance(backend, str):
+            precision = backend.precision  # of a runtime that is ready made
         self.deterministic, self._precision = deterministic, precision
+        self._trained = None if precision else trained_precision(self.bundle.tasks)
         tasks = {name: loaded(self.bundle, name) for name in self.bundle.tasks}
         self.backend = open_backend(
             backend,
             trunk,
             {name: one.task for name, one in tasks.items()},
             precision=precision,
-            trained=None if precision else trained_precision(self.bundle.tasks),
+            trained=self._trained,
             scales=partial(scales_for, self.bundle),
             deterministic=deterministic,
         )
@@ -123,16 +142,17 @@ class Session:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         reader = self._reader
         call = _call(reader.roster, inputs, [task], words, None)
+        forms = forms_of(reader.roster.tasks[task])
+        for index, given in enumerate(call.asked.inputs):
+            if is_blank(given) or form_of(given) not in forms:
+                raise BadValue(
+                    f"task '{task}' has no output for input {index}",
+                    got=why_not(reader.roster.tasks[task], given),
+                    do="leave that input out",
+                )
         if task in reader.roster.summaries.tasks:
             return reader.roster.summaries.outputs(task, call.asked.inputs)
         column = call.run(reader)[task]
-        for index, given in enumerate(call.asked.inputs):
-            if index in column.skipped:
-                raise BadValue(
-                    f"task '{task}' has no output for input {index}",
-                    got=why_not(column.task, given),
-                    do="leave that input out",
-                )
         if (error := call.error(task)) is not None:
             raise error
         return list(column.outputs)
@@ -166,6 +186,8 @@ class Session:
         """
         with self._changing:
             roster, trunk = self._roster, self.bundle.digest
+            if self._precision is None:
+                self._check_trained({record.task.name: record})
             own = roster.summaries.tasks
             task = checked(record, arrays, others or {}, trunk=trunk, shape=self.shape, taken=own)
             self._change({**roster.loaded, record.task.name: task}, roster.summaries)
@@ -196,7 +218,7 @@ class Session:
             bundle = Bundle.open(self.bundle.root)
             changes, tasks = difference(self.bundle, bundle), dict(self._roster.loaded)
             if self._precision is None:
-                trained_precision(bundle.tasks)
+                self._check_trained(bundle.tasks)
             for name in changes.detached:
                 tasks.pop(name, None)
             for name in (*changes.attached, *changes.replaced):
@@ -222,6 +244,12 @@ class Session:
 
         threading.Thread(target=run, name="polyhead-refresh", daemon=True).start()
         return done
+
+    def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
+        """Warns of tasks that were trained in another precision than those with which the session was opened."""
+        found = trained_precision(records)
+        if found not in (None, self._trained, self.backend.precision):
+            warn_of_precision(records, found, self.backend.precision)
 
     def _change(self, tasks: Mapping[str, Loaded], summaries: Summaries) -> None:
         """Calls that begin from now on have these tasks, those that run the tasks with which they began."""

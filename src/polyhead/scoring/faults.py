@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from polyhead.engine.inputs import AnyInput, Form, forms_of
 from polyhead.engine.session import Columns, Session
@@ -20,6 +22,26 @@ PROBES: Mapping[Form, AnyInput] = {
     "pair": ("a text", "another text"),
     "question": Question(text="which one?", options=("this", "that")),
 }
+
+
+def all_columns(
+    session: Session,
+    inputs: Sequence[AnyInput],
+    words: Sequence[np.ndarray | None],
+    *,
+    tasks: Iterable[str] | None,
+) -> Columns:
+    """What a call gives; where every task fails on every input, columns that say so. Raises what is no row's fault."""
+    try:
+        return session.columns(inputs, tasks=tasks, words=words)
+    except (MemoryError, OSError):
+        raise
+    except Exception:
+        # A stream keeps what fails, and raises what is no task's own: a missing package, for one.
+        stream = session.stream(inputs, tasks=tasks, words=words)
+        for _ in stream:
+            pass
+        return stream.columns()
 
 
 def check_machine(session: Session, columns: Columns) -> None:

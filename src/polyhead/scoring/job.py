@@ -8,18 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from polyhead import __version__
 from polyhead.config import Value
-from polyhead.engine.inputs import AnyInput
 from polyhead.engine.numerics import numerics_of
-from polyhead.engine.session import Columns, Result, Session
+from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData
 from polyhead.progress import progress_line
 from polyhead.scoring.answers import Answers, why_none
 from polyhead.scoring.columns import Ask, Roles, check_fit, roles_of
-from polyhead.scoring.faults import check_machine
+from polyhead.scoring.faults import all_columns, check_machine
 from polyhead.scoring.pieces import Facts, Job, Pieces
 from polyhead.scoring.read import Chunk, Show, Source, open_source
 from polyhead.scoring.survey import Survey
@@ -187,26 +185,12 @@ class _Work:
         inputs, words = [one.input for one in read], [one.words for one in read]
         results: list[Result] = []
         if read:
-            answered = self._answers(inputs, words)
+            answered = all_columns(self.session, inputs, words, tasks=self.answers.tasks)
             self._check_unchanged()
             check_machine(self.session, answered)
             results = answered.results()
         found = iter(results)
         return [next(found) if isinstance(one, Ask) else one for one in asks]
-
-    def _answers(self, inputs: Sequence[AnyInput], words: Sequence[Any]) -> Columns:
-        """What a call gives; where every task fails on every input, columns that say so."""
-        try:
-            return self.session.columns(inputs, tasks=self.answers.tasks, words=words)
-        except (MemoryError, OSError):
-            raise  # no row is at fault
-        except Exception:
-            self._check_unchanged()
-            # A stream keeps what fails, and raises what is no task's own: a missing package, for one.
-            stream = self.session.stream(inputs, tasks=self.answers.tasks, words=words)
-            for _ in stream:
-                pass
-            return stream.columns()
 
     def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
         answered = [one for one in results if isinstance(one, Result)]

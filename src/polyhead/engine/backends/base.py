@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 import numpy as np
 
+from polyhead.errors import BackendError
 from polyhead.plan import Path, Plan
 
 
@@ -120,4 +121,25 @@ def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:
         for error in stage.failed.values():
             raise error
         found |= stage.outputs
+    return found
+
+
+def same(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two arrays are one, or equal."""
+    return one is other or (one.shape == other.shape and np.array_equal(one, other, equal_nan=True))
+
+
+def owned_arrays(tasks: Mapping[str, LoadedTask]) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays of every owner, of all tasks that read them; raises BackendError where these are not the same."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, task in tasks.items():
+        for owner, arrays in ((task.path.head.part, task.arrays), *task.others.items()):
+            known = found.setdefault(owner, {})
+            for leaf, array in arrays.items():
+                if not same(known.setdefault(leaf, array), array):
+                    raise BackendError(
+                        f"task '{name}' was loaded with other arrays of '{owner}' than the tasks that share it",
+                        got=leaf,
+                        do="load all tasks of that owner anew, together",
+                    )
     return found

@@ -12,7 +12,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.backends.base import (
+    Count,
+    LoadedTask,
+    Stage,
+    TokenBatch,
+    owned_arrays,
+    whole,
+)
 from polyhead.errors import BackendError, without_frames
 from polyhead.model import Model, Pooled, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
@@ -157,9 +164,10 @@ class TorchBackend:
 
     def _made(self, tasks: Mapping[str, LoadedTask]) -> _Loaded:
         dtype = getattr(torch, self.precision)
+        owned = owned_arrays(tasks)
         families = make_families({name: task.path for name, task in tasks.items()}, self._shape)
         for owner, family in families.items():
-            _fill(family, owner, _shared_arrays(owner, tasks))
+            _fill(family, owner, owned.get(owner, {}))
             family.to(self._device).lower(dtype)
         parts = {}
         for name, task in tasks.items():
@@ -234,11 +242,6 @@ def _check_products() -> None:
             allowed=[":4096:8", ":16:8"],
             do="export CUBLAS_WORKSPACE_CONFIG=:4096:8",
         )
-
-
-def _shared_arrays(owner: str, tasks: Mapping[str, LoadedTask]) -> dict[str, np.ndarray]:
-    """All arrays of an owner that tasks read beside their own."""
-    return {name: array for task in tasks.values() for name, array in task.others.get(owner, {}).items()}
 
 
 def _fill(module: nn.Module, owner: str, arrays: Mapping[str, np.ndarray]) -> None:

@@ -178,7 +178,7 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
 
 def _check_free(out: FilePath) -> None:
     """Raises ConfigError unless the folder can be made."""
-    if out.is_dir() and not any(out.iterdir()):
+    if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():
         raise ConfigError(f"there is something at {out} already", do="name a new folder, or empty this one")

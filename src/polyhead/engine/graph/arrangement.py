@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from polyhead import cost
-from polyhead.engine.backends.base import LoadedTask
+from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.graph.encoder import Arrays
 from polyhead.engine.graph.heads import SlotForm
 from polyhead.engine.graph.kept import Token
@@ -192,18 +192,8 @@ def _anonymous(node: Layers) -> Layers:
 
 def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dict[str, Owner]:
     """The arrays of every owner; those that hold what they held before keep their token."""
-    merged: dict[str, dict[str, np.ndarray]] = {}
+    merged = owned_arrays(tasks)
     own = {task.path.head.part for task in tasks.values()}
-    for name, task in tasks.items():
-        for owner, arrays in ((task.path.head.part, task.arrays), *task.others.items()):
-            known = merged.setdefault(owner, {})
-            for leaf, array in arrays.items():
-                if not _same(known.setdefault(leaf, array), array):
-                    raise BackendError(
-                        f"task '{name}' was loaded with other arrays of '{owner}' than the tasks that share it",
-                        got=leaf,
-                        do="load all tasks of that owner anew, together",
-                    )
     found: dict[str, Owner] = {}
     for owner, arrays in merged.items():
         old = before.get(owner)
@@ -211,13 +201,9 @@ def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dic
             old = None
         # Of what tasks share each brings what it reads: what the last reader of an array left is kept for the next.
         if old is not None and all(
-            _same(old.arrays.get(leaf, array), array) for leaf, array in arrays.items()
+            same(old.arrays.get(leaf, array), array) for leaf, array in arrays.items()
         ):
             found[owner] = Owner(old.token, {**old.arrays, **arrays})
         else:
             found[owner] = Owner((owner, next(_CONTENTS)), arrays)
     return found
-
-
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one is other or (one.shape == other.shape and np.array_equal(one, other, equal_nan=True))

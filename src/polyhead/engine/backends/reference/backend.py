@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead import cost
-from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
+from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
 from polyhead.engine.backends.reference.arithmetic import Array, Arrays, dense, gelu, norm, softmax
 from polyhead.engine.backends.reference.layer import run_layers
 from polyhead.errors import BackendError, PlanError
@@ -98,6 +98,7 @@ class ReferenceBackend:
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Loads these tasks and no others."""
+        owned_arrays(tasks)  # raises where they do not fit each other
         self.tasks = dict(tasks)
 
     def _pooled_in_order(
