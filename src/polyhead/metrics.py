@@ -31,9 +31,15 @@ def accuracy(targets: np.ndarray, predictions: np.ndarray) -> float:
     return float(same.reshape(len(same), -1).all(axis=1).mean())
 
 
-def macro_f1(targets: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean F1 of the labels: those that occur on either side of (rows,), or all of (rows, labels)."""
+def macro_f1(targets: np.ndarray, predictions: np.ndarray, *, nothing: int | None = None) -> float:
+    """Mean F1 of the labels: those that occur on either side of (rows,), or all of (rows, labels).
+
+    A prediction of (rows,) that is `nothing` misses its row's label and is no label itself.
+    """
     right, given, true = _counts(targets, predictions)
+    if nothing is not None:
+        is_label = np.unique(np.concatenate([targets, predictions])) != nothing
+        right, given, true = right[is_label], given[is_label], true[is_label]
     return float(np.mean(_ratio(2 * right, given + true)))
 
 

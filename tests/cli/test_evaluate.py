@@ -9,7 +9,7 @@ import pytest
 import tiny
 from cli.commands import run, write_project
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
+from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.config import to_toml
 from polyhead.project import TaskEntry
 from polyhead.recipe import FineTune, LeaveOut, Search, TrunkOnly
@@ -119,6 +119,23 @@ def test_a_task_without_any_file_shows_the_score_of_its_training(work):
     assert [score["task"] for score in found["scores"]] == ["topics"]
     assert "accuracy" in found["from_training"]["mood"]
     assert "from training" in run("evaluate", path, "--tasks", "mood").out
+
+
+def test_a_task_with_neither_a_file_nor_a_score_of_training_is_told(work):
+    """An imported one; the whole table was a KeyError."""
+    whole = tiny.project(work, "mood", "topics")
+    bare = msgspec.structs.replace(whole.tasks[0], validation=0.2, test=None)
+    path = work / "polyhead.toml"
+    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(bare, whole.tasks[1]))))
+    assert run("train", path).code == 0
+    bundle = Bundle.open(work / "bundle")
+    draft = Draft(
+        record=bundle.tasks["mood"], arrays=bundle.part("mood"), scores={"splits": {}}, probes=[], card=""
+    )
+    add_tasks(work / "bundle", [draft], replace=True)
+    done = run("evaluate", path)
+    assert done.code == 0 and "no file to be scored on, and no scores of training: mood" in done.err
+    assert [line.split()[0] for line in done.out.splitlines()] == ["task", "topics"]
 
 
 def test_tasks_that_project_or_bundle_do_not_have_are_named(home, work):

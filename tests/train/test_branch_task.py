@@ -17,7 +17,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import write_file
 from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.project import Choice
+from polyhead.project import Choice, with_seed
 from polyhead.sharing.branch import private_layers, tap_of
 from polyhead.strategy import Branch, Pooled
 from polyhead.train import fit as fitting
@@ -418,6 +418,19 @@ def layers_of(folder):
 def options_of(folder):
     file = folder / "bundle-cache" / "options.json"
     return msgspec.json.decode(file.read_bytes(), type=OptionsFile)
+
+
+def test_options_of_tasks_that_a_run_leaves_out_stay(home, tmp_path):
+    """`polyhead allocate` then chose among those of the last run alone."""
+    folder = copied(home, tmp_path)
+    made = project(folder, "mood", "urgency", strategy=FIXED)
+    for names in (("mood",), ("urgency",), ("mood", "urgency")):
+        train_project(made, folder=folder, only=names)
+        assert {one.task for one in options_of(folder).options} >= set(names)
+    assert {one.task for one in options_of(folder).options} == {"mood", "urgency"}
+    (folder / "bundle-cache" / "options.json").write_text("{")  # damaged: it is made anew
+    train_project(with_seed(made, 5), folder=folder, only=("mood",))
+    assert {one.task for one in options_of(folder).options} == {"mood"}
 
 
 def test_another_price_chooses_another_branch_and_trains_nothing_again(home, tmp_path, trained):

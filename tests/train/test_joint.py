@@ -252,6 +252,17 @@ def test_the_same_again_is_kept_and_other_data_is_refused(home, tmp_path):
     assert set(Bundle.open(made.bundle).tasks) == {"mood", "same"}
 
 
+def test_tasks_that_were_replaced_or_removed_since_are_told(home, tmp_path):
+    """It said "unchanged", with the scores of tasks that were not there."""
+    made, told = project(home, "mood", "names", bundle=str(tmp_path / "b")), []
+    scores = train_together(made, folder=home).scores
+    name = next(iter(scores))
+    Bundle.open(tmp_path / "b").remove_task(name)
+    assert train_together(made, folder=home, events=Events(say=told.append)).kept
+    assert any(f"replaced or removed since then: {name} (" in line for line in told)
+    assert not any("unchanged" in line for line in told)
+
+
 def test_a_blended_trunk_lies_between_what_was_and_what_was_learned(home, tmp_path):
     """The naive mean of weights (Wortsman et al. 2022, eq. 1); scores are the learned trunk's."""
     found = {}

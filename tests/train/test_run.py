@@ -16,6 +16,7 @@ import pytest
 
 import tiny
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import write_bundle
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
@@ -24,11 +25,13 @@ from polyhead.project import with_seed
 from polyhead.recipe import Joint
 from polyhead.strategy import Pooled
 from polyhead.tasks.kinds import kind_of
+from polyhead.testing import tiny_trunk
 from polyhead.train import extract as extraction
 from polyhead.train import fit as fitting
 from polyhead.train import run as running
 from polyhead.train.events import Events
 from polyhead.train.joint_run import train_together
+from polyhead.train.lineage import Lineage, write_lineage
 from polyhead.train.run import train_project
 
 ALL = tuple(tiny.ENTRIES)
@@ -409,6 +412,43 @@ def test_a_bundle_of_another_trunk_is_refused(home, tmp_path, change):
         train_project(asked, folder=folder)
     assert Bundle.open(folder / "bundle").digest[:16] in str(caught.value)
     assert tiny.part_bytes(folder / "bundle", "mood") == before
+
+
+def test_a_trunk_that_was_learned_is_not_taken_for_what_a_stopped_run_left(home, tmp_path):
+    """A frozen project of another trunk with the same bundle removed it, and said nothing."""
+    folder = copied(home, tmp_path)
+    write_bundle(folder / "bundle", tiny_trunk(seed=5))
+    lineage = Lineage(
+        trunk="0",
+        learned_from={},
+        recipe={},
+        training={},
+        tasks={},
+        epochs=1,
+        best_epoch=1,
+        validation={},
+        fingerprint="0",
+        polyhead="0",
+        numerics={},
+    )
+    write_lineage(folder / "bundle", lineage)
+    before = Bundle.open(folder / "bundle").digest
+    with pytest.raises(WrongTrunk, match="another trunk"):
+        train_project(tiny.project(folder, "mood"), folder=folder)
+    assert Bundle.open(folder / "bundle").digest == before
+    (folder / "bundle" / "trunk" / "lineage.json").unlink()  # else a stopped run left it
+    train_project(tiny.project(folder, "mood"), folder=folder)
+    assert set(Bundle.open(folder / "bundle").tasks) == {"mood"}
+
+
+def test_a_run_with_nothing_to_do_writes_nothing(home, tmp_path):
+    """The cache of a bundle that is done may be read alone, or be gone."""
+    folder = copied(home, tmp_path)
+    made = tiny.project(folder, "mood")
+    train_project(made, folder=folder)
+    shutil.rmtree(folder / "bundle-cache")
+    assert train_project(made, folder=folder).kept == ("mood",)
+    assert not (folder / "bundle-cache").exists()
 
 
 def test_the_pooler_is_the_best_on_validation_and_the_run_says_so(home, tmp_path):

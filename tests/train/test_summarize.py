@@ -20,12 +20,12 @@ from polyhead.config import to_toml
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.isolation import checked
 from polyhead.engine.session import Session
-from polyhead.errors import MissingExtra, TrunkError, UnknownTask
+from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
 from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
 from polyhead.project import Project, TaskEntry, TrunkChoice, read_project
 from polyhead.recipe import Training
 from polyhead.seq2seq_data import Summarizer
-from polyhead.train import fit, summarize
+from polyhead.train import fit, summarize, summarize_run
 from polyhead.train.events import Events
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import prepare
@@ -190,6 +190,24 @@ def test_what_is_trained_is_kept_and_another_way_trains_again(home, tmp_path):
     assert list(train_project(other, folder=folder).trained) == ["brief"]
     assert Models(folder / "bundle").lines["brief"].version == "v0002"
     assert Models(folder / "bundle").data("brief").digest != before.digest
+
+
+def test_a_model_that_was_trained_on_another_machine_stays(tmp_path, monkeypatch):
+    """Where `auto` is another precision it was trained anew, for hours, and replaced."""
+    whole = project(tmp_path, count=6, training=one_epoch(precision="auto"))
+    for here, kept in (("float32", ()), ("bfloat16", ("brief",)), ("float32", ("brief",))):
+        monkeypatch.setattr(summarize_run, "precision_of", lambda training, here=here: here)
+        assert train_project(whole, folder=tmp_path).kept == kept
+
+
+def test_a_name_that_a_task_of_the_trunk_has_is_refused_before_training(tmp_path, monkeypatch):
+    made = tiny.project(tmp_path, "mood")
+    train_project(msgspec.structs.replace(made, bundle="bundle"), folder=tmp_path)
+    whole = project(tmp_path, count=6, training=one_epoch())
+    named = msgspec.structs.replace(whole.tasks[0], name="Mood")
+    monkeypatch.setattr(summarize_run, "train_summarizer", lambda *_, **__: pytest.fail("it is trained"))
+    with pytest.raises(BadName, match="a task 'mood' already"):
+        train_project(msgspec.structs.replace(whole, tasks=(named,), bundle="bundle"), folder=tmp_path)
 
 
 def test_the_same_seed_gives_the_same_bytes_and_a_stopped_run_goes_on(tmp_path, monkeypatch):

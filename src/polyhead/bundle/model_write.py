@@ -64,7 +64,7 @@ def new_models(root: FilePath, writers: Mapping[str, Writer], *, replace: bool =
     if not writers:
         return made
     for name in writers:
-        _check_free(root, there, name, replace=replace)
+        check_model_name(root, name, replace=replace)
     _sweep(root, there)
     lines = dict(there.models)
     try:
@@ -142,7 +142,9 @@ def _undo(root: FilePath, made: Mapping[str, str]) -> None:
         discard(root / MODELS / name, version, live=None if live is None else live.version)
 
 
-def _check_free(root: FilePath, there: ModelsFile, name: str, *, replace: bool) -> None:
+def check_model_name(root: FilePath, name: str, *, replace: bool) -> None:
+    """Raises BadName for the name of another task, or of this one where it is not to be replaced."""
+    there = read_models_file(root)
     taken = [*read_bundle_file(root).tasks, *(n for n in there.models if n != name or not replace)]
     same = [other for other in taken if other.casefold() == name.casefold()]
     if same:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, json_option, note, table
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -130,7 +130,12 @@ def _scored(
         else []
     )
     printer.show("")
-    return found, {name: _home(session, name).scores(name)["splits"]["validation"] for name in fileless}
+    trained = {
+        name: _home(session, name).scores(name).get("splits", {}).get("validation") for name in fileless
+    }
+    if lacking := [name for name, scores in trained.items() if scores is None]:
+        note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")
+    return found, {name: scores for name, scores in trained.items() if scores is not None}
 
 
 def _home(session: Session, name: str) -> Bundle | Models:

@@ -5,8 +5,8 @@ What was trained is kept in the run's cache under the way of training, so that a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 
 import msgspec
@@ -15,6 +15,7 @@ from safetensors.numpy import load, save
 
 from polyhead.allocate import Option, OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.architecture import Architecture
+from polyhead.config import from_json
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import replace_file
 from polyhead.plan import Path
@@ -153,9 +154,15 @@ def grown_lines(grove: Grove) -> list[str]:
     return [*searched, f"{grove.task}: {said}, on validation"]
 
 
-def write_options(file: FilePath, groves: Sequence[Grove], shape: Architecture) -> None:
-    """Every branch to choose from, as `polyhead allocate` reads it."""
+def write_options(
+    file: FilePath, groves: Sequence[Grove], shape: Architecture, left: Collection[str] = ()
+) -> None:
+    """Every branch to choose from, as `polyhead allocate` reads it; of tasks that are `left` what the file has."""
     options = tuple(option for grove in groves for option in grove.options())
+    if left and file.exists():
+        with suppress(ConfigError):  # it is written anew
+            before = from_json(file.read_bytes(), OptionsFile, source=str(file))
+            options += tuple(one for one in before.options if one.task in left and before.trunk == shape)
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
         replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))

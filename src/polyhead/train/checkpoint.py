@@ -50,7 +50,7 @@ def draw_on(states: Sequence[Tensor], place: Place) -> None:
 
 def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:
     """Under a temporary name, then renamed; raises TrainError, and leaves no half of it, where the disk refuses."""
-    temporary = checkpoint.with_name(checkpoint.name + ".tmp")
+    temporary = checkpoint.with_name(f"{checkpoint.name}.{os.getpid()}.tmp")  # another run may write the same
     try:
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as out:

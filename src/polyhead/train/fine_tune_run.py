@@ -31,6 +31,7 @@ from polyhead.train.learned import (
     check_tasks,
     known_bundle,
     score_line,
+    tell_known,
     write_learned,
 )
 from polyhead.train.lineage import Lineage, load_any_trunk
@@ -158,7 +159,7 @@ class _One:
             known = known_bundle(self._root, self._fingerprint)
             if known is not None:
                 bundle, lineage = known
-                events.line(f"bundle {bundle.root.name}: trained already, unchanged")
+                tell_known(bundle, lineage, keep=True, events=events)
                 found = msgspec.convert(lineage.search, _Searched)
                 made = self._told(bundle.digest, True, found, lineage.scores[self.name])
             else:

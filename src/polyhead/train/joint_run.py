@@ -28,6 +28,7 @@ from polyhead.train.learned import (
     known_bundle,
     score_line,
     scores_before,
+    tell_known,
     write_learned,
 )
 from polyhead.train.lineage import Lineage, load_any_trunk
@@ -91,9 +92,8 @@ def _train(
     data = load_any_trunk(project, folder)
     fingerprint = fingerprint_of(prepared, recipe, data)
     checkpoint = cache / "joint" / f"{fingerprint}.pt"
-    known = from_first(place, _known(root, fingerprint))
+    known = from_first(place, _known(root, fingerprint, recipe, events))
     if known is not None:
-        events.line(f"bundle {project.bundle}: trained already, unchanged")
         if place.is_first:
             clean(root, checkpoint)
         return msgspec.structs.replace(known, seconds=time.monotonic() - began)
@@ -178,12 +178,13 @@ def data_of(p: Prepared) -> dict[str, object]:
     return {"rows": len(p.train.examples.targets), "sha256": p.train.digest}
 
 
-def _known(root: FilePath, fingerprint: str) -> JointOutcome | None:
+def _known(root: FilePath, fingerprint: str, recipe: Joint, events: Events) -> JointOutcome | None:
     """What an earlier run left, if it trained the same."""
     found = known_bundle(root, fingerprint)
     if found is None:
         return None
     bundle, lineage = found
+    tell_known(bundle, lineage, keep=recipe.heads == "keep", events=events)
     return JointOutcome(
         bundle=str(root),
         trunk=bundle.digest,

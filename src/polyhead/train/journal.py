@@ -28,6 +28,8 @@ class Journal:
 
         `known` are all inputs of this extraction, stored or not.
         """
+        if not lacking and not self._file.exists():
+            return []  # nothing is written where nothing is to be done
         started = self._read()
         texts = {key_of(text): text for text in known} if started else {}
         if started and {key_of(text) for text in lacking} <= set(started) <= set(texts):

@@ -22,6 +22,7 @@ from polyhead.plan import merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.card import card_of
+from polyhead.train.events import Events
 from polyhead.train.joint import Learned
 from polyhead.train.joint_paths import with_owner
 from polyhead.train.lineage import Lineage, lineage_of, write_lineage
@@ -48,6 +49,24 @@ def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | N
             do="name another bundle in the project file; a trunk that learns makes a bundle of its own",
         )
     return Bundle.open(root), lineage
+
+
+def changed_since(bundle: Bundle, lineage: Lineage) -> list[str]:
+    """Tasks that the run left in the bundle and that are there no more as it left them."""
+    live = {name: record.trained_with.get("lineage") for name, record in bundle.tasks.items()}
+    return [name for name in lineage.tasks if live.get(name) != lineage.fingerprint]
+
+
+def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) -> None:
+    """Says that the bundle is trained already, and which of its tasks came to be others since."""
+    changed = changed_since(bundle, lineage) if keep else []
+    if not changed:
+        events.line(f"bundle {bundle.root.name}: trained already, unchanged")
+        return
+    events.line(
+        f"bundle {bundle.root.name}: trained already; replaced or removed since then: {', '.join(changed)} "
+        "(to have them back, name another bundle)"
+    )
 
 
 def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
@@ -138,6 +157,7 @@ def clean(root: FilePath, checkpoint: FilePath) -> None:
     for file in (
         checkpoint,
         *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt"),
+        *checkpoint.parent.glob(f"{checkpoint.stem}*.tmp"),
     ):  # of donors and probed heads too
         file.unlink(missing_ok=True)
 

@@ -14,9 +14,9 @@ from polyhead import __version__
 from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.isolation import certified
-from polyhead.errors import ConfigError, TrainError, WrongTrunk
+from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Path, merge
 from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
@@ -40,6 +40,7 @@ from polyhead.train.extract import Extraction, Extractor
 from polyhead.train.lineage import load_any_trunk
 from polyhead.train.live import is_live, live_paths, train_unit
 from polyhead.train.numerics import numerics, precision_of
+from polyhead.train.opened import opened
 from polyhead.train.outlook import outlook
 from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.probes import probes_of
@@ -47,7 +48,6 @@ from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task, wanted
 from polyhead.train.units import check_readers, check_whole, prepared_units, units_of
-from polyhead.trunk_data import TrunkData
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,22 +81,18 @@ def train_project(
     began, events = time.monotonic(), events or Events()
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
+    branches = {e.name for e in project.tasks if isinstance(strategy_of(project, e), Branch)}
     if only:
         _check_only(project, only)
+        if project.donors is not None and given is None:  # held out together, as the donors did
+            given = [p for p in prepare(project, folder) if p.task.name in only]
         check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
         entries = tuple(entry for entry in project.tasks if entry.name in only)
         project = msgspec.structs.replace(project, tasks=entries)
     prepared = prepared_units(given or prepare(project, folder), events)
     data = load_any_trunk(project, folder)
-    precisions = sorted({precision_of(p.training) for p in prepared})
-    if len(precisions) > 1:
-        raise TrainError(
-            "tasks of one run must read the trunk in one precision",
-            got=precisions,
-            do="set one [training] precision",
-        )
-    extractor = Extractor(data, folder=cache / "features", precision=precisions[0])
-    bundle = _opened(root, extractor)
+    extractor = Extractor(data, folder=cache / "features", precision=_one_precision(prepared))
+    bundle = opened(root, data, [p.task.name for p in prepared])
     prints = fingerprints_of(prepared, project.allocation)
     units = units_of({p.task.name: p.strategy for p in prepared if is_live(p)})
     todo = _todo(bundle, prepared, prints, units)
@@ -111,7 +107,7 @@ def train_project(
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
     extraction = _extract(_read(prepared, todo, project.allocation), paths, extractor, events)
-    run = _Run(root, cache, extractor, events, prints, paths, {p.task.name for p in todo})
+    run = _Run(root, cache, extractor, events, prints, paths, {p.task.name for p in todo}, branches)
     for p in pooled:
         run.train_pooled(p)
     run.train_branches(branched, project.allocation)
@@ -120,6 +116,17 @@ def train_project(
     seconds = time.monotonic() - began
     events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
     return Outcome(bundle=str(root), trained=run.scores, kept=kept, extraction=extraction, seconds=seconds)
+
+
+def _one_precision(prepared: Sequence[Prepared]) -> str:
+    precisions = sorted({precision_of(p.training) for p in prepared})
+    if len(precisions) > 1:
+        raise TrainError(
+            "tasks of one run must read the trunk in one precision",
+            got=precisions,
+            do="set one [training] precision",
+        )
+    return precisions[0]
 
 
 def _check_only(project: Project, only: tuple[str, ...]) -> None:
@@ -135,32 +142,6 @@ def _check_only(project: Project, only: tuple[str, ...]) -> None:
             got=f"tasks {list(only)}, without {left}",
             do="leave --tasks out; what is trained already is not trained again",
         )
-
-
-def _opened(root: FilePath, extractor: Extractor) -> Bundle:
-    """The bundle there, if it stands on the same trunk; else a new one."""
-    if not (root / "bundle.json").exists():
-        return write_bundle(root, extractor.data)
-    bundle = Bundle.open(root)
-    if bundle.digest != extractor.digest and not bundle.tasks and not _holds_any(root):
-        shutil.rmtree(root)  # a run that was stopped before its first task left a trunk only
-        return write_bundle(root, extractor.data)
-    if bundle.digest != extractor.digest:
-        raise WrongTrunk(
-            f"the bundle {root.name} stands on another trunk",
-            got=f"this project's trunk {_described(extractor.data)}, the bundle's {_described(bundle.trunk())}",
-            do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
-        )
-    return bundle
-
-
-def _holds_any(root: FilePath) -> bool:
-    """Whether tasks, or models of their own, were ever written there."""
-    return any(root.glob("tasks/*")) or any(root.glob("models/*"))
-
-
-def _described(data: TrunkData) -> str:
-    return f"{data.digest[:16]} ({data.name}, max_tokens {data.settings.max_tokens})"
 
 
 def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, dict[str, object]]:
@@ -226,9 +207,11 @@ class _Run:
         prints: dict[str, dict[str, object]],
         paths: dict[str, list[Path]],
         todo: set[str],
+        branches: set[str],
     ) -> None:
+        """`branches`: all tasks of the project that have them, also where this run leaves some out."""
         self._root, self._cache, self._extractor, self._events = root, cache, extractor, events
-        self._prints, self._paths, self._todo = prints, paths, todo
+        self._prints, self._paths, self._todo, self._branches = prints, paths, todo, branches
         self.scores: dict[str, dict[str, dict[str, float]]] = {}
 
     def train_pooled(self, p: Prepared) -> None:
@@ -259,7 +242,8 @@ class _Run:
                     events.line(line)
             elif (known := kept_grove(folder)) is not None:
                 groves[name] = known
-        write_options(self._cache / "options.json", list(groves.values()), shape)
+        left = self._branches - {p.task.name for p in branched}
+        write_options(self._cache / "options.json", list(groves.values()), shape, left)
         chosen = choose(list(groves.values()), choice, shape)
         for p in (p for p in branched if p.task.name in todo):
             name, folder = p.task.name, self._folder("branches", p)

@@ -16,7 +16,7 @@ import msgspec
 
 from polyhead import __version__
 from polyhead.bundle.format import BUNDLE
-from polyhead.bundle.model_write import ModelDraft, add_model
+from polyhead.bundle.model_write import ModelDraft, add_model, check_model_name
 from polyhead.bundle.models import Models
 from polyhead.bundle.write import write_bundle
 from polyhead.nn.seq2seq import load_seq2seq
@@ -105,12 +105,12 @@ def _train(
     data = msgspec.structs.replace(data, name=choice.name)
     fingerprint = _fingerprint(prepared, choice, data)
     there = Models(root)
-    if (
-        task.name in there.lines
-        and there.record(task.name).trained_with.get("fingerprint") == fingerprint["fingerprint"]
+    if task.name in there.lines and there.record(task.name).trained_with.get("fingerprint") in _tags(
+        prepared, choice, data
     ):
         events.line(f"{task.name}: trained already, unchanged")
         return None
+    check_model_name(root, task.name, replace=task.name in there.lines)
     for line in _outlook(prepared, data):
         events.line(line)
     kept = (cache or root.with_name(root.name + "-cache")) / "checkpoints" / str(fingerprint["fingerprint"])
@@ -141,18 +141,27 @@ def _choice(entry: TaskEntry) -> Summarizer:
     return Summarizer(name=entry.model) if isinstance(entry.model, str) else entry.model
 
 
-def _fingerprint(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> dict[str, object]:
+def _fingerprint(
+    prepared: Prepared, choice: Summarizer, data: Seq2SeqData, *, precision: str | None = None
+) -> dict[str, object]:
     """What decides the trained model, and its digest under `fingerprint`."""
     facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
     facts |= {
         "trainer": TRAINER,
         "model": {"name": choice.name, "digest": data.digest},
         "smoothing": choice.smoothing,
-        "precision": precision_of(prepared.training),
+        "precision": precision or precision_of(prepared.training),
     }
     named = msgspec.to_builtins({**facts, "model": data.digest})
     tag = hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
     return {"fingerprint": tag, **facts}
+
+
+def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[object]:
+    """Of every precision that `auto` may stand for: a model that was trained on another machine stays."""
+    own = prepared.training.precision
+    named = ("float32", "bfloat16") if own == "auto" else (own,)
+    return {_fingerprint(prepared, choice, data, precision=one)["fingerprint"] for one in named}
 
 
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:

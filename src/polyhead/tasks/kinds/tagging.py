@@ -115,7 +115,7 @@ class Tagging(base.Kind):
                 )
         flat = np.concatenate(targets), np.concatenate(found)
         if not is_bio(task):
-            return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat)}
+            return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat, nothing=UNREAD)}
         outside = task.labels.index("O")
         found = [np.where(one == UNREAD, outside, one) for one in found]
         named = [[[task.labels[i] for i in row] for row in side] for side in (targets, found)]
