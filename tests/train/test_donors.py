@@ -184,6 +184,20 @@ def test_a_donor_that_trained_on_rows_of_the_validation_split_is_refused(home, t
     assert all(p.donor is not None for p in prepare(with_seed(by_file, 7), home))
 
 
+def test_some_tasks_alone_hold_out_what_all_of_them_do(home, tmp_path):
+    """Over one file, with shares: a task alone drew other rows, and its donor was refused."""
+    strategy = msgspec.structs.replace(STRATEGY, shared=0, isolated=True)
+    made = project(home, strategy=strategy, recipe=Donors(), bundle=str(tmp_path / "donors"))
+    shared = tuple(msgspec.structs.replace(entry, validation=0.3) for entry in made.tasks)
+    made = msgspec.structs.replace(made, tasks=shared)
+    train_donors(made, folder=home)
+    frozen = msgspec.structs.replace(
+        made, recipe=Frozen(), donors=str(tmp_path / "donors"), bundle=str(tmp_path / "all")
+    )
+    assert set(train_project(frozen, folder=home, only=("mood",)).trained) == {"mood"}
+    assert set(train_project(frozen, folder=home).trained) == {"urgency"}
+
+
 def test_one_task_fine_tunes_a_trunk_from_its_donor(home, tmp_path):
     search = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))  # nothing moves
     made = project(home, recipe=FineTune(search=search), bundle=str(tmp_path / "out"), donors="donors")
