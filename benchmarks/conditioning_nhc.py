@@ -39,8 +39,8 @@ from polyhead.report.results import Claim, Study, results, write_results
 
 NAME = "conditioning_nhc"
 COMMAND = (
-    "python benchmarks/conditioning_nhc.py --threads 1 --size 450 --seeds I --rows FILE, two processes at once; then --report "
-    "--rows FILE FILE"
+    "python benchmarks/conditioning_nhc.py --threads 1 --size 450 --seeds I --rows FILE, two processes at once; then "
+    "--report --rows FILE FILE"
 )
 JOBS = ("main", "ablation", "grid")
 LEAST = 3  # seeds of a claim; with fewer than are planned its note says so
