@@ -13,7 +13,7 @@ from polyhead import __version__
 from polyhead.config import Value
 from polyhead.engine.numerics import numerics_of
 from polyhead.engine.session import Result, Session
-from polyhead.errors import BadValue, ConfigError, DataError, EmptyData
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.progress import progress_line
 from polyhead.scoring.answers import Answers, why_none
 from polyhead.scoring.columns import Ask, Roles, check_fit, roles_of
@@ -185,7 +185,11 @@ class _Work:
         inputs, words = [one.input for one in read], [one.words for one in read]
         results: list[Result] = []
         if read:
-            answered = all_columns(self.session, inputs, words, tasks=self.answers.tasks)
+            try:
+                answered = all_columns(self.session, inputs, words, tasks=self.answers.tasks)
+            except UnknownTask:  # one that was removed meanwhile
+                self._check_unchanged()
+                raise
             self._check_unchanged()
             check_machine(self.session, answered)
             results = answered.results()
