@@ -217,7 +217,9 @@ def _helps(command: click.Command, name: str) -> Iterator[str]:
 
 
 def _help(command: click.Command, name: str) -> list[str]:
-    command._help_option = None  # click keeps that of its first use, which may have been by itself, without -h
+    command._help_option = (
+        None  # click keeps that of its first use, which may have been by itself, without -h
+    )
     context = click.Context(command, info_name=name, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
     context.help_option_names = ["-h", "--help"]
     return [f"## {name}", "", "```text", *command.get_help(context).splitlines(), "```"]

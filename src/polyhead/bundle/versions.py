@@ -35,8 +35,11 @@ def fill(folder: FilePath, version: str, write: Writer) -> str:
 
 
 def settle(folder: FilePath, version: str) -> None:
-    """Gives a version that is whole its name. All of a change are filled before the first one is named, so that a kill
-    leaves none that was never live."""
+    """Gives a version that is whole its name.
+
+    All of a change are filled before the first one is named: only a kill in the moment between these names and the
+    list of live versions leaves one that was never live.
+    """
     os.rename(folder / f"{TEMPORARY}{version}", folder / version)
     sync_folder(folder)
 

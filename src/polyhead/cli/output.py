@@ -113,9 +113,9 @@ def writing(name: str) -> Iterator[IO[bytes]]:
                 file.flush()
                 os.fsync(file.fileno())
         except BaseException:
-            if not partial.stat().st_size:
+            if partial.exists() and not partial.stat().st_size:
                 partial.unlink()
-            else:
+            elif partial.exists():
                 note(f"what was written before is in {partial}")
             raise
         partial.replace(path)
