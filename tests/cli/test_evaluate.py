@@ -109,12 +109,18 @@ def test_the_table_names_split_rows_and_metric(home):
     assert done.err == ""
 
 
-def test_a_task_without_any_file_shows_the_score_of_its_training(work):
+def trained_without_files(work):
+    """A trained project in which `mood` has no file to be scored on."""
     whole = tiny.project(work, "mood", "topics")
     bare = msgspec.structs.replace(whole.tasks[0], validation=0.2, test=None)
     path = work / "polyhead.toml"
     path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(bare, whole.tasks[1]))))
     assert run("train", path).code == 0
+    return path
+
+
+def test_a_task_without_any_file_shows_the_score_of_its_training(work):
+    path = trained_without_files(work)
     found = told("evaluate", path)
     assert [score["task"] for score in found["scores"]] == ["topics"]
     assert "accuracy" in found["from_training"]["mood"]
@@ -123,11 +129,7 @@ def test_a_task_without_any_file_shows_the_score_of_its_training(work):
 
 def test_a_task_with_neither_a_file_nor_a_score_of_training_is_told(work):
     """An imported one; the whole table was a KeyError."""
-    whole = tiny.project(work, "mood", "topics")
-    bare = msgspec.structs.replace(whole.tasks[0], validation=0.2, test=None)
-    path = work / "polyhead.toml"
-    path.write_text(to_toml(msgspec.structs.replace(whole, tasks=(bare, whole.tasks[1]))))
-    assert run("train", path).code == 0
+    path = trained_without_files(work)
     bundle = Bundle.open(work / "bundle")
     draft = Draft(
         record=bundle.tasks["mood"], arrays=bundle.part("mood"), scores={"splits": {}}, probes=[], card=""
