@@ -33,6 +33,7 @@ class Method(Value):
     shared_pooler: bool = False  # one dense tanh layer for all tasks
     apart: bool = False  # each task's prompt stands in an input of its own
     prefix_rate: float | None = None  # learning rate of prefixes; None: that of the rest
+    learning_rate: float | None = None  # of all that learns, donors apart; None: the study's for this way
 
     @property
     def learned(self) -> str:
@@ -109,11 +110,31 @@ GRID = {
     for shared in (0, 2)
 }
 GRID[2, 0] = ABLATION[2]
+
+
+def _at(method: Method, rate: float) -> Method:
+    name, told = f"{method.name}-{rate:g}", f"{method.told}, at {rate:g}"
+    return msgspec.structs.replace(method, name=name, told=told, learning_rate=rate)
+
+
+# The methods of both targets at other learning rates; the best on the builder's split is what the main study has
+RATES = tuple(
+    _at(method, rate)
+    for method, rates in (
+        (ISOLATED, (1e-4, 3e-4, 1e-3, 3e-3)),
+        (POOLED, (1e-4, 3e-4, 1e-3, 3e-3)),
+        (SINGLE, (5e-5, 1e-4)),
+        (MTOP, (5e-5, 1e-4)),
+    )
+    for rate in rates
+)
 MAIN_SEEDS, ABLATION_SEEDS, GRID_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
+RATES_SEEDS = {"frozen": (1, 2, 3), "alone": (1,), "together": (1,)}
 PLANNED = {
+    **{method.name: RATES_SEEDS[method.way] for method in RATES},
     **{method.name: GRID_SEEDS for method in GRID.values()},
     **{method.name: ABLATION_SEEDS for method in ABLATION.values()},
     **{method.name: MAIN_SEEDS for method in MAIN},
 }
 """The seeds that the study has of each method."""
-METHODS = {method.name: method for method in (*MAIN, *ABLATION.values(), *GRID.values())}
+METHODS = {method.name: method for method in (*MAIN, *ABLATION.values(), *GRID.values(), *RATES)}

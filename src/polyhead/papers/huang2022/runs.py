@@ -17,13 +17,13 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.papers import runs
-from polyhead.papers.huang2022.methods import POOLED, SINGLE, Method
+from polyhead.papers.huang2022.methods import SINGLE, Method
 from polyhead.papers.huang2022.nhc import LABELS, TASKS, Nhc, build
 from polyhead.papers.huang2022.nhc_files import digest_of, source_in, write
 from polyhead.papers.runs import Facts, Rows, Say, short_digest, silent
 from polyhead.project import DataFile, TaskEntry
 from polyhead.recipe import Joint, Training, Weighting
-from polyhead.strategy import Prompted
+from polyhead.strategy import Pooled, Prompted
 
 if TYPE_CHECKING:
     from polyhead.plan import Path
@@ -73,7 +73,7 @@ class Runs(runs.Runs):
         if method.way in ("together", "conditioned"):
             self._together(method, seed)
             return
-        train = self._pooled if method == POOLED else self._alone
+        train = self._pooled if _pools(method) else self._alone
         for task in self.scale.tasks:
             self._row(method, task, seed, partial(train, method, task, seed))
 
@@ -152,12 +152,14 @@ class Runs(runs.Runs):
         """What the method's trunk computes in, where it computes."""
         from polyhead.train.numerics import precision_of
 
-        return precision_of(self._training(method), "cpu" if method == POOLED else self.device)
+        return precision_of(self._training(method), "cpu" if _pools(method) else self.device)
 
     def _training(self, method: Method) -> Training:
-        if method.way != "frozen":
-            return self.scale.trunk
-        return self.scale.heads if method == POOLED else self.scale.prompts
+        frozen = self.scale.heads if _pools(method) else self.scale.prompts
+        training = frozen if method.way == "frozen" else self.scale.trunk
+        if method.learning_rate is None:
+            return training
+        return msgspec.structs.replace(training, learning_rate=method.learning_rate)
 
     def _entry(self, task: str) -> TaskEntry:
         folder = self._files / task
@@ -310,6 +312,11 @@ class Runs(runs.Runs):
                 f"{method.name:20s} seed {seed}  {task:15s} validation {100 * float(str(row['validation'])):.1f}  "
                 f"test {100 * float(str(row['test'])):.1f}  recall {100 * float(str(row['recall'])):.1f}"
             )
+
+
+def _pools(method: Method) -> bool:
+    """Whether it reads kept states of the frozen trunk."""
+    return method.way == "frozen" and isinstance(method.strategy, Pooled)
 
 
 def _from_random(prepared: Prepared) -> Prepared:
