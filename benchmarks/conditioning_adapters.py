@@ -11,7 +11,7 @@ updates that its rows are of all rows, each with an epoch of its own. Reported a
 validation split where test has no labels.
 
 A run takes about eight minutes of one core of an AMD EPYC, two of them for the scores of whole splits. `--jobs` names
-parts: main (30 runs), ablation (29 runs of one seed), questions (9 runs on SQuAD with SocialIQA, 250 updates of 16
+parts: main (30 runs), ablation (32 runs of one seed), questions (9 runs on SQuAD with SocialIQA, 250 updates of 16
 rows). `--methods` and `--samplings` name runs on the eight tasks in their place; `--list` shows what there is.
 
 It goes on where it stopped (`runs/conditioning_adapters.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so

@@ -85,7 +85,10 @@ def feed_forward(arrays, name, hidden, *, slots):
         out = linear(arrays, f"{name}.feed_forward.{which}", values)
         return out + slots.dense(f"feed_forward.{which}", values)
 
-    return mapped("outer", gelu(mapped("inner", hidden)))
+    hidden, number = gelu(mapped("inner", hidden)), 0
+    while f"{name}.feed_forward.between.{number}.weight" in arrays:
+        hidden, number = gelu(linear(arrays, f"{name}.feed_forward.between.{number}", hidden)), number + 1
+    return mapped("outer", hidden)
 
 
 def layer(arrays, name, hidden, sees, *, heads=2, slots=None):

@@ -46,6 +46,17 @@ class AttentionEnds(FormulaSlots):
         return self.attended(self.own, self.others["family:ends"], "delta", 2, hidden)
 
 
+class AttentionEndsByLayer(FormulaSlots):
+    def term(self, hidden):
+        return self.attended(self.own, self.others["family:ends-by-layer"], self.name, 2, hidden)
+
+
+class AttentionScaled(FormulaSlots):
+    def term(self, hidden):
+        added = gelu(self.attended(self.own, self.own, "delta", 1, hidden))
+        return 2 * sigmoid(self.own[f"{self.name}.scale"]) * added
+
+
 class AttentionAll(FormulaSlots):
     def term(self, hidden):
         family = self.others["family:adapters"]
@@ -113,6 +124,8 @@ FORMULAS = {
     "attention": Attention,
     "attention-tied": AttentionTied,
     "attention-ends": AttentionEnds,
+    "attention-ends-by-layer": AttentionEndsByLayer,
+    "attention-scaled": AttentionScaled,
     "attention-all": AttentionAll,
     "attention-serial": AttentionSerial,
     "low-rank": LowRank,

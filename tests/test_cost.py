@@ -465,6 +465,15 @@ def test_ends_that_all_tasks_share_are_counted_once_for_their_owner():
     assert task.parameters == 12 * 3 * (204**2 + 204) + 768**2 + 768 + 2 * 768 + 2
 
 
+def test_ends_of_each_layer_that_all_tasks_share_are_counted_once_a_layer():
+    """The encoders and decoders of one task without ties, for all eight; what a task computes stays the same."""
+    plan = eight(in_layer, ends="family:adapters", tied=False)
+    family = [a.size for a in arrays_of_plan(plan, BERT) if a.owner == "family:adapters" and a.is_matrix]
+    assert family == [768 * 204] * 24
+    assert of_tasks(plan, BERT, matrices_only=True) == 8 * 12 * 3 * 204**2
+    assert flops(plan, BERT, 128) == flops(eight(in_layer), BERT, 128)
+
+
 def test_an_adapter_of_all_tasks_is_counted_once():
     """Tasks that share all of it are one pass and one owner's arrays."""
     delta = Delta(
@@ -643,13 +652,24 @@ def small_trunk():
         {"kind": "projected_attention", "size": 6, "heads": 2, "tied": True},
         {"kind": "projected_attention", "size": 6, "heads": 3, "serial": True},
         {"kind": "low_rank", "size": 5},
+        {"kind": "low_rank", "size": 5, "scaled": True},
         {"kind": "feed_forward", "size": 4},
         {"kind": "scale"},
         {"kind": "bottleneck", "size": 5},
         {"kind": "prefix", "size": 3},
         {"kind": "lora", "size": 2, "alpha": 1.0, "targets": ("attention.query", "feed_forward.outer")},
     ],
-    ids=["attention", "serial", "low-rank", "feed-forward", "scale", "bottleneck", "prefix", "lora"],
+    ids=[
+        "attention",
+        "serial",
+        "low-rank",
+        "scaled",
+        "feed-forward",
+        "scale",
+        "bottleneck",
+        "prefix",
+        "lora",
+    ],
 )
 def test_flops_and_parameters_of_a_delta_equal_what_torch_counts(delta):
     trunk, shape, ids, mask = small_trunk()

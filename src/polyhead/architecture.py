@@ -56,9 +56,18 @@ def embedding_arrays(shape: Architecture) -> Iterator[ArrayShape]:
 
 
 def layer_arrays(
-    prefix: str, width: int, feed_forward: int, *, attention: bool = True, residual: bool = True
+    prefix: str,
+    width: int,
+    feed_forward: int,
+    *,
+    attention: bool = True,
+    residual: bool = True,
+    hidden_layers: int = 1,
 ) -> Iterator[ArrayShape]:
-    """Names and shapes of one layer; `feed_forward` 0 or no `attention` leaves out a half, no `residual` the norms."""
+    """Names and shapes of one layer; `feed_forward` 0 or no `attention` leaves out a half, no `residual` the norms.
+
+    `hidden_layers` are those between the maps of the feed-forward half, all `feed_forward` wide.
+    """
     if attention:
         for name in ("query", "key", "value", "output"):
             yield from linear(f"{prefix}.attention.{name}", width, width)
@@ -66,6 +75,8 @@ def layer_arrays(
             yield from norm(f"{prefix}.attention.norm", width)
     if feed_forward:
         yield from linear(f"{prefix}.feed_forward.inner", width, feed_forward)
+        for number in range(1, hidden_layers):
+            yield from linear(f"{prefix}.feed_forward.between.{number - 1}", feed_forward, feed_forward)
         yield from linear(f"{prefix}.feed_forward.outer", feed_forward, width)
         if residual:
             yield from norm(f"{prefix}.feed_forward.norm", width)

@@ -171,10 +171,11 @@ class Adapter(Value):
     heads: int = 6  # of projected attention, as in the released code
     tied: bool | None = None  # encoder and decoder over the layers; None: but for low rank
     share: Literal["nothing", "ends", "all"] = (
-        "nothing"  # what all tasks with this strategy share: tied matrices, all
+        "nothing"  # what all tasks with this strategy share: encoders and decoders, all
     )
     gelu: GeluPlace = "none"
     serial: bool = False
+    scaled: bool = False  # what is added, times 2 sigmoid(r)
     alpha: float = 16.0  # of `lora`
     targets: tuple[Dense, ...] = ("attention.query", "attention.value")  # of `lora`
     init: Literal["zero", "normal"] = (
@@ -195,7 +196,13 @@ class Adapter(Value):
         if not 0 <= self.dropout < 1:
             raise ConfigError("adapters: dropout is a share", got=self.dropout, allowed="0 to below 1")
         self._check_size()
-        given = {"tied": self.tied or False, "serial": self.serial, "gelu": self.gelu != "none"}
+        given = {
+            "tied": self.tied or False,
+            "share = 'ends'": self.share == "ends",
+            "serial": self.serial,
+            "scaled": self.scaled,
+            "gelu": self.gelu != "none",
+        }
         if self.delta not in ADDED and any(given.values()):
             raise ConfigError(
                 f"adapters: '{self.delta}' has no encoder and decoder that this would change",
@@ -279,7 +286,10 @@ class OnTop(Value, tag="on_top", tag_field="kind"):
     layers: int | None = None  # None: 6 of attention, else 1
     width: int | None = None  # of narrow layers; None: 204 of 768, in proportion to the trunk's width
     heads: int = 6
-    feed_forward: int | None = None  # of that form; None: twice the width
+    feed_forward: int | None = (
+        None  # of that form; None: what weighs as much as attention, 408 or twice 252 of 204
+    )
+    hidden_layers: int = 1  # of that form
     residual: bool = True  # False: nothing added and no norm
     positions: Literal["first", "mean", "attention"] = "first"
     hidden: int | None = None  # width of the tanh pooler, 0 for none; None: the trunk's width
@@ -288,7 +298,8 @@ class OnTop(Value, tag="on_top", tag_field="kind"):
     dropout: float = 0.1  # inside the layers, while training
 
     def __post_init__(self) -> None:
-        for name, least in (("layers", 1), ("width", 1), ("heads", 1), ("feed_forward", 1), ("hidden", 0)):
+        leasts = {"layers": 1, "width": 1, "heads": 1, "feed_forward": 1, "hidden_layers": 1, "hidden": 0}
+        for name, least in leasts.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
@@ -302,7 +313,9 @@ class OnTop(Value, tag="on_top", tag_field="kind"):
         if self.form != "attention":
             unused["heads"] = f"layers of form '{self.form}' have none of their own"
         if self.form != "feed_forward":
-            unused["feed_forward"] = f"it is of form 'feed_forward', not '{self.form}'"
+            unused |= dict.fromkeys(
+                ("feed_forward", "hidden_layers"), f"it is of form 'feed_forward', not '{self.form}'"
+            )
         if not self.residual:
             unused["norm_init"] = "layers without residual have no norm"
         check_unused("strategy.", self, unused)

@@ -30,6 +30,7 @@ CHOICES |= {
 ADAPTERS = {
     "attention-upper-untied": Adapter(size=6, heads=3, start=1, tied=False, gelu="after"),
     "attention-ends": Adapter(size=6, heads=2, share="ends"),
+    "attention-ends-by-layer": Adapter(size=6, heads=2, tied=False, share="ends", scaled=True),
     "attention-all": Adapter(size=6, heads=2, share="all"),
     "low-rank": Adapter(delta="low_rank", size=3, gelu="inside"),
     "low-rank-serial": Adapter(delta="low_rank", size=3, serial=True),
@@ -51,6 +52,7 @@ CHOICES |= {
     ),
     "on-top-attention": OnTop(width=8, heads=2, layers=3),
     "on-top-feed-forward": OnTop(form="feed_forward", width=6, positions="mean"),
+    "on-top-two-hidden-layers": OnTop(form="feed_forward", width=6, hidden_layers=2),
     "on-top-alone": OnTop(width=8, heads=2, layers=1, residual=False, positions="attention"),
     "on-top-layer-shared-pooler": OnTop(form="layer", pooler="shared"),
 }

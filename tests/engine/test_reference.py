@@ -135,11 +135,19 @@ def halves(node, arrays, name, hidden):
     [
         narrow(feed_forward=0, heads=4),
         narrow(feed_forward=12, attention=False),
+        narrow(feed_forward=12, attention=False, hidden_layers=3),
         narrow(feed_forward=12, residual=False),
         narrow(feed_forward=12),
         narrow(feed_forward=0, residual=False),
     ],
-    ids=["attention", "feed-forward", "nothing-added", "both-halves", "attention-alone"],
+    ids=[
+        "attention",
+        "feed-forward",
+        "three-hidden-layers",
+        "nothing-added",
+        "both-halves",
+        "attention-alone",
+    ],
 )
 def test_narrow_layers_on_top_give_what_their_formula_gives(node):
     task = loaded(all_tokens(on_top_path(TRUNK, "t", node)))

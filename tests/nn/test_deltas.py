@@ -11,7 +11,7 @@ from polyhead.architecture import Architecture
 from polyhead.cost import part_arrays
 from polyhead.errors import PlanError
 from polyhead.nn import delta_kinds
-from polyhead.nn.deltas import Deltas, LayerDelta, SideBySide
+from polyhead.nn.deltas import Deltas, LayerDelta, SideBySide, ends_of
 from polyhead.nn.layer import Layer
 from polyhead.plan import Delta, Embed, Head, Layers, Path, Pool
 
@@ -26,6 +26,13 @@ KINDS = {
     "low rank": {"kind": "low_rank", "size": 3},
     "low rank with a gelu": {"kind": "low_rank", "size": 3, "tied": True, "gelu": "inside"},
     "feed-forward": {"kind": "feed_forward", "size": 4, "tied": True},
+    "scaled attention": {
+        "kind": "projected_attention",
+        "size": 6,
+        "heads": 2,
+        "scaled": True,
+        "gelu": "after",
+    },
     "scale": {"kind": "scale"},
     "bottleneck": {"kind": "bottleneck", "size": 3},
     "lora": {"kind": "lora", "size": 2, "alpha": 3.0, "targets": ("attention.query", "attention.value")},
@@ -34,6 +41,7 @@ KINDS = {
 NOT_ZERO = {
     "serial attention": {"kind": "projected_attention", "size": 6, "heads": 2, "serial": True},
     "serial low rank": {"kind": "low_rank", "size": 3, "tied": True, "gelu": "after", "serial": True},
+    "serial scaled": {"kind": "low_rank", "size": 3, "serial": True, "scaled": True},
     "prefix": {"kind": "prefix", "size": 3},
 }
 every_kind = pytest.mark.parametrize("kind", [*KINDS, *NOT_ZERO], ids=lambda kind: kind.replace(" ", "-"))
@@ -106,7 +114,8 @@ def task_function(node, own, x):
     if node.kind == "feed_forward":
         inner = dense(own, "0.outer", gelu(dense(own, "0.inner", inner)))
     out = dense(own, f"{tied}decoder", gelu(inner) if node.gelu == "inside" else inner)
-    return gelu(out) if node.gelu == "after" else out
+    out = gelu(out) if node.gelu == "after" else out
+    return out * 2 * torch.sigmoid(own["0.scale"]) if node.scaled else out
 
 
 def naive(node, layer, own, h):
@@ -286,22 +295,31 @@ def test_a_tied_encoder_and_decoder_are_one_parameter_over_layers():
     assert copied.at(3).maps["decoder"] is copied.decoder is not deltas.decoder
 
 
-def test_ends_that_tasks_share_are_used_and_not_owned(layer, hidden, mask):
-    """Two tasks over one encoder and decoder are as two with copies of them."""
-    node = node_of("projected attention", ends="family:adapters")
-    sizes = {"width": WIDTH, "heads": HEADS}
-    family = filled(Deltas(node, (), **sizes), seed=7)
-    tasks = [filled(Deltas(node, (0, 1), ends=family, **sizes), seed) for seed in (8, 9)]
+def ends_that_are_shared(kind, layers=(0, 1)):
+    """The node, what owns its encoders and decoders, and the deltas of two tasks over them."""
+    node, sizes = node_of(kind, ends="family:adapters"), {"width": WIDTH, "heads": HEADS}
+    family = filled(Deltas(node, layers, ends_alone=True, **sizes), seed=7)
+
+    def ends(index):
+        return ends_of(family if node.tied else family.get_submodule(str(index)))
+
+    return node, family, [filled(Deltas(node, layers, ends=ends, **sizes), seed) for seed in (8, 9)]
+
+
+@pytest.mark.parametrize("kind", ["projected attention", "untied"])
+def test_ends_that_tasks_share_are_used_and_not_owned(kind, layer, hidden, mask):
+    """Two tasks over one encoder and decoder, or over those of each layer, are as two with copies of them."""
+    node, family, tasks = ends_that_are_shared(kind)
     path = path_of(node)
     counted = [part_arrays(path, SHAPE, owner) for owner in ("family:adapters", "task:a")]
     for deltas, arrays in zip((family, tasks[0]), counted, strict=True):
         assert names_and_shapes(deltas) == {k: v for k, v in arrays.items() if k.startswith("delta.")}
     for task in tasks:
-        alone = made("projected attention")
+        alone = made(kind)
         alone.load_state_dict({**family.state_dict(), **task.state_dict()})
         assert torch.equal(layer(hidden, mask, task.at(0)), layer(hidden, mask, alone.at(0)))
         layer(hidden, mask, task.at(1)).square().sum().backward()
-    assert family.encoder.weight.grad.abs().sum() > 0
+    assert all(value.grad.abs().sum() > 0 for name, value in family.named_parameters() if "0." not in name)
 
 
 def test_a_layer_without_a_delta_is_named_with_those_that_have_one():
@@ -428,11 +446,9 @@ def test_prefixes_of_other_lengths_stand_side_by_side(layer, hidden, mask):
     assert_each_its_own(layer, [*deltas, None], hidden, mask)
 
 
-def test_tasks_over_shared_ends_stand_side_by_side(layer, hidden, mask):
-    node = node_of("projected attention", ends="family:adapters")
-    sizes = {"width": WIDTH, "heads": HEADS}
-    family = filled(Deltas(node, (), **sizes), seed=7)
-    tasks = [filled(Deltas(node, (0,), ends=family, **sizes), seed) for seed in (8, 9)]
+@pytest.mark.parametrize("kind", ["projected attention", "untied"])
+def test_tasks_over_shared_ends_stand_side_by_side(kind, layer, hidden, mask):
+    _, _, tasks = ends_that_are_shared(kind)
     assert_each_its_own(layer, [task.at(0) for task in tasks], hidden, mask)
 
 

@@ -40,6 +40,8 @@ FORMS = {
     "prefix": InLayer(adapters=(Adapter(delta="prefix", size=3),)),
     "lora": InLayer(adapters=(Adapter(delta="lora", size=2),)),
     "ends of all tasks": InLayer(adapters=(Adapter(size=6, heads=2, share="ends"),)),
+    "ends of all tasks by layer": InLayer(adapters=(Adapter(size=6, heads=2, tied=False, share="ends"),)),
+    "scaled": InLayer(adapters=(Adapter(size=6, heads=2, scaled=True),)),
     "one adapter for all tasks": InLayer(adapters=(Adapter(size=6, heads=2, share="all"),)),
     "a pooler for all tasks": InLayer(adapters=(LOW,), pooler="shared"),
 }
@@ -172,11 +174,10 @@ def test_what_tasks_share_belongs_to_a_family():
     [
         (InLayer(adapters=(Adapter(stop=13),)), "mood", "layers that the trunk does not have"),
         (InLayer(adapters=(Adapter(start=12),)), "mood", "layers that the trunk does not have"),
-        (InLayer(adapters=(Adapter(delta="low_rank", share="ends"),)), "mood", "shares none"),
         (InLayer(adapters=(Adapter(size=6, stop=6), Adapter(size=12, start=6))), "mood", "one encoder"),
         (InLayer(pooler="shared"), "alike", "cannot share its pooler"),
     ],
-    ids=["beyond the trunk", "above the trunk", "ends without ties", "tied in two sizes", "separate pairs"],
+    ids=["beyond the trunk", "above the trunk", "tied in two sizes", "separate pairs"],
 )
 def test_what_does_not_fit_is_refused(strategy, task, said):
     with pytest.raises(ConfigError, match=said):
@@ -202,7 +203,7 @@ def test_the_first_position_alone_is_that_of_the_whole_layer(trunk, texts, form)
 
 
 @pytest.mark.parametrize(
-    "form", ["projected attention", "untied", "low rank", "feed forward", "bottleneck", "lora"]
+    "form", ["projected attention", "untied", "scaled", "low rank", "feed forward", "bottleneck", "lora"]
 )
 @pytest.mark.parametrize("narrow", [False, True])
 def test_adapters_that_start_at_zero_are_the_trunk_bit_for_bit(trunk, texts, form, narrow):
@@ -315,8 +316,9 @@ def test_a_tied_matrix_is_one_parameter_in_memory_and_one_array(trunk):
     assert len(encoders) == 1 and encoders[0] is maps[0].weight
 
 
-def test_ends_of_a_family_are_used_by_its_tasks_and_owned_by_none(trunk):
-    paths, shape = paths_of(trunk, FORMS["ends of all tasks"], *TWO), trunk.architecture
+@pytest.mark.parametrize("form", ["ends of all tasks", "ends of all tasks by layer"])
+def test_ends_of_a_family_are_used_by_its_tasks_and_owned_by_none(trunk, form):
+    paths, shape = paths_of(trunk, FORMS[form], *TWO), trunk.architecture
     families = make_families(paths, shape)
     parts = [make_part(path, shape, families=families) for path in paths.values()]
     (family,) = families.values()
@@ -324,8 +326,22 @@ def test_ends_of_a_family_are_used_by_its_tasks_and_owned_by_none(trunk):
         part.delta.at(path.layers[0].delta, 0).maps["decoder"]
         for part, path in zip(parts, paths.values(), strict=True)
     ]
-    assert ends[0] is ends[1] is family.delta.tied.decoder
-    assert all("delta.decoder.weight" not in part.state_dict() for part in parts)
+    assert ends[0] is ends[1] is family.delta.ends(paths["mood"].layers[0].delta, 0)["decoder"]
+    assert not any("coder" in name for part in parts for name in part.state_dict())
+
+
+def test_ends_of_each_layer_are_one_where_tasks_differ_in_between(trunk):
+    """Two forms of attention over one encoder and decoder a layer, and another layer's is another."""
+    several = [InLayer(adapters=(Adapter(size=6, heads=n, tied=False, share="ends"),)) for n in (2, 3)]
+    paths, shape = paths_of(trunk, several, *TWO), trunk.architecture
+    families = make_families(paths, shape)
+    parts = {name: make_part(path, shape, families=families) for name, path in paths.items()}
+    encoders = [
+        [part.delta.at(paths[name].layers[0].delta, index).maps["encoder"] for index in (0, 1)]
+        for name, part in parts.items()
+    ]
+    assert encoders[0] == encoders[1] and encoders[0][0] is not encoders[0][1]
+    assert sum("encoder.weight" in name for name in families["family:adapters"].state_dict()) == 2
 
 
 def test_a_pooler_of_all_tasks_is_one_layer_that_learns_from_each(trunk, texts):

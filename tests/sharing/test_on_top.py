@@ -26,6 +26,7 @@ FORMS = {
     "feed forward alone": OnTop(
         form="feed_forward", width=6, feed_forward=5, layers=2, residual=False, hidden=0
     ),
+    "two hidden layers": OnTop(form="feed_forward", width=6, hidden_layers=2),
     "layer": OnTop(form="layer", layers=2),
     "a pooler for all tasks": OnTop(form="layer", pooler="shared"),
 }
@@ -91,12 +92,26 @@ def test_layers_stand_above_the_whole_trunk(strategy, own):
     )
 
 
+def test_two_hidden_layers_weigh_what_the_papers_do():
+    """5.a.4: two of 252 of 204, 166,320 numbers, where one of 408 has 166,464."""
+    path = path_on(BERT, OnTop(form="feed_forward", hidden_layers=2))
+    assert path.layers[1].feed_forward == 252
+    dense = [
+        array.size
+        for array in cost.arrays_of_path(path, BERT)
+        if array.is_matrix and ".feed_forward." in array.name and array.owner == "task:mood"
+    ]
+    assert dense == [204 * 252, 252 * 252, 252 * 204] and sum(dense) + 144 == 4 * 204**2
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"form": "layer", "width": 8}, "width would change nothing.*Got: 8"),
         ({"form": "layer", "feed_forward": 8}, "feed_forward would change nothing.*not 'layer'"),
         ({"feed_forward": 8}, "feed_forward would change nothing.*not 'attention'"),
+        ({"hidden_layers": 2}, "hidden_layers would change nothing.*not 'attention'"),
+        ({"form": "feed_forward", "hidden_layers": 0}, "hidden_layers is too small.*Got: 0"),
         ({"form": "layer", "heads": 3}, "heads would change nothing.*'layer' have none"),
         ({"form": "feed_forward", "heads": 3}, "heads would change nothing"),
         ({"residual": False, "norm_init": "legacy"}, "norm_init would change nothing"),

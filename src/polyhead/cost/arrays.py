@@ -66,7 +66,10 @@ def arrays_of(
                     ends = _ends("delta", node.delta.size, width)
                     yield from _owned(node.delta.ends or node.delta.part, ends)
                 for index in range(node.start, node.stop):
-                    delta = _delta(node.delta, f"delta.{index}", width, feed_forward_of(node, shape))
+                    prefix = f"delta.{index}"
+                    if node.delta.ends is not None and not node.delta.tied:
+                        yield from _owned(node.delta.ends, _ends(prefix, node.delta.size, width))
+                    delta = _delta(node.delta, prefix, width, feed_forward_of(node, shape))
                     yield from _owned(node.delta.part, delta)
         case Pool(part=str(owner)):
             yield from _owned(owner, _pool(node, width, depth))
@@ -134,6 +137,7 @@ def _layers(node: Layers, shape: Architecture, width: int) -> Iterator[ArrayShap
             feed_forward_of(node, shape),
             attention=node.attention,
             residual=node.residual,
+            hidden_layers=node.hidden_layers,
         )
     if node.leave:
         yield from linear("leave", inner, shape.width)
@@ -153,7 +157,7 @@ def delta_hidden(delta: Delta) -> int:
 
 
 def _delta(delta: Delta, prefix: str, width: int, feed_forward: int) -> Iterator[ArrayShape]:
-    """Of one layer; a tied encoder and decoder are not the layer's."""
+    """Of one layer, without an encoder and decoder that are tied or another owner's."""
     match delta.kind:
         case "scale":
             yield f"{prefix}.scale", (width,)
@@ -173,8 +177,10 @@ def _delta(delta: Delta, prefix: str, width: int, feed_forward: int) -> Iterator
 
 
 def _task_function(delta: Delta, prefix: str, width: int) -> Iterator[ArrayShape]:
-    if not delta.tied:
+    if not delta.tied and delta.ends is None:
         yield from _ends(prefix, delta.size, width)
+    if delta.scaled:
+        yield f"{prefix}.scale", (width,)
     if delta.kind == "projected_attention":
         for name in ("query", "key", "value"):
             yield from linear(f"{prefix}.{name}", delta.size, delta.size)

@@ -136,11 +136,12 @@ def _rates(node: Embed | Layers, width: int, shape: Architecture) -> Iterator[tu
         yield TRUNK, _Rate(row=2 * narrow * shape.width if narrow != shape.width else 0), 0
         return
     inner, count = node.width or shape.width, node.stop - node.start
-    dense = count * (4 * node.attention * inner**2 + 2 * inner * feed_forward_of(node, shape))
+    wide = feed_forward_of(node, shape)
+    dense = count * (4 * node.attention * inner**2 + 2 * inner * wide + (node.hidden_layers - 1) * wide**2)
     ends = node.enter * width * inner + node.leave * inner * shape.width
     yield node.weights, _Rate(row=2 * (dense + ends), pair=4 * node.attention * inner * count), count
     if node.delta is not None:
-        for owner, rate in _delta_rates(node.delta, inner, feed_forward_of(node, shape)):
+        for owner, rate in _delta_rates(node.delta, inner, wide):
             yield owner, _Rate(row=rate.row * count, pair=rate.pair * count), 0
 
 

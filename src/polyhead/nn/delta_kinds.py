@@ -107,12 +107,29 @@ class _TaskFunction(_Mapped):
     """`TS(h) = V_D g(V_E h)` (Stickland and Murray 2019), g the identity: low rank.
 
     Parallel, `LN2(a + FFN(a) + TS(h))`, h the layer's input; serial, `LN3(h' + TS(h'))`, h' its output. In the
-    released code a GELU follows V_D of projected attention and g of the low-rank kind; the paper has none.
+    released code a GELU follows V_D of projected attention and g of the low-rank kind; the paper has none. Scaled, TS
+    is multiplied by `2 sigmoid(r)`.
     """
+
+    scale: Tensor | None  # (width,), or (groups, width)
 
     def __init__(self, node: plan.Delta, maps: Mapping[str, Map], dropout: float) -> None:
         super().__init__(node, maps, dropout)
-        self.serial = node.serial
+        self.serial, self.scale = node.serial, None
+
+    @classmethod
+    def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
+        made = super().made(node, sizes, tied, dropout)
+        if node.scaled:
+            made.scale = nn.Parameter(torch.zeros(sizes.width))
+        return made
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        made, scales = super().together(group), [one.scale for one in group if one.scale is not None]
+        if scales:
+            made.scale = torch.stack(scales)
+        return made
 
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -126,7 +143,8 @@ class _TaskFunction(_Mapped):
         """TS, (rows, tokens, width) to the same shape."""
         inner = self.between(self.maps["encoder"](hidden), mask)
         out = self.maps["decoder"](functional.gelu(inner) if self.form.gelu == "inside" else inner)
-        return functional.gelu(out) if self.form.gelu == "after" else out
+        out = functional.gelu(out) if self.form.gelu == "after" else out
+        return out if self.scale is None else _scaled(out, self.scale)
 
     def term(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
         return None if self.serial else self.function(hidden, mask)
@@ -213,8 +231,7 @@ class _Scale(Kind):
         return cls(group[0].form, torch.stack([one.scale for one in group]))
 
     def after(self, out: Tensor, mask: Tensor) -> Tensor:
-        gain = (2 * torch.sigmoid(self.scale)).to(out.dtype)
-        return out * _over_rows(gain.view(-1, gain.shape[-1]), len(out))[:, None]
+        return _scaled(out, self.scale)
 
 
 class _Prefixes(Kind):
@@ -246,6 +263,12 @@ class _Prefixes(Kind):
         )
         seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)
         return Prefix(keys=Keys(key=key, value=value), seen=seen)
+
+
+def _scaled(out: Tensor, scale: Tensor) -> Tensor:
+    """`out * 2 sigmoid(r)`, r (width,), or (groups, width) for as many equal groups of rows."""
+    gain = (2 * torch.sigmoid(scale)).to(out.dtype)
+    return out * _over_rows(gain.view(-1, gain.shape[-1]), len(out))[:, None]
 
 
 def _over_rows(groups: Tensor, rows: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -25,8 +25,9 @@ class Deltas(nn.Module):
     N(0, 0.02) too ("normal", as in the code of Stickland and Murray 2019); norms at 1 and 0, or wholly as N(0, 0.02)
     (`norm_init` "legacy", as their code has it by mistake). Without a generator matrices start at zero, to be filled.
 
-    A tied encoder and decoder are one module for all layers. `ends` gives them from another `Deltas`, which may have no
-    layers of its own: they are then used, not owned, and no array of this one.
+    A tied encoder and decoder are one module for all layers. `ends` gives those of a layer that are another owner's:
+    they are then used, and no arrays of this one. With `ends_alone` there is nothing in the layers but encoders and
+    decoders for others' deltas, none of their own where these are tied.
     """
 
     encoder: Dense
@@ -45,18 +46,22 @@ class Deltas(nn.Module):
         generator: torch.Generator | None = None,
         init: Literal["zero", "normal"] = "zero",
         norm_init: Literal["one", "legacy"] = "one",
-        ends: Deltas | None = None,
+        ends: Callable[[int], Mapping[str, Dense]] | None = None,
+        ends_alone: bool = False,
     ) -> None:
         super().__init__()
-        tied: dict[str, Dense] = {}
+        tied: Mapping[str, Dense] = {}
         if node.tied and ends is None:
             self.encoder, self.decoder = Dense(width, node.size), Dense(node.size, width)
-        if node.tied:
-            owner = ends or self
-            tied = {"encoder": owner.encoder, "decoder": owner.decoder}
+            tied = ends_of(self)
         sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm_epsilon=norm_epsilon)
-        for index in layers:
-            self.add_module(str(index), KINDS[node.kind].made(node, sizes, tied, dropout))
+        for index in () if ends_alone and node.tied else layers:
+            made = (
+                nn.ModuleDict({"encoder": Dense(width, node.size), "decoder": Dense(node.size, width)})
+                if ends_alone
+                else KINDS[node.kind].made(node, sizes, tied if ends is None else ends(index), dropout)
+            )
+            self.add_module(str(index), made)
         if generator is not None:
             _fill(self, generator, init=init, norm_init=norm_init)
 
@@ -71,6 +76,12 @@ class Deltas(nn.Module):
     def layers(self) -> list[int]:
         """Indices of the layers that have a delta."""
         return [int(name) for name in self._modules if name.isdigit()]
+
+
+def ends_of(owner: nn.Module) -> dict[str, Dense]:
+    """The encoder and decoder that are this module's."""
+    found = {name: owner.get_submodule(name) for name in ("encoder", "decoder")}
+    return {name: part for name, part in found.items() if isinstance(part, Dense)}
 
 
 def _fill(deltas: Deltas, generator: torch.Generator, *, init: str, norm_init: str) -> None:

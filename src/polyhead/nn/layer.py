@@ -71,8 +71,8 @@ class Layer(nn.Module):
     Vaswani et al. 2017 with the post-norm order of Devlin et al. 2019. Stickland and Murray 2019 write the sum with
     the layer's input in place of `a`; their code, and a pretrained layer, have `a`. `feed_forward` 0 leaves out the
     second half and `attention` False the first (their narrow layers); without `residual` the halves' outputs are
-    taken as they are, nothing added and no norm. Matrices start at zero, to be filled by `load_state_dict` or
-    `fill_normal`.
+    taken as they are, nothing added and no norm; `hidden_layers` are those of the second half. Matrices start at zero,
+    to be filled by `load_state_dict` or `fill_normal`.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Layer(nn.Module):
         dropout: float = 0.0,
         attention: bool = True,
         residual: bool = True,
+        hidden_layers: int = 1,
     ) -> None:
         super().__init__()
         epsilon = norm_epsilon if residual else None
@@ -94,7 +95,13 @@ class Layer(nn.Module):
             else None
         )
         self.feed_forward = (
-            FeedForward(width=width, inner=feed_forward, norm_epsilon=epsilon, dropout=dropout)
+            FeedForward(
+                width=width,
+                inner=feed_forward,
+                norm_epsilon=epsilon,
+                dropout=dropout,
+                hidden_layers=hidden_layers,
+            )
             if feed_forward
             else None
         )
@@ -197,12 +204,15 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """`LN(a + W2 gelu(W1 a + b1) + b2 + added)`."""
+    """`LN(a + W2 gelu(W1 a + b1) + b2 + added)`; each further hidden layer is another map and GELU before W2."""
 
-    def __init__(self, *, width: int, inner: int, norm_epsilon: float | None, dropout: float) -> None:
+    def __init__(
+        self, *, width: int, inner: int, norm_epsilon: float | None, dropout: float, hidden_layers: int = 1
+    ) -> None:
         super().__init__()
         self.dropout = dropout
         self.inner, self.outer = Dense(width, inner), Dense(inner, width)
+        self.between = nn.ModuleList(Dense(inner, inner) for _ in range(hidden_layers - 1))
         self.norm = None if norm_epsilon is None else nn.LayerNorm(width, eps=norm_epsilon)
 
     def forward(
@@ -210,6 +220,8 @@ class FeedForward(nn.Module):
     ) -> Tensor:
         """(rows, positions, width) to the same shape; `added` is a delta's term."""
         inner = functional.gelu(_mapped(self.inner, "feed_forward.inner", attended, delta))
+        for dense in self.between:
+            inner = functional.gelu(dense(inner))
         out = _mapped(self.outer, "feed_forward.outer", inner, delta)
         out = dropped(out, self.dropout, self.training)
         out = out if delta is None else delta.within("feed_forward", out)

@@ -42,9 +42,10 @@ class Delta(Value):
     """A function added inside each layer.
 
     `projected_attention`, `low_rank` and `feed_forward`: `h' = LN2(a + FFN(a) + TS(h))`, TS(h) = V_D g(V_E h)
-    (Stickland and Murray 2019). `scale`: the layer's output times 2 sigmoid(r) (LHUC). `bottleneck`: after each half,
-    before it is added (Houlsby et al. 2019). `prefix`: keys and values that every position sees (Liu et al. 2022,
-    P-Tuning v2). `lora`: `W x + (alpha / size) V_D V_E x` (Hu et al. 2022).
+    (Stickland and Murray 2019), with `scaled` times 2 sigmoid(r) (their released code). `scale`: the layer's output
+    times 2 sigmoid(r) (LHUC). `bottleneck`: after each half, before it is added (Houlsby et al. 2019). `prefix`: keys
+    and values that every position sees (Liu et al. 2022, P-Tuning v2). `lora`: `W x + (alpha / size) V_D V_E x` (Hu et
+    al. 2022).
     """
 
     kind: DeltaKind
@@ -52,11 +53,14 @@ class Delta(Value):
     size: int = 0  # inner width d_s, rank, or rows of a prefix; 0 for `scale`
     heads: int = 1
     tied: bool = False  # one encoder and decoder matrix for all layers of the part
-    ends: str | None = None  # owner of the tied matrices, where several tasks share them; None: the part
+    ends: str | None = (
+        None  # owner of the encoders and decoders, where several tasks share them; None: the part
+    )
     gelu: GeluPlace = (
         "none"  # inside: g ends in a GELU; after: a GELU follows V_D (both as in the released code)
     )
     serial: bool = False  # after the layer, `LN3(h' + TS(h'))` with a norm of its own
+    scaled: bool = False  # TS(h) is multiplied by 2 sigmoid(r), number by number
     alpha: float = 0.0  # of `lora`
     targets: tuple[Dense, ...] = ()  # of `lora`: the dense maps that it adds to
 
@@ -72,15 +76,14 @@ class Delta(Value):
             raise PlanError(
                 "a feed-forward delta is 3/2 of its size inside", got=self.size, allowed="an even size"
             )
-        if self.kind not in ADDED and (self.tied or self.serial or self.gelu != "none"):
+        said = {"tied": self.tied, "ends": self.ends, "serial": self.serial, "scaled": self.scaled}
+        if self.kind not in ADDED and (any(said.values()) or self.gelu != "none"):
             raise PlanError(
-                f"a delta '{self.kind}' has no encoder and decoder to tie over layers, put a GELU between or place "
-                "after the layer",
-                got=f"tied {self.tied}, serial {self.serial}, gelu '{self.gelu}'",
+                f"a delta '{self.kind}' has no encoder and decoder to tie over layers, share between tasks, put a GELU "
+                "between, scale or place after the layer",
+                got=", ".join(f"{name} {value}" for name, value in said.items()) + f", gelu '{self.gelu}'",
                 do="leave these out",
             )
-        if self.ends is not None and not self.tied:
-            raise PlanError("matrices that tasks share are tied over the layers too", do="set `tied`")
         single = len(set(self.targets)) == len(self.targets) > 0
         if (self.kind == "lora") != (single and self.alpha > 0) or (
             self.kind != "lora" and (self.targets or self.alpha)
@@ -146,6 +149,7 @@ class Layers(Value, tag="layers"):
     leave: bool = False  # and back after, by the part's `leave`
     attention: bool = True  # False leaves that half of a part's layers out
     residual: bool = True  # False: a part's layers give what their halves give, nothing added and no norm
+    hidden_layers: int = 1  # of a part's feed-forward half, of one width, each with a GELU
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -154,6 +158,12 @@ class Layers(Value, tag="layers"):
             )
         if not self.attention and self.feed_forward == 0:
             raise PlanError("layers need an attention half or a feed-forward half", got="neither")
+        if self.hidden_layers < 1 or (self.hidden_layers > 1 and not self.feed_forward):
+            raise PlanError(
+                "several hidden layers are of a part's own feed-forward half",
+                got=f"{self.hidden_layers} of width {self.feed_forward}",
+                allowed="1, or more with a width",
+            )
 
     @property
     def is_plain(self) -> bool:

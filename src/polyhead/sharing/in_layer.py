@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import nn
 
 from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, PlanError
-from polyhead.nn.deltas import Deltas, LayerDelta
+from polyhead.nn.deltas import Deltas, LayerDelta, ends_of
+from polyhead.nn.layer import Dense
 from polyhead.plan import Delta, Embed, Layers, Path
 from polyhead.sharing.ends import head_of, last_state, narrowed
 from polyhead.strategy import Adapter, InLayer
 from polyhead.tasks.task import Task, owner_of
 
-SHARED = "family:adapters"  # owner of the deltas, or of their tied matrices, that tasks share
+SHARED = "family:adapters"  # owner of the deltas, or of their encoders and decoders, that tasks share
 
 
 def in_layer_path(task: Task, strategy: InLayer, *, trunk: str, shape: Architecture) -> Path:
@@ -60,12 +62,6 @@ def _delta(task: Task, adapter: Adapter, shape: Architecture) -> Delta:
     tied = adapter.tied
     if tied is None:
         tied = adapter.delta in ("projected_attention", "feed_forward")
-    if adapter.share == "ends" and not tied:
-        raise ConfigError(
-            f"task '{task.name}': an adapter '{adapter.delta}' without tied matrices shares none with other tasks",
-            got="share = 'ends'",
-            allowed="'nothing', 'all'",
-        )
     lora = adapter.delta == "lora"
     return Delta(
         kind=adapter.delta,
@@ -76,6 +72,7 @@ def _delta(task: Task, adapter: Adapter, shape: Architecture) -> Delta:
         ends=SHARED if adapter.share == "ends" else None,
         gelu=adapter.gelu,
         serial=adapter.serial,
+        scaled=adapter.scaled,
         alpha=adapter.alpha if lora else 0.0,
         targets=adapter.targets if lora else (),
     )
@@ -100,12 +97,14 @@ def _size(adapter: Adapter, shape: Architecture) -> int:
 class Adapters(nn.Module):
     """All deltas of one owner; array names below `delta.` are those of `polyhead.cost`.
 
-    `places` says in which layers each delta's arrays are this owner's; in none where it gives tied matrices alone. The
-    tied deltas of one owner have one encoder and decoder. `options` say how each starts, `shared` are other owners'.
+    `places` says in which layers this owner has arrays of each delta, encoders and decoders alone where these are its
+    and the delta another's. The tied deltas of one owner have one encoder and decoder. `options` say how each starts,
+    `shared` are other owners'.
     """
 
     def __init__(
         self,
+        owner: str,
         places: Mapping[Delta, Collection[int]],
         shape: Architecture,
         *,
@@ -116,10 +115,10 @@ class Adapters(nn.Module):
         super().__init__()
         self._deltas: dict[Delta, Deltas] = {}  # their maps are registered below, under their own names
         for node, layers in places.items():
-            option = (options or {}).get(node, Adapter())
+            option, ends_alone = (options or {}).get(node, Adapter()), node.part != owner
             made = Deltas(
                 node,
-                sorted(layers),
+                sorted(index for index in layers if not (ends_alone and self._has_pair(index))),
                 width=shape.width,
                 heads=shape.heads,
                 feed_forward=shape.feed_forward,
@@ -128,7 +127,8 @@ class Adapters(nn.Module):
                 generator=generator,
                 init=option.init,
                 norm_init=option.norm_init,
-                ends=self._ends(node, layers, shared or {}),
+                ends=self._ends(owner, node, shared or {}),
+                ends_alone=ends_alone,
             )
             self._deltas[node] = made
             for name, part in made.named_children():
@@ -140,19 +140,26 @@ class Adapters(nn.Module):
                     )
                 self.add_module(name, part)
 
-    @property
-    def tied(self) -> Deltas | None:
-        """The one that has the encoder and decoder of all tied ones, if any does."""
-        return next((made for made in self._deltas.values() if hasattr(made, "encoder")), None)
+    def _has_pair(self, index: int) -> bool:
+        return isinstance(self._modules.get(str(index)), nn.ModuleDict)
 
-    def _ends(self, node: Delta, layers: Collection[int], shared: Mapping[str, Adapters]) -> Deltas | None:
-        if node.ends is None or not layers:
-            return self.tied if node.tied else None
+    def ends(self, node: Delta, index: int) -> dict[str, Dense]:
+        """This owner's encoder and decoder for that delta in layer `index`."""
+        return ends_of(self if node.tied else self.get_submodule(str(index)))
+
+    def _ends(
+        self, owner: str, node: Delta, shared: Mapping[str, Adapters]
+    ) -> Callable[[int], Mapping[str, Dense]] | None:
+        """What gives the encoder and decoder of a layer; None where the delta is to make its own."""
+        if node.ends in (None, owner):
+            return partial(self.ends, node) if node.tied and "encoder" in self._modules else None
         if node.ends not in shared:
             raise PlanError(
-                "a delta's tied matrices are missing", got=f"none of '{node.ends}'", allowed=list(shared)
+                "a delta's encoder and decoder are missing",
+                got=f"none of '{node.ends}'",
+                allowed=list(shared),
             )
-        return shared[node.ends].tied
+        return partial(shared[node.ends].ends, node)
 
     def at(self, delta: Delta, index: int) -> LayerDelta:
         """That delta in layer `index`; raises PlanError where this owner has none."""
@@ -162,11 +169,9 @@ class Adapters(nn.Module):
 
 
 def places_of(paths: Iterable[Path], owner: str) -> dict[Delta, set[int]]:
-    """In which layers each delta's arrays are this owner's: none where it gives the tied matrices alone."""
+    """In which layers this owner has arrays of each delta, or an encoder and decoder for it."""
     found: dict[Delta, set[int]] = {}
     for node in (node for path in paths for node in path.layers):
         if node.delta is not None and owner in (node.delta.part, node.delta.ends):
-            layers = found.setdefault(node.delta, set())
-            if node.delta.part == owner:
-                layers.update(range(node.start, node.stop))
+            found.setdefault(node.delta, set()).update(range(node.start, node.stop))
     return found

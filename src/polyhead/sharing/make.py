@@ -114,8 +114,8 @@ def _lowered(path: Path, strategy: Strategy | None) -> Iterator[tuple[Delta, Ada
 
 
 def _in_common(one: Delta, other: Delta) -> tuple[str, ...]:
-    """What the adapters of two deltas must say alike: all that is theirs, or how the matrices start that are tied."""
+    """What the adapters of two deltas must say alike: all that is theirs, or how the matrices start that are one."""
     if one == other:
         return ("init", "norm_init", "dropout")
-    tied = one.tied and other.tied and (one.ends or one.part) == (other.ends or other.part)
-    return ("init",) if tied else ()
+    same = one.tied == other.tied and (one.ends or one.part) == (other.ends or other.part)
+    return ("init",) if same and (one.tied or one.ends is not None) else ()

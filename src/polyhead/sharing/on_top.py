@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from polyhead.architecture import Architecture
 from polyhead.plan import Embed, Layers, Path
 from polyhead.sharing.ends import head_of, last_state, narrowed
@@ -39,10 +41,17 @@ def _own(task: Task, strategy: OnTop, shape: Architecture) -> Layers:
         stop=stop,
         weights=owner,
         width=width,
-        feed_forward=0 if attends else strategy.feed_forward or 2 * width,
+        feed_forward=0 if attends else strategy.feed_forward or _inner(width, strategy.hidden_layers),
         heads=heads,
         enter=True,
         leave=True,
         attention=attends,
         residual=strategy.residual,
+        hidden_layers=strategy.hidden_layers,
     )
+
+
+def _inner(width: int, hidden_layers: int) -> int:
+    """The width h of n hidden layers that weigh `4 width^2`, as attention does: `2 width h + (n - 1) h^2`."""
+    more = hidden_layers - 1
+    return 2 * width if not more else round(width * (math.sqrt(1 + 4 * more) - 1) / more)

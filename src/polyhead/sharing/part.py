@@ -44,7 +44,7 @@ class Family(nn.Module):
         self.owner = owner
         self.prompt = _prompt(owner, paths, shape, generator)
         places = places_of(paths, owner)
-        self.delta = Adapters(places, shape, options=options, generator=generator) if places else None
+        self.delta = Adapters(owner, places, shape, options=options, generator=generator) if places else None
         self.head = nn.ModuleDict()
         heads = [path.head for path in paths if path.head.hidden_part == owner]
         if heads:
@@ -90,7 +90,9 @@ class Part(PooledPart):
         places = places_of([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}
         self.delta = (
-            Adapters(places, shape, options=options, shared=ends, generator=generator) if places else None
+            Adapters(owner, places, shape, options=options, shared=ends, generator=generator)
+            if places
+            else None
         )
         own = [node for node in path.layers if node.weights == owner]
         self.first, self.last = (own[0].start, own[-1].stop - 1) if own else (0, -1)
@@ -159,6 +161,7 @@ def _layer(node: Layers, shape: Architecture, dropout: float) -> Layer:
         dropout=dropout,
         attention=node.attention,
         residual=node.residual,
+        hidden_layers=node.hidden_layers,
     )
 
 

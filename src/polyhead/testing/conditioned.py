@@ -18,8 +18,14 @@ _DELTAS = {
     "attention-ends": Delta(
         kind="projected_attention", part="own", size=4, heads=2, tied=True, ends="family:ends"
     ),
+    "attention-ends-by-layer": Delta(
+        kind="projected_attention", part="own", size=4, heads=2, ends="family:ends-by-layer"
+    ),
     "attention-all": Delta(kind="projected_attention", part="family:adapters", size=4, tied=True),
     "attention-serial": Delta(kind="projected_attention", part="own", size=4, tied=True, serial=True),
+    "attention-scaled": Delta(
+        kind="projected_attention", part="own", size=4, tied=True, gelu="after", scaled=True
+    ),
     "low-rank": Delta(kind="low_rank", part="own", size=3),
     "low-rank-gelu": Delta(kind="low_rank", part="own", size=3, gelu="inside"),
     "low-rank-serial": Delta(kind="low_rank", part="own", size=3, serial=True, gelu="after"),
@@ -31,6 +37,12 @@ _DELTAS = {
     "lora": Delta(kind="lora", part="own", size=2, alpha=3.0, targets=("attention.query", "attention.value")),
     "lora-everywhere": Delta(kind="lora", part="own", size=4, alpha=1.0, targets=get_args(Dense)),
 }
+
+
+SIBLINGS = (
+    "attention-ends", "attention-ends-by-layer", "attention-scaled", "low-rank-serial", "scale", "bottleneck", "prefix",
+    "lora-everywhere",
+)  # fmt: skip
 
 
 def tiny_deltas(owner: str) -> dict[str, Delta]:
@@ -86,6 +98,10 @@ def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
     for name, layers in (
         ("top-attention", msgspec.structs.replace(narrow, feed_forward=0, heads=4)),
         ("top-feed-forward", msgspec.structs.replace(narrow, feed_forward=12, attention=False)),
+        (
+            "top-two-hidden-layers",
+            msgspec.structs.replace(narrow, feed_forward=10, attention=False, hidden_layers=2),
+        ),
         ("top-halves-alone", msgspec.structs.replace(narrow, feed_forward=12, residual=False)),
         ("top-layer", Layers(start=depth, stop=depth + 1)),
     ):
@@ -99,7 +115,7 @@ def tiny_siblings(trunk: TrunkData, *, of: int = 2) -> dict[str, LoadedTask]:
     """So many tasks of each of several forms, which differ in their arrays alone: backends may run them at once."""
     depth, paths = trunk.architecture.layers, dict[str, Path]()
     for number in range(of):
-        for form in ("attention-ends", "low-rank-serial", "scale", "bottleneck", "prefix", "lora-everywhere"):
+        for form in SIBLINGS:
             name = f"{form}-{number}"
             paths[name] = delta_path(trunk, name, *[tiny_deltas(f"task:{name}")[form]] * depth)
         paths[f"upper-{number}"] = delta_path(

@@ -14,7 +14,7 @@ from polyhead.plan import ADDED, Delta, Dense
 class Function(Inside):
     """A delta in one layer; rows are as many equal groups as there are owners, whose deltas are alike but for arrays.
 
-    `own` holds each group's arrays, `ends` those of the tied encoders and decoders.
+    `own` holds each group's arrays, `ends` those of the owners of encoders and decoders.
     """
 
     def __init__(
@@ -58,12 +58,14 @@ class Function(Inside):
         if self._node.serial:
             both = ops.add(out, self._task_function(ops, out, added))
             return norm(ops, both, self._own, f"{self._name}.norm", self._epsilon)
-        if self._node.kind == "scale":
-            scales = np.stack([arrays[f"{self._name}.scale"] for arrays in self._own])
-            gain = (2.0 / (1.0 + np.exp(-scales))).astype(np.float32)[:, None]  # (groups, 1, width)
-            flat = ops.reshape(out, (len(gain), -1, gain.shape[-1]))
-            return ops.reshape(ops.multiply(flat, ops.constant(gain)), (-1, ops.size(out, 1), gain.shape[-1]))
-        return out
+        return self._scaled(ops, out) if self._node.kind == "scale" else out
+
+    def _scaled(self, ops: Ops, out: Tensor) -> Tensor:
+        """`2 sigmoid(r) x`, each group by its own r."""
+        scales = np.stack([arrays[f"{self._name}.scale"] for arrays in self._own])
+        gain = (2.0 / (1.0 + np.exp(-scales))).astype(np.float32)[:, None]  # (groups, 1, width)
+        flat = ops.reshape(out, (len(gain), -1, gain.shape[-1]))
+        return ops.reshape(ops.multiply(flat, ops.constant(gain)), (-1, ops.size(out, 1), gain.shape[-1]))
 
     def _before(self, ops: Ops, flat: Tensor, leaf: str) -> Tensor:
         """Each group's rows put before the tokens of (rows, tokens, width)."""
@@ -90,7 +92,8 @@ class Function(Inside):
         if node.gelu == "inside":
             inner = ops.gelu(inner)
         out = dense(ops, inner, self._ends, f"{tied}.decoder")
-        return ops.gelu(out) if node.gelu == "after" else out
+        out = ops.gelu(out) if node.gelu == "after" else out
+        return self._scaled(ops, out) if node.scaled else out
 
 
 class BesideText(Inside):

@@ -93,6 +93,9 @@ class Run(msgspec.Struct, frozen=True):
             out = self._added(ops, out, half, f"layers.{index}.attention.norm")
         if self.node.feed_forward != 0:
             inner = ops.gelu(self._dense(ops, out, index, "feed_forward.inner", inside))
+            for number in range(self.node.hidden_layers - 1):
+                name = f"layers.{index}.feed_forward.between.{number}"
+                inner = ops.gelu(dense(ops, inner, self.weights, name))
             half = self._dense(ops, inner, index, "feed_forward.outer", inside)
             half = inside.beside(ops, hidden, added, inside.behind(ops, half, "feed_forward"))
             out = self._added(ops, out, half, f"layers.{index}.feed_forward.norm")

@@ -61,15 +61,18 @@ class LayerDelta(msgspec.Struct, frozen=True):
             added = out + self._task_function(node, out, sees)
             return norm(added, self.owned(node.part), f"delta.{self.index}.norm", self.epsilon)
         if node is not None and node.kind == "scale":
-            gain: Array = 2.0 / (1.0 + np.exp(-self.owned(node.part)[f"delta.{self.index}.scale"]))
-            return np.asarray(out * gain, np.float32)
+            return self._scaled(node, out)
         return out
+
+    def _scaled(self, node: Delta, values: Array) -> Array:
+        gain: Array = 2.0 / (1.0 + np.exp(-self.owned(node.part)[f"delta.{self.index}.scale"]))
+        return np.asarray(values * gain, np.float32)
 
     def _task_function(self, node: Delta, hidden: Array, sees: Array) -> Array:
         """`V_D g(V_E h)` (Stickland and Murray 2019).
 
         g is attention without an output map, the identity, or one hidden layer with a GELU; `Delta.gelu` puts another
-        GELU after g or after V_D.
+        GELU after g or after V_D, `scaled` multiplies all by `2 sigmoid(r)`.
         """
         own, name = self.owned(node.part), f"delta.{self.index}"
         ends, tied = self.owned(node.ends or node.part), "delta" if node.tied else name
@@ -82,4 +85,5 @@ class LayerDelta(msgspec.Struct, frozen=True):
         if node.gelu == "inside":
             inner = gelu(inner)
         out = dense(inner, ends, f"{tied}.decoder")
-        return gelu(out) if node.gelu == "after" else out
+        out = gelu(out) if node.gelu == "after" else out
+        return self._scaled(node, out) if node.scaled else out

@@ -66,7 +66,10 @@ class _Layer(msgspec.Struct, frozen=True):
         return self._dense(mixed, "attention.output")
 
     def _feed_forward(self, hidden: Array) -> Array:
-        return self._dense(gelu(self._dense(hidden, "feed_forward.inner")), "feed_forward.outer")
+        inner = gelu(self._dense(hidden, "feed_forward.inner"))
+        for number in range(self.node.hidden_layers - 1):
+            inner = gelu(dense(inner, self.arrays, f"{self.name}.feed_forward.between.{number}"))
+        return self._dense(inner, "feed_forward.outer")
 
     def _dense(self, values: Array, target: Dense) -> Array:
         return dense(values, self.arrays, f"{self.name}.{target}") + self.delta.mapped(values, target)
