@@ -30,8 +30,8 @@ from polyhead.papers.huang2022.methods import (
     MAIN_SEEDS,
     MTOP,
     POOLED,
-    RATES,
-    RATES_SEEDS,
+    SEARCH,
+    SEARCH_SEEDS,
     SINGLE,
     Method,
 )
@@ -44,7 +44,7 @@ COMMAND = (
     "python benchmarks/conditioning_nhc.py --threads 1 --size 450 --seeds I --rows FILE, two processes at once; then "
     "--report --rows FILE FILE"
 )
-JOBS = ("main", "ablation", "rates", "grid")
+JOBS = ("main", "ablation", "search", "grid")
 # Said where a target is missed
 WHY = {
     (
@@ -103,8 +103,10 @@ def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Metho
 
     main, grid = made("main", MAIN, MAIN_SEEDS), made("grid", list(GRID.values()), GRID_SEEDS)
     ablation = made("ablation", [m for m in ABLATION.values() if m not in MAIN], ABLATION_SEEDS)
-    rates = [[(m, seed)] for m in RATES for seed in RATES_SEEDS[m.way] if seed in seeds and "rates" in names]
-    return [*main[:4], *ablation, *main[4:], *rates, *grid]
+    search = [
+        [(m, seed)] for m in SEARCH for seed in SEARCH_SEEDS[m.way] if seed in seeds and "search" in names
+    ]
+    return [*main[:4], *ablation, *main[4:], *search, *grid]
 
 
 def report(raw: list[dict[str, object]]) -> None:

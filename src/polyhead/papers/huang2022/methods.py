@@ -117,24 +117,38 @@ def _at(method: Method, rate: float) -> Method:
     return msgspec.structs.replace(method, name=name, told=told, learning_rate=rate)
 
 
-# The methods of both targets at other learning rates; the best on the builder's split is what the main study has
-RATES = tuple(
-    _at(method, rate)
-    for method, rates in (
-        (ISOLATED, (1e-4, 3e-4, 1e-3, 3e-3)),
-        (POOLED, (1e-4, 3e-4, 1e-3, 3e-3)),
-        (SINGLE, (5e-5, 1e-4)),
-        (MTOP, (5e-5, 1e-4)),
+def _isolated(name: str, told: str, **fields: object) -> Method:
+    strategy = msgspec.structs.replace(Prompted(isolated=True), **fields)
+    method = Method(
+        name=f"{ISOLATED.name}-{name}", told=f"{ISOLATED.told}, {told}", way="frozen", strategy=strategy
     )
-    for rate in rates
+    return _at(method, 1e-3)
+
+
+# The methods of both targets at other learning rates, and isolated prompts of other rows and starts: what the builder's
+# split says of them is what the main study's numbers rest on
+SEARCH = (
+    *(
+        _at(method, rate)
+        for method, rates in (
+            (ISOLATED, (1e-4, 3e-4, 1e-3, 3e-3)),
+            (POOLED, (1e-4, 3e-4, 1e-3, 3e-3)),
+            (SINGLE, (5e-5, 1e-4)),
+            (MTOP, (5e-5, 1e-4)),
+        )
+        for rate in rates
+    ),
+    _isolated("frequent", "from frequent tokens", init="frequent"),
+    _isolated("rows-8", "8 rows", rows=8),
+    _isolated("rows-8-frequent", "8 rows from frequent tokens", rows=8, init="frequent"),
 )
 MAIN_SEEDS, ABLATION_SEEDS, GRID_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
-RATES_SEEDS = {"frozen": (1, 2, 3), "alone": (1,), "together": (1,)}
+SEARCH_SEEDS = {"frozen": (1, 2, 3), "alone": (1,), "together": (1,)}
 PLANNED = {
-    **{method.name: RATES_SEEDS[method.way] for method in RATES},
+    **{method.name: SEARCH_SEEDS[method.way] for method in SEARCH},
     **{method.name: GRID_SEEDS for method in GRID.values()},
     **{method.name: ABLATION_SEEDS for method in ABLATION.values()},
     **{method.name: MAIN_SEEDS for method in MAIN},
 }
 """The seeds that the study has of each method."""
-METHODS = {method.name: method for method in (*MAIN, *ABLATION.values(), *GRID.values(), *RATES)}
+METHODS = {method.name: method for method in (*MAIN, *ABLATION.values(), *GRID.values(), *SEARCH)}
