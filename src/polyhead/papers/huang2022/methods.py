@@ -119,10 +119,9 @@ def _at(method: Method, rate: float) -> Method:
 
 def _isolated(name: str, told: str, **fields: object) -> Method:
     strategy = msgspec.structs.replace(Prompted(isolated=True), **fields)
-    method = Method(
+    return Method(
         name=f"{ISOLATED.name}-{name}", told=f"{ISOLATED.told}, {told}", way="frozen", strategy=strategy
     )
-    return _at(method, 1e-3)
 
 
 # The methods of both targets at other learning rates, and isolated prompts of other rows and starts: what the builder's
