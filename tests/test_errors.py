@@ -68,7 +68,7 @@ def test_an_error_told_with_its_place_is_the_same_error(name):
 def test_facts_that_are_not_given_are_left_out():
     assert str(PolyheadError("it failed")) == "it failed."
     assert str(PolyheadError("it failed.", got=0)) == "it failed. Got: 0."
-    assert str(PolyheadError("it failed", allowed=[])) == "it failed. Allowed: ."
+    assert str(PolyheadError("it failed", allowed=[])) == "it failed. Allowed: none."
 
 
 def test_a_missing_extra_holds_the_line_that_installs_it():

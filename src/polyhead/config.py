@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 import types
@@ -13,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from polyhead.errors import ConfigError, PolyheadError
+from polyhead.errors import ConfigError, PolyheadError, nearest
 
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
@@ -35,7 +34,7 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
     """The file as a `kind`; raises ConfigError with the file's name and the path to what is wrong."""
     path = Path(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(
             f"no configuration file at {path}", do="write one with `polyhead init`, or give its path"
@@ -130,6 +129,16 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*?)`(?: - at `(?
 _CHOICE = re.compile(
     r"Invalid (?:enum )?value (?P<value>.*) - at `(?P<path>.*?)`(?: in `(?P<table>.*?)`)?$", re.DOTALL
 )
+_MISSING = re.compile(r"Object missing required field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
+_TYPE = re.compile(r"Expected `(?P<wanted>.*?)`, got `(?P<got>.*?)`(?: - at `(?P<path>.*)`)?$")
+_WORDS = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -138,7 +147,49 @@ def _config_error(message: str, data: object, kind: type, source: str) -> Config
         return _unknown_key(found["key"], found["path"] or "$", data, kind, source)
     if found := _CHOICE.match(message):
         return _wrong_choice(found["value"], found["path"], found["table"], data, kind, source)
+    if found := _MISSING.match(message):
+        where = _where(found["path"] or "$", data)
+        key = found["key"]
+        return ConfigError(f"{source}: key '{key}' is missing in {where}", do=f"add the key '{key}'", key=key)
+    if found := _TYPE.match(message):
+        path, given = found["path"] or "$", [value for _, value in _at(kind, found["path"] or "$", data)]
+        return ConfigError(
+            f"{source}: wrong type at {_where(path, data)}",
+            got=msgspec.json.encode(given[0]).decode() if len(given) == 1 else _in_words(found["got"]),
+            allowed=_in_words(found["wanted"]),
+            do="write such a value",
+            path=path,
+        )
     return ConfigError(f"{source}: {message}", do="fix that value")
+
+
+def _in_words(types: str) -> str:
+    """Types as msgspec writes them, such as `str | object`, in the words of a TOML file."""
+    return " or ".join(_WORDS.get(one, one) for one in types.split(" | ") if one != "null" or types == "null")
+
+
+def _where(path: str, data: object) -> str:
+    """A msgspec path with the names of the entries that have one: `tasks[0] ('mood').labels`."""
+    found, here, rest = "", data, _STEP.findall(path)
+    for name, index in rest:
+        if name:
+            here = here.get(name) if isinstance(here, dict) else None
+            found += f".{name}"
+        else:
+            is_there = isinstance(here, list) and index.isdigit() and int(index) < len(here)
+            here = here[int(index)] if isinstance(here, list) and is_there else None
+            named = isinstance(here, dict) and isinstance(here.get("name"), str)
+            found += f"[{index}]" + (f" ('{here['name']}')" if isinstance(here, dict) and named else "")
+    return found.removeprefix(".") or "the top level"
+
+
+def _its_table(key: str, kind: Any) -> str | None:
+    """Where a key of the top level belongs, if a table there has it."""
+    for struct in _structs(_options(kind)):
+        for name, hint in typing.get_type_hints(struct).items():
+            if any(key in _keys(one) for one in _structs(_options(hint))):
+                return f"put it into the table [{name}]"
+    return None
 
 
 def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> ConfigError:
@@ -148,7 +199,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
-        do=_nearest(key, names) or "remove the key",
+        do=nearest(key, names) or _its_table(key, kind) or "remove the key",
         key=key,
         path=path,
     )
@@ -172,7 +223,7 @@ def _wrong_choice(
     return ConfigError(
         f"{source}: wrong {'value' if table is None else 'key'} {shown} at `{path}`",
         allowed=list(allowed),
-        do=_nearest(shown.strip("'\""), map(str, allowed)) or "give one of these",
+        do=nearest(shown.strip("'\""), map(str, allowed)) or "give one of these",
         path=path,
     )
 
@@ -182,12 +233,6 @@ def _choices(kinds: Iterable[Any]) -> list[object]:
     literals = [one for one in kinds if typing.get_origin(one) is Literal]
     values = [value for one in literals for value in typing.get_args(one) if value is not None]
     return values + [f"a value of type {one.__name__}" for one in kinds if one in (bool, int, float, str)]
-
-
-def _nearest(given: str, names: Iterable[str]) -> str | None:
-    """What to do where one of the names is near."""
-    near = difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else None
 
 
 def _refused(data: object, kind: Any) -> str:

@@ -27,6 +27,8 @@ PolyheadError
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import Self
 
 
@@ -48,6 +50,17 @@ class PolyheadError(Exception):
         return made
 
 
+def nearest(given: str, names: Iterable[str]) -> str | None:
+    """What to do where one of the names is near."""
+    near = difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else None
+
+
+def told(error: PolyheadError) -> str:
+    """What failed and what was given, for an error that says it in its own words."""
+    return error.what if error.got is None else f"{error.what}: {_shown(error.got)}"
+
+
 def in_words(error: Exception) -> str:
     """What an error says; of one that is not ours its name too."""
     return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
@@ -67,18 +80,22 @@ def without_frames(error: Exception) -> Exception:
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
     parts = [_shown(what, 1000).rstrip(".") + "."]
     if got is not None:
-        parts.append(f"Got: {_shown(got)}.")
+        parts.append(f"Got: {_ended(_shown(got))}")
     if allowed is not None:
-        parts.append(f"Allowed: {_shown(allowed)}.")
+        parts.append(f"Allowed: {_ended(_shown(allowed))}")
     if do is not None:
-        parts.append(f"Do: {_shown(do, 1000).rstrip('.')}.")
+        parts.append(f"Do: {_ended(_shown(do, 1000))}")
     return " ".join(parts)
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith((".", "?")) and not text.endswith("..") else text.rstrip(".") + "."
 
 
 def _shown(value: object, limit: int = 300) -> str:
     """A short, printable form: long values cut, control characters and lone surrogates escaped."""
     several = isinstance(value, (list, tuple, set, frozenset))
-    text = ", ".join(map(str, value)) if several else str(value)  # type: ignore[call-overload]
+    text = (", ".join(map(str, value)) or "none") if several else str(value)  # type: ignore[call-overload]
     text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
@@ -140,7 +157,14 @@ class WrongTrunk(BundleError):
 
 
 class UnknownTask(BundleError):
-    """A task that the bundle does not hold."""
+    """A task that the bundle does not hold; where a name is near, the error names it."""
+
+    def __init__(
+        self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
+    ) -> None:
+        given, names = ([x] if isinstance(x, str) else list(x or ()) for x in (got, allowed))  # type: ignore[call-overload]
+        near = nearest(str(given[0]), map(str, names)) if given else None
+        super().__init__(what, got=got, allowed=allowed, do=near or do or "name one of these", **facts)
 
 
 class BadName(BundleError):

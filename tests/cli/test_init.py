@@ -390,3 +390,19 @@ def test_a_name_is_made_of_the_file(given, name):
     from polyhead.cli.declare import _name_of
 
     assert _name_of(given) == name
+
+
+def test_a_table_with_a_header_alone_or_other_marks_between_its_columns_is_named(tmp_path):
+    table = tmp_path / "rows.csv"
+    words = ("init", table, "--kind", "single_label", "-o", tmp_path / "p.toml")
+    table.write_text("text,label\n")
+    run(*words).refuses("no rows in")
+    table.write_text("text;label\na;b\n")
+    run(*words).refuses("no column 'label'", "';' separated", "commas")
+
+
+def test_a_label_that_is_the_text_is_refused(tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("text,label\na,b\nc,d\n")
+    words = ("--kind", "single_label", "--label", "text", "-o", tmp_path / "p.toml")
+    run("init", table, *words).refuses("cannot be the text", "--label")

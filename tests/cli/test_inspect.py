@@ -208,6 +208,6 @@ def test_json_that_cannot_be_written_is_refused_and_an_older_file_survives(home,
     run("inspect", home / "bundle", "--json", tmp_path).refuses("cannot write")
     run("inspect", home / "bundle", "--json", tmp_path / "no" / "x").refuses("cannot write")
     old = tmp_path / "told.json"
-    old.write_text("older")
+    old.write_text('{"older": 1}')
     run("inspect", tmp_path / "none", "--json", old).refuses("no bundle")
-    assert old.read_text() == "older"
+    assert old.read_text() == '{"older": 1}'

@@ -1,10 +1,12 @@
 """Tables, counts and files as commands write them."""
 
 import io
+import json
 import sys
 
 import pytest
 
+from cli.commands import run
 from polyhead.cli.output import Printer, counted, in_bytes, table, writing
 from polyhead.errors import ConfigError
 
@@ -96,3 +98,54 @@ def test_progress_replaces_its_line_on_a_terminal_and_is_silent_elsewhere(monkey
     assert sys.stderr.getvalue() == ""
     monkeypatch.setattr(sys, "stderr", None)
     printer.show("nothing")
+
+
+# what a command must not write over
+
+
+@pytest.fixture
+def inputs(home, tmp_path):
+    """The bundle, a file of texts and a table of them."""
+    (tmp_path / "texts.txt").write_text("anna the lamp is broken\n")
+    (tmp_path / "table.csv").write_text("id,text\n1,the lamp is good\n")
+    return home / "bundle", tmp_path / "texts.txt", tmp_path / "table.csv"
+
+
+def test_what_a_command_reads_or_writes_is_not_written_over_by_another_option(inputs, tmp_path):
+    """Each of these replaced a file of the user's without a word."""
+    bundle, texts, table = inputs
+    before = {path: path.read_bytes() for path in (texts, table)}
+    (tmp_path / "other-name.txt").symlink_to(texts)
+    predict = ("predict", bundle, texts, "--backend", "reference", "-o")
+    run(*predict, texts).refuses("FILE", "--output of this command", "name another file")
+    run(*predict, tmp_path / "other-name.txt").refuses("--output of this command")
+    out, score = tmp_path / "out.csv", ("score", bundle, table)
+    run(*score, out, "--json", table).refuses("IN and --json of this command")
+    run(*score, out, "--json", out).refuses("OUT and --json of this command")
+    run("init", table, "--kind", "single_label", "--label", "id", "-o", table).refuses("--output of this")
+    words = ("init", table, "--kind", "single_label", "--label", "id", "-o", tmp_path / "p.toml")
+    run(*words, "--json", table).refuses("--json of this command")
+    assert {path: path.read_bytes() for path in before} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other-name.txt", "table.csv", "texts.txt"]
+
+
+def test_a_file_of_a_bundle_is_not_written_over(inputs):
+    bundle, texts, _ = inputs
+    before = (bundle / "bundle.json").read_bytes()
+    words = ("predict", bundle, texts, "--backend", "reference")
+    for name in ("bundle.json", "notes.txt", "trunk/trunk.json"):
+        run(*words, "-o", bundle / name).refuses("a file of the bundle", "outside of it")
+        run("inspect", bundle, "--json", bundle / name).refuses("a file of the bundle")
+    assert (bundle / "bundle.json").read_bytes() == before and not (bundle / "notes.txt").exists()
+
+
+def test_a_report_replaces_an_older_one_and_nothing_else(inputs, tmp_path):
+    bundle, texts, table = inputs
+    (tmp_path / "two.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    for other in (texts, table, tmp_path / "two.jsonl"):
+        run("inspect", bundle, "--json", other).refuses("no such report", "name another file")
+    report = tmp_path / "report.json"
+    for old in ("", '{"older": 1}'):
+        report.write_text(old)
+        assert run("inspect", bundle, "--json", report).code == 0
+        assert "tasks" in json.loads(report.read_text())

@@ -103,11 +103,18 @@ def test_mistakes_are_said_at_the_start(home, table, tmp_path):
     score(home, table, out, "--tasks", "mod").refuses("UnknownTask", "'mod'")
     score(home, tmp_path / "none.csv", out).refuses("no file at")
     score(home, table, tmp_path / "out.xls").refuses("not known by its name", ".parquet")
-    score(home, table, table).refuses("the file that is read")
+    score(home, table, table).refuses("IN and OUT of this command")
     score(home, table, out, "--precision", "bfloat16").refuses("float32")
     (tmp_path / "labelled.csv").write_text("text,mood\ngood,x\n")
     score(home, tmp_path / "labelled.csv", out).refuses("same names", "mood", "--prefix")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.csv", "labelled.csv"]
+
+
+def test_a_column_that_makes_what_no_task_reads_is_refused(home, table, tmp_path):
+    """All rows were answered by nobody, and the command ended well."""
+    words = ("--tasks", "mood", "--text-b", "id")
+    score(home, table, tmp_path / "out.csv", *words).refuses("none of the tasks reads", "mood reads a text")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_an_older_output_is_replaced_by_a_whole_one_alone(home, table, tmp_path):

@@ -183,7 +183,7 @@ def test_two_tasks_of_one_name_are_refused(work):
         ("[training]\nsede = 1\n", ["sede", "training", "did you mean 'seed'?"]),
         ("[[tasks]]\nname = 'a'\nkin = 'x'\n", ["tasks[0]", "did you mean 'kind'?"]),
         ("[strategy]\nkind = 'pooled'\nlayer = 'last'\n", ["strategy", "did you mean 'layers'?"]),
-        ("[training]\nseed = 'one'\n", ["training.seed", "int"]),
+        ("[training]\nseed = 'one'\n", ["training.seed", "a whole number"]),
         ("[training]\nseed = \n", ["is not TOML", "line"]),
         ("[training]\nepochs = 0\n", ["training.epochs"]),
         ("", ["tasks"]),

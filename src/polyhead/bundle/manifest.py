@@ -26,7 +26,7 @@ from polyhead.bundle.format import (
 )
 from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, titled
 from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
-from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk
+from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, told
 from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
 from polyhead.tasks.kinds import kind_of
@@ -292,7 +292,10 @@ def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
         raise
     except (PolyheadError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise CorruptFile(
-            f"{path} cannot be understood", got=error, do="restore the file", path=path
+            f"{path} cannot be understood",
+            got=told(error).removeprefix(f"{path} ") if isinstance(error, PolyheadError) else error,
+            do="restore the file",
+            path=path,
         ) from None
 
 

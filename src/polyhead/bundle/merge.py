@@ -58,7 +58,11 @@ from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, Wron
 from polyhead.files import sync_folder, write_file
 
 CHUNK = 2**20  # bytes copied at a time
-CLASH = "rename one of them with `polyhead tasks add --as`, or choose which tasks to merge"
+ITSELF = "name another bundle, or give each task another name with --as"
+CLASH = (
+    "rename one of them with `polyhead tasks add --as`, replace it with `polyhead tasks update`, or choose which tasks "
+    "to merge"
+)
 
 
 def merge_bundles(
@@ -132,7 +136,7 @@ def copy_tasks(
     """
     root = target.root
     if source.root.resolve() == root.resolve() and set(names) - set(called or {}):
-        raise BundleError(f"{root} cannot give {listed(names)} to itself", do="name another bundle")
+        raise BundleError(f"{root} cannot give {listed(names)} to itself under one name", do=ITSELF)
     _check_trunks([target, source])
     unknown = [name for name in names if name not in source.lines]
     if unknown:
@@ -156,7 +160,7 @@ def copy_models(
     `copy_tasks` does.
     """
     if source.root.resolve() == root.resolve() and any(old == new for old, new in names.items()):
-        raise BundleError(f"{root} cannot give {listed(list(names))} to itself", do="name another bundle")
+        raise BundleError(f"{root} cannot give {listed(list(names))} to itself under one name", do=ITSELF)
     with writing(root, f"{listed(list(names))} cannot be copied to {root}"):
         writers = {new: partial(_copy_model, source, old, new) for old, new in names.items()}
         return new_models(root, writers, replace=replace)

@@ -83,19 +83,25 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
+    _check_empty(root)  # before a lock is left in a folder of somebody else's
     with writing(root, what):
-        foreign = sorted(entry.name for entry in root.iterdir() if not _is_leftover(entry))
-        if foreign:
-            raise BundleError(
-                f"{root} holds something already",
-                got=foreign[:5],
-                do="open the bundle there, or name a new folder",
-            )
+        _check_empty(root)
         remove_leftovers(root)
         shutil.rmtree(root / TRUNK, ignore_errors=True)
         digest = _write_trunk(root, trunk)
         replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=digest, tasks={})))
     return Bundle.open(root)
+
+
+def _check_empty(root: FilePath) -> None:
+    foreign = sorted(entry.name for entry in root.iterdir() if not _is_leftover(entry))
+    if foreign:
+        is_bundle = BUNDLE in foreign
+        raise BundleError(
+            f"{root} holds {'a bundle' if is_bundle else 'something'} already",
+            got=foreign[:5],
+            do="open it, or name a new folder" if is_bundle else "name a new or an empty folder",
+        )
 
 
 class Draft(Value, eq=False):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("agree")
 @click.argument("bundle", type=click.Path(file_okay=False))
-@backend_option
+@backend_option()
 @precision_option
 @json_option
 def command(bundle: str, backend: str | None, precision: str | None, json_to: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from polyhead.config import Value, to_value
-from polyhead.errors import BadValue, ConfigError, EmptyData, MissingColumn
+from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project import TaskEntry
+from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.read import ReadReport, read
@@ -67,6 +67,12 @@ class Declared(Value):
 
 def declare(asked: Asked, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
+    if asked.column in (asked.text or "text", asked.text_b) and not asked.tokens:
+        raise ConfigError(
+            "the label is what the answer is, so it cannot be the text",
+            got=f"column '{asked.column}' for both",
+            do="name two columns with --text and --label",
+        )
     has_labels = asked.kind not in ("multiple_choice", "span", "summarization")  # others answer by the input
     found = [list(_labels_in(asked, name)) for name in asked.files] if has_labels else []
     entry: dict[str, Any] = {"name": asked.name or _name_of(asked.data), "kind": asked.kind}
@@ -155,8 +161,9 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
 
 def _labels_in(asked: Asked, path: str) -> Iterator[object]:
     """Every label of the file, once for each time it is there."""
-    rows, found = Rows(path, (asked.column,)), False
+    rows, found, any_row = Rows(path, (asked.column,)), False, False
     for row in rows:
+        any_row = True
         value = row.values.get(asked.column)
         if value is not None and value != "":
             found = True
@@ -164,16 +171,11 @@ def _labels_in(asked: Asked, path: str) -> Iterator[object]:
     if found:
         return
     there = list(rows.columns)
-    if not there:
+    if not any_row:
         raise EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
     if asked.column in there:
         raise EmptyData(f"{path}: no row has a value in column '{asked.column}'", do="name another column")
-    near = difflib.get_close_matches(asked.column, there, n=1, cutoff=0.5)
-    raise MissingColumn(
-        f"{path} has no column '{asked.column}'",
-        allowed=there,
-        do=(f"did you mean '{near[0]}'? " if near else "") + "Name it with --label, or --spans or --tokens",
-    )
+    raise no_column(path, asked.column, there, by="Name it with --label, or --spans or --tokens")
 
 
 def _labels_of(asked: Asked, value: object, *, from_cells: bool, where: str) -> list[object]:

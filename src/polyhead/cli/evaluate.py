@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which split; a task that has no file of it is scored on the other one.",
 )
-@backend_option
+@backend_option()
 @precision_option
 @json_option
 def command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polyhead.cli.options import backend_option, names_in, tasks_option
+from polyhead.cli.options import BY_DEFAULT, backend_option, names_in, tasks_option
 from polyhead.cli.output import Printer, in_bytes, json_option, note, table
 from polyhead.errors import MissingExtra
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("bundle", type=click.Path(file_okay=False))
 @click.argument("out", type=click.Path())
 @tasks_option("Export these tasks only, with commas between them; by default all that can be.")
-@backend_option
+@backend_option("torch, or without it " + BY_DEFAULT)
 @json_option
 def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, json_to: str | None) -> None:
     """Write tasks of BUNDLE to the new folder OUT as ONNX files that run without Polyhead.
@@ -28,7 +28,7 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
     labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
 
     Before OUT gets its name, the files are run on the tasks' pinned probes and compared with the bundle's answers on
-    --backend (by default torch; without it, what answers by default), in float32; where they differ, nothing is
+    --backend, in float32; where they differ, nothing is
     written and the command ends with an error.
     """
     from polyhead.engine.isolation.answers import backend_here

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from polyhead.cli.output import Printer, counted, json_option, writing
+from polyhead.cli.output import Printer, check_writable, counted, json_option, writing
 from polyhead.tasks.task import KindName
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
     printer, target = Printer(json_to), Path(output)
     if (asked["kind"] == "summarization") != (asked["model"] is not None):
         raise click.UsageError("--model belongs to --kind summarization, which needs one to start from")
+    check_writable(output)
     before = _before(target)
     declared = declare(Asked(**asked), target.resolve().parent)
     after = _after(before, declared, output)

@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def backend_option(command: Command) -> Command:
-    """Adds `--backend`."""
+BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
+
+
+def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]:
+    """Adds `--backend`; `by_default` says what computes without it."""
     return click.option(
         "--backend",
         type=click.Choice(["openvino", "onnxruntime", "torch", "torch-cuda", "reference"]),
         help="What computes; torch-cuda is torch on a graphics processor, reference plain numpy and slow. By default "
-        "the first of openvino (on x86), onnxruntime, torch and reference that is installed.",
-    )(command)
+        f"{by_default}.",
+    )
 
 
 def precision_option(command: Command) -> Command:
@@ -42,7 +45,7 @@ def session_options(command: Command) -> Command:
         is_flag=True,
         help="Fixed batch shapes: equal bits whatever the batch mates.",
     )
-    return backend_option(precision_option(deterministic(command)))
+    return backend_option()(precision_option(deterministic(command)))
 
 
 def opened(

@@ -11,18 +11,24 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
+import msgspec
 
+from polyhead.bundle.format import BUNDLE, TRUNK
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import held
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+LARGEST_REPORT = 2**26  # bytes
 DASH = "-"  # standard input or output in place of a file
 
 
 def json_option(command: Command) -> Command:
     """Adds `--json FILE`: all that the command prints as JSON; `-` for standard output, in place of the lines."""
-    said = "Write all that is printed to FILE as JSON; - for standard output, in place of the lines."
+    said = (
+        "Write all that is printed to FILE as JSON, in place of an earlier report there; - for standard output, in "
+        "place of the lines."
+    )
     return click.option("--json", "json_to", metavar="FILE", help=said)(command)
 
 
@@ -38,6 +44,7 @@ class Printer:
         self._width = 0
         if json_to is not None and not self._is_quiet:
             check_writable(json_to)
+            _check_report(Path(json_to))
 
     def line(self, text: str = "") -> None:
         """A line on standard output."""
@@ -75,9 +82,16 @@ def note(text: str) -> None:
 
 
 def check_writable(name: str) -> None:
-    """Raises ConfigError unless a file of this name can be written."""
-    path = Path(name)
-    if path.is_dir():
+    """Raises ConfigError unless a file of this name can be written.
+
+    Neither can a file of a bundle, nor one that the command that runs reads, or writes by another option too.
+    """
+    path, do = Path(name), "name a file in a folder that you can write to"
+    if bundle := _bundle_of(path):
+        reason, do = f"it would be a file of the bundle {bundle}", "name a file outside of it"
+    elif len(given := _given_as(path)) > 1:
+        reason, do = f"it is {' and '.join(given)} of this command", "name another file"
+    elif path.is_dir():
         reason = "it is a folder"
     elif not path.parent.is_dir():
         reason = f"there is no folder {path.parent}"
@@ -85,7 +99,52 @@ def check_writable(name: str) -> None:
         reason = "permission denied"
     else:
         return
-    raise ConfigError(f"cannot write {name}", got=reason, do="name a file in a folder that you can write to")
+    raise ConfigError(f"cannot write {name}", got=reason, do=do)
+
+
+def _bundle_of(path: Path) -> Path | None:
+    """The bundle in whose folder the file would be."""
+    folders = Path(os.path.realpath(path)).parents
+    return next((one for one in folders if (one / BUNDLE).is_file() and (one / TRUNK).is_dir()), None)
+
+
+def _given_as(path: Path) -> list[str]:
+    """The arguments and options of the command that runs whose file this is."""
+    context = click.get_current_context(silent=True)
+    if context is None or (path.exists() and not path.is_file()):
+        return []
+    found = []
+    for one in context.command.params:
+        if not (isinstance(one.type, click.Path) or one.metavar == "FILE"):
+            continue
+        value = context.params.get(one.name or "")
+        for name in value if isinstance(value, tuple) else (value,):
+            if isinstance(name, (str, Path)) and str(name) != DASH and _is_same(path, Path(name)):
+                found.append(one.opts[0] if isinstance(one, click.Option) else one.make_metavar(context))
+    return found
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _check_report(path: Path) -> None:
+    """Raises ConfigError where a report would replace what is none."""
+    if not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        if path.stat().st_size <= LARGEST_REPORT:
+            msgspec.json.decode(path.read_bytes())
+            return
+    except (msgspec.DecodeError, OSError, RecursionError):
+        pass
+    raise ConfigError(
+        f"cannot write the report to {path}",
+        got="it holds something that is no such report",
+        do="name another file, or remove this one",
+    )
 
 
 @contextmanager

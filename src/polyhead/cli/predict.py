@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     help="What a line is; auto: JSON if it begins with { or is a JSON string, else text.",
 )
 @session_options
-@click.option("--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, not to standard output.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    default=DASH,
+    help="Write to FILE, not to standard output; what is there is replaced.",
+)
 def command(
     bundle: str,
     file: str,
@@ -150,6 +156,8 @@ def _source(file: str) -> Iterator[IO[bytes]]:
         return
     if sys.stdin is None:
         raise DataError("standard input is closed", do="name a file, or pipe text into the command")
+    if sys.stdin.isatty():
+        note("reading texts from the keyboard, one a line; Ctrl-D ends")
     yield sys.stdin.buffer
 
 

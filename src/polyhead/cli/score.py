@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
-from polyhead.cli.output import Printer, counted, json_option, note
+from polyhead.cli.output import Printer, check_writable, counted, json_option, note
 from polyhead.progress import duration
 
 if TYPE_CHECKING:
@@ -66,14 +66,15 @@ def command(
     may be a text, a pair, tokens, or a question with its context or options; a task that does not fit it has null. A
     row that cannot be read, or that no task can answer, has the reason in column "error".
 
-    OUT appears when it is whole. Until then its pieces lie in the hidden folder .OUT.pieces beside it: the same
-    command goes on where it stopped, and writes the same bytes. IN may be of any length: a few thousand rows are held
-    at once.
+    OUT appears when it is whole, and replaces a file of that name. Until then its pieces lie in the hidden folder
+    .OUT.pieces beside it: the same command goes on where it stopped, and writes the same bytes. IN may be of any
+    length: a few thousand rows are held at once.
     """
     from polyhead.scoring import Wish, score
 
     if keep and only_answers:
         raise click.UsageError("--keep and --only-answers say different things")
+    check_writable(target)
     printer, names = Printer(json_to), names_in(tasks)
     session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
     wish = Wish(

@@ -250,7 +250,8 @@ def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str,
             )
         if name and name not in names:
             raise click.BadParameter(
-                f"'{name}' is not among the tasks that are named", param_hint=f"'{option}'"
+                f"'{name}' is not among the tasks that are named: {', '.join(names) or 'none is, so name it too'}",
+                param_hint=f"'{option}'",
             )
         found[name or names[0]] = other
     return found

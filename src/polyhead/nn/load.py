@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
 from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
 from polyhead.nn.configs import architecture_of
 from polyhead.nn.weights import check_names, trunk_names
@@ -181,11 +181,12 @@ def _from_hub(name: str) -> Path:
         raise TrunkNotFound(
             f"the encoder '{name}' is no folder and cannot be had from the hub",
             got=_first_line(error),
-            do="check the name and the network, or give the path of a folder with the model",
+            allowed=f"'{MINILM}', a hub id, or the path of a folder with the model",
+            do=nearest(name, [MINILM]) or "check the name and the network",
             name=name,
         ) from error
     return folder
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Got: ")

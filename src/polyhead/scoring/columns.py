@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from polyhead.config import Value
 from polyhead.engine.inputs import Form, forms_of, input_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.scoring.survey import Survey, Word
+from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task
 
@@ -25,6 +25,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "question": ("question",),
     "context": ("context",),
     "choices": ("options", "choices"),
+}
+# The forms of which these are part
+WITH: Mapping[str, set[Form]] = {
+    "text_b": {"pair"},
+    "context": {"passage", "question"},
+    "choices": {"question"},
 }
 LISTS = ("tokens", "choices")  # roles of columns that hold lists, which a cell spells as JSON
 
@@ -119,9 +125,10 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
     return Roles(columns=found)
 
 
-def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task]) -> None:
-    """Raises ConfigError where none of the tasks reads what the columns make."""
-    if any(roles.forms & set(forms_of(task)) for task in tasks.values()):
+def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
+    """Raises ConfigError where none of the tasks reads what the columns make, or what a `named` role is part of."""
+    read = {form for task in tasks.values() for form in forms_of(task)}
+    if roles.forms & read and all(WITH[role] & read for role in named if role in WITH):
         return
     raise ConfigError(
         f"none of the tasks reads what the columns of {Path(path).name} make",
@@ -145,15 +152,7 @@ def _fits(role: str, word: Word) -> bool:
 def _check_there(path: str, survey: Survey, column: str) -> None:
     if column in survey.columns:
         return
-    near = difflib.get_close_matches(column, survey.columns, n=1, cutoff=0.5)
-    raise MissingColumn(
-        f"{Path(path).name} has no column '{column}'",
-        allowed=list(survey.columns),
-        do=f"did you mean '{near[0]}'?" if near else "name one of its columns",
-        source=path,
-        column=column,
-        nearest=near[0] if near else None,
-    )
+    raise no_column(path, column, survey.columns)
 
 
 def _check_word(path: str, role: str, column: str, word: Word) -> None:

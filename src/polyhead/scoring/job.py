@@ -26,6 +26,7 @@ from polyhead.tasks.rows import FORMATS
 from polyhead.text.tokenise import lone_surrogates, repair
 
 PIECE_ROWS = 2048  # of a piece, answered by one call, so that texts can be sorted by length; a kill loses one
+IS_READ = "it is the file that is read"
 OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 
 
@@ -127,7 +128,7 @@ class _Work:
         if not survey.rows:
             raise EmptyData(f"{self.file.path} holds no row", do="give a file with rows")
         roles = roles_of(self.file.path, survey, self.wish.columns)
-        check_fit(self.file.path, roles, self.answers.tasks)
+        check_fit(self.file.path, roles, self.answers.tasks, self.wish.columns)
         session = self.session
         return Job(
             version=__version__,
@@ -294,7 +295,9 @@ def _names(given: str, columns: Collection[str]) -> tuple[str, ...]:
 def _check_target(file: Source, target: Path, ending: str) -> None:
     """Raises ConfigError where the target cannot be written, before any work."""
     if not ending:
-        raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS)
+        raise ConfigError(
+            f"the format of {target} is not known by its name", allowed=OUTPUTS, do="name a file so"
+        )
     if not target.parent.is_dir():
         reason = f"there is no folder {target.parent}"
     elif target.is_symlink():
@@ -302,14 +305,14 @@ def _check_target(file: Source, target: Path, ending: str) -> None:
     elif target.exists() and not target.is_file():
         reason = "it is no plain file"
     elif target.exists() and target.samefile(file.path):
-        reason = "it is the file that is read"
+        reason = IS_READ
     elif not os.access(target.parent, os.W_OK):
         reason = "permission denied"
     else:
         return
-    raise ConfigError(
-        f"cannot write {target}", got=reason, do="name a file in a folder that you can write to"
-    )
+    is_read = reason == IS_READ
+    do = "name another file" if is_read else "name a file in a folder that you can write to"
+    raise ConfigError(f"cannot write {target}", got=reason, do=do)
 
 
 def _ending(name: str, endings: Sequence[str]) -> str:

@@ -70,6 +70,24 @@ class Facts(Value):
         return Facts(**added)
 
 
+SAID = {
+    "version": "they were written by another version of polyhead",
+    "source": "what is read has changed since, or is another file",
+    "form": "what is read or written has another format",
+    "tasks": "other tasks, or other versions of them",
+    "trunk": "a bundle over another trunk",
+    "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
+    "deterministic": "--deterministic differs",
+    "columns": "other columns are read",
+    "kept": "--keep or --only-answers differs",
+    "prefix": "--prefix differs",
+    "scores": "--scores differs",
+    "piece_rows": "pieces of another size",
+    "survey": "what is read was found to hold other values",
+}
+"""Why pieces are of another job, by what differs."""
+
+
 class Pieces:
     """The pieces of one job, under its lock."""
 
@@ -116,7 +134,7 @@ class Pieces:
             now, before = getattr(job, name), getattr(begun, name)
             if now != before:
                 raise ConfigError(
-                    f"{self.folder} holds pieces of another job for {self.target.name}: its '{name}' differs",
+                    f"{self.folder} holds pieces of another job for {self.target.name}: {SAID[name]}",
                     got=_shown(now),
                     allowed=_shown(before),
                     do="run the command that was begun, start anew with --fresh, or write another file",

@@ -155,4 +155,6 @@ def open_source(path: str) -> Source:
     if name.removesuffix(".gz").endswith((".jsonl", ".csv", ".tsv")):
         return RowFile(path)
     allowed = [form for form in FORMATS if form.startswith(".")]
-    raise DataError(f"the format of {path} is not known by its name", allowed=allowed)
+    raise DataError(
+        f"the format of {path} is not known by its name", allowed=allowed, do="name it as what it is"
+    )

@@ -40,8 +40,9 @@ def _layers(task: Task, strategy: InLayer, shape: Architecture) -> list[Layers]:
         if not adapter.start < stop <= shape.layers:
             raise ConfigError(
                 f"task '{task.name}': an adapter sits in layers that the trunk does not have",
-                got=f"[{adapter.start}, {stop})",
-                allowed=f"a range in [0, {shape.layers})",
+                got=f"start = {adapter.start}, stop = {stop}",
+                allowed=f"start from 0, stop above it and at most {shape.layers}",
+                do="change the range, or leave out stop",
             )
         if depth < adapter.start:
             found.append(Layers(start=depth, stop=adapter.start))

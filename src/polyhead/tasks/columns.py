@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from polyhead.config import Value
@@ -57,15 +57,7 @@ class Columns(Value):
         for column in self.wanted:
             if column in there or (self.optional and column == self.context):
                 continue
-            near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
-            raise MissingColumn(
-                f"{Path(source).name} has no column '{column}'",
-                allowed=list(there),
-                do=f"did you mean '{near[0]}'?" if near else "name one of its columns",
-                source=source,
-                column=column,
-                nearest=near[0] if near else None,
-            )
+            raise no_column(source, column, there)
 
 
 def columns_of(source: Source, task: Task) -> Columns:
@@ -112,3 +104,22 @@ def _wrong(source: Source, task: Task) -> str | None:
     if task.kind == "span" and source.label != "label":
         return "a span task reads 'answers', and no 'label'"
     return None
+
+
+def no_column(source: str, column: str, there: Collection[str], *, by: str = "") -> MissingColumn:
+    """The error for a column that the file has not; `by` says how to name another one."""
+    near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
+    do = f"did you mean '{near[0]}'?" if near else "name one of its columns"
+    header = next(iter(there), "") if len(there) == 1 else ""
+    if other := next((mark for mark in (";", "\t", "|") if mark in header), None):
+        do = f"the header looks as if {other!r} separated its columns: save the file with commas between them"
+    elif by:
+        do = f"{do} {by}" if near else by
+    return MissingColumn(
+        f"{Path(source).name} has no column '{column}'",
+        allowed=list(there),
+        do=do,
+        source=source,
+        column=column,
+        nearest=near[0] if near else None,
+    )

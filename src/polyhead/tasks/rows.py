@@ -93,7 +93,8 @@ class Rows:
             elif name.endswith(".parquet"):
                 yield from self._parquet()
             else:
-                raise DataError(f"the format of {self.path} is not known by its name", allowed=FORMATS)
+                what = f"the format of {self.path} is not known by its name"
+                raise DataError(what, allowed=FORMATS, do="name it as what it is")
         except FileNotFoundError:
             raise DataError(f"no file at {self.path}", do="give the path of a file that exists") from None
         except (OSError, EOFError, zlib.error) as error:  # gzip reports a damaged file by any of them

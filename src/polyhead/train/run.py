@@ -321,10 +321,11 @@ def _extract(
     extraction = extractor.fill(requests, update=progress.update)
     progress.finish()
     rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
-    events.line(
-        f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
-        f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
-    )
+    if requests:
+        events.line(
+            f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
+            f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
+        )
     events.event("extraction", **msgspec.structs.asdict(extraction))
     return extraction
 

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from polyhead import __version__
+from polyhead.bundle.format import BUNDLE
 from polyhead.config import to_json
 from polyhead.engine.backends.onnx.files import LARGEST, write_model
 from polyhead.engine.backends.onnx.ops import OPSET
@@ -181,7 +182,9 @@ def _check_free(out: FilePath) -> None:
     if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():
-        raise ConfigError(f"there is something at {out} already", do="name a new folder, or empty this one")
+        is_bundle = (out / BUNDLE).exists()
+        do = "name a new folder: this one is a bundle" if is_bundle else "name a new folder, or an empty one"
+        raise ConfigError(f"there is something at {out} already", do=do)
     if not out.parent.is_dir():
         raise ConfigError(f"cannot write {out}", got=f"there is no folder {out.parent}", do="make it first")
 

@@ -68,7 +68,7 @@ def checked(root: FilePath | str) -> Verification:
         old = [_finding(root, error) for error in (*_old_versions(bundle, ledger), *_old_families(bundle))]
         edited = [Finding(what=w, file=f"{CERTIFICATES}/{file}") for file, w in ledger.problems()]
         proof = _Proof.of(bundle, ledger, touched)
-        findings = (*touched, *old, *edited, *proof.differing())
+        findings = tuple(dict.fromkeys((*touched, *old, *edited, *proof.differing())))
         last = next(ledger.sound(), None)
         is_uncertified = last is None or last.bundle != bundle_hash(root)
         written, there = None, len(ledger.files)
