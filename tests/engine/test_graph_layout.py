@@ -8,7 +8,7 @@ from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.graph.layout import Layout, Shape
+from polyhead.engine.graph.layout import Layout, Shape, few
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
 
@@ -46,6 +46,26 @@ def test_short_texts_share_rows_and_equal_ones_do_not():
     assert equal.ids.shape == (3, 60), "packing would only make them longer"
     _, alone = laid(RAGGED, pack=False)
     assert alone.ids.shape == (len(RAGGED), max(RAGGED))
+
+
+def test_layers_see_few_shapes_whatever_is_asked():
+    """A runtime keeps about a megabyte for each: a server of mixed texts grew by gigabytes."""
+    trunk, seen, rng = tiny_trunk(max_tokens=510), set(), np.random.default_rng(0)
+    for _ in range(600):
+        longest = rng.integers(1, 511)
+        lengths = rng.integers(1, longest + 1, size=rng.integers(1, 1 + 2048 // longest))
+        batch = tiny_batch(trunk, tuple(lengths.tolist()))
+        rows, positions = Layout(batch, Shape(first_position=0, segments=2, width=384)).ids.shape
+        assert positions <= 512 * 3 and rows * positions <= 2.6 * batch.ids.size + 64
+        seen.add((rows, positions))
+    assert len(seen) <= 220
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 9, 31, 33, 63, 64, 65, 100, 129, 300, 511, 512])
+def test_a_size_is_filled_up_by_an_eighth_at_most(size):
+    rows, positions = few(size, size)
+    assert size <= rows <= max(size, size * 1.125) and size <= positions <= max(size, size * 1.125)
+    assert few(rows, positions) == (rows, positions)
 
 
 @pytest.mark.parametrize("pack", [True, False], ids=["packed", "padded"])

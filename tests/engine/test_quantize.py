@@ -392,3 +392,15 @@ def test_tasks_that_come_while_a_session_answers_in_int8_are_named(kept, trunk, 
         assert said.endswith(f"changes for {name}: {wanted}")
         caplog.clear()
     assert session.refresh() == exact.refresh() and not caplog.records
+
+
+def test_one_row_of_each_text_is_from_all_over_them():
+    """It was each text's first, so that scales were chosen by one token that is the same in all."""
+    seen = Seen([np.eye(1, dtype=np.float32)])
+    for _ in range(300):
+        seen.add(np.arange(20, dtype=np.float32)[:, None], rows=1)
+    times = np.bincount(np.concatenate(seen.rows)[:, 0].astype(int), minlength=20)
+    assert times.sum() == 300 and times.min() >= 13 and times.max() <= 17
+    few = Seen([np.eye(1, dtype=np.float32)])
+    few.add(np.arange(3, dtype=np.float32)[:, None], rows=5)
+    assert np.concatenate(few.rows)[:, 0].tolist() == [0, 1, 2]

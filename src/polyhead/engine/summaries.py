@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -40,16 +41,14 @@ class Summaries:
     def __init__(self, bundle: Bundle, *, deterministic: bool = False) -> None:
         self.models, self._alone = Models(bundle.root), deterministic
         self.tasks: dict[str, Task] = self.models.tasks
-        self._opened: dict[
-            str, Any
-        ] = {}  # polyhead.nn.seq2seq.Seq2Seq, which is not imported before it is needed
+        self._models = {name: _Model(self.models, name) for name in self.models.lines}
         self._shapes: dict[str, Seq2SeqShape] = {}
 
     def refreshed(self, bundle: Bundle) -> Summaries:
         """Those that the bundle has now; models that are open and did not change stay open."""
         found = Summaries(bundle, deterministic=self._alone)
         same = {name for name, line in found.models.lines.items() if self.models.lines.get(name) == line}
-        found._opened |= {name: model for name, model in self._opened.items() if name in same}
+        found._models |= {name: model for name, model in self._models.items() if name in same}
         return found
 
     def apart(self, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -92,21 +91,30 @@ class Summaries:
     def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
         """`polyhead.nn.seq2seq.Written` for each text."""
         texts = [texts_of(plain(one))[0] for one in inputs if not isinstance(one, Question)]
-        found: list[Any] = self._model(name).write(texts, alone=self._alone) if texts else []
+        found: list[Any] = self._models[name].open().write(texts, alone=self._alone) if texts else []
         return found
-
-    def _model(self, name: str) -> Any:
-        if name not in self._opened:
-            if lacking := missing():
-                raise MissingExtra(lacking, "train", f"answering task '{name}'")
-            seq2seq = importlib.import_module("polyhead.nn.seq2seq")
-            self._opened[name] = seq2seq.Seq2Seq(self.models.data(name))
-        return self._opened[name]
 
     def _shape(self, name: str) -> Seq2SeqShape:
         if name not in self._shapes:
             self._shapes[name] = shape_of(self.models.config(name))
         return self._shapes[name]
+
+
+class _Model:
+    """One task's model, opened by the first call that needs it; others wait for it."""
+
+    def __init__(self, models: Models, name: str) -> None:
+        self._models, self._name, self._lock = models, name, threading.Lock()
+        self._opened: Any = None  # polyhead.nn.seq2seq.Seq2Seq, which is not imported before it is needed
+
+    def open(self) -> Any:
+        with self._lock:
+            if self._opened is None:
+                if lacking := missing():
+                    raise MissingExtra(lacking, "train", f"answering task '{self._name}'")
+                seq2seq = importlib.import_module("polyhead.nn.seq2seq")
+                self._opened = seq2seq.Seq2Seq(self._models.data(self._name))
+            return self._opened
 
 
 def missing() -> str | None:

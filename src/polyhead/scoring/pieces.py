@@ -127,7 +127,7 @@ class Pieces:
     def go_on(self, job: Job) -> None:
         """Finds the pieces that are done; raises ConfigError where they are another job's."""
         begun = self.begun()
-        if begun is None or (begun != job and not self._has_any):
+        if begun is None or (begun != job and (not self._has_any or self._is_finished(begun))):
             self._begin(job)
             return
         for name in Job.__struct_fields__:
@@ -174,9 +174,19 @@ class Pieces:
         """Whether a piece is finished: a job without one binds nobody."""
         return (self.folder / JOB).exists() and self._piece(0).exists()
 
+    def _is_finished(self, begun: Job) -> bool:
+        """Whether the target has its content, and the process ended right before it dropped the pieces."""
+        number, rows = 0, 0
+        while self._piece(number).exists():
+            rows += from_json(self._counts(number).read_bytes(), Facts, source=str(self._counts(number))).rows
+            number += 1
+        last = self._piece(number - 1).stat().st_mtime_ns
+        is_written = self.target.exists() and self.target.stat().st_mtime_ns >= last
+        return is_written and rows == begun.survey.rows
+
     def _begin(self, job: Job) -> None:
         for path in self.folder.iterdir():  # pieces of which nobody knows whose they are
-            if path.name != LOCK:
+            if path.name != LOCK and not path.is_dir():
                 path.unlink()
         replace_file(self.folder / JOB, to_json(job))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.graph.ops import Build, Compiled, Runtime
+from polyhead.errors import without_frames
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs
@@ -35,6 +36,7 @@ class Graph:
         self.recipe, self.used = recipe, next(_CLOCK)
         self.compiled: Compiled | None = None
         self._make, self._lock = make, threading.Lock()
+        self._failed: Exception | None = None
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name; they hold until the same thread calls again."""
@@ -42,11 +44,19 @@ class Graph:
         return self.ready()(inputs)
 
     def ready(self) -> Compiled:
-        """Compiled, now at the latest."""
+        """Compiled, now at the latest; a graph that could not be compiled is not tried again."""
         found = self.compiled
         if found is None:
             with self._lock:
-                found = self.compiled = self.compiled or self._make(self)
+                if self._failed is not None:
+                    raise self._failed.with_traceback(None)
+                try:
+                    found = self.compiled = self.compiled or self._make(self)
+                except (MemoryError, OSError):  # there may be room the next time
+                    raise
+                except Exception as error:
+                    self._failed = without_frames(error)
+                    raise
         return found
 
 

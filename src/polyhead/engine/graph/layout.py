@@ -15,6 +15,17 @@ from polyhead.text.packing import packed, work
 WORTH = 0.9  # texts are packed where that leaves at most this share of the work of padded ones
 
 
+def few(rows: int, positions: int) -> tuple[int, int]:
+    """The shape, or the next larger of few: a runtime keeps what it prepared for each, a megabyte with 6 layers.
+
+    Up to 8 rows and 16 positions all are there; then there are 8 numbers of positions between a power of two and the
+    next, and every second of rows, from 32 on every fourth.
+    """
+    step = 1 << max(0, (positions - 1).bit_length() - 4)
+    each = 1 if rows <= 8 else 2 if rows <= 32 else 4
+    return -(-rows // each) * each, -(-positions // step) * step
+
+
 class Shape(Value):
     """What a layout follows beside the batch."""
 
@@ -29,8 +40,9 @@ class Shape(Value):
 class Layout:
     """Rows, and where each text's tokens stand in them; a text's prompt rows stand right before it.
 
-    The batch as it is, or packed: then attention is block-diagonal and positions restart. Arrays are made when they are
-    first asked for; "places" count the positions of all rows, laid end to end.
+    The batch as it is, or packed: then attention is block-diagonal and positions restart. Where texts may be packed the
+    rows are filled up to one of few shapes (`few`). Arrays are made when they are first asked for; "places" count the
+    positions of all rows, laid end to end.
     """
 
     def __init__(self, batch: TokenBatch, shape: Shape) -> None:
@@ -40,13 +52,16 @@ class Layout:
         if not (batch.mask == (np.arange(tokens) < self._lengths[:, None])).all():
             raise BackendError("a text's tokens must stand before its padding", do="pad at the end")
         self._size, self._is_packed = (texts, tokens + self._more), False
-        self._start: np.ndarray = np.arange(texts) * self._size[1]
+        row, start = np.arange(texts), np.zeros(texts, np.int64)
         if shape.pack and texts > 1:
             found = packed(self._lengths + self._more, width=shape.width)
             padded = work(*self._size, width=shape.width)
             if work(found.rows, found.tokens, width=shape.width) <= WORTH * padded:
                 self._size, self._is_packed = (found.rows, found.tokens), True
-                self._start = found.row * found.tokens + found.start
+                row, start = found.row, found.start
+        if shape.pack:
+            self._size = few(*self._size)
+        self._start: np.ndarray = row * self._size[1] + start
 
     @property
     def before(self) -> np.ndarray:
@@ -114,11 +129,14 @@ class Layout:
         """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
         if self._is_packed or (self._more and self._shape.isolated):
             return self._seen()
-        return (np.pad(self.keep, ((0, 0), (self._more, 0))) if self._more else self.keep)[:, None, None]
+        texts, stop = len(self.keep), self._more + self.keep.shape[1]
+        found = np.full(self._size, np.float32(HIDDEN))
+        found[:texts, : self._more], found[:texts, self._more : stop] = 0.0, self.keep
+        return found[:, None, None]
 
     @property
     def _is_plain(self) -> bool:
-        return not self._is_packed and not self._more
+        return self._size == self._batch.ids.shape and not self._is_packed
 
     @cached_property
     def _there(self) -> np.ndarray:

@@ -18,7 +18,7 @@ from polyhead.engine.quantize.files import Change
 from polyhead.engine.quantize.scales import Scales
 from polyhead.engine.quantize.watch import Watching
 from polyhead.engine.session import Session
-from polyhead.errors import BackendError, EmptyData
+from polyhead.errors import BackendError, EmptyData, in_words
 from polyhead.project import Project
 
 SAMPLE = 256  # tokens of each value that choose between scales
@@ -158,6 +158,13 @@ def _agreements(
         pairs += list(zip(*found, strict=True))
         show(f"measuring: {len(pairs):,} of {len(rows):,} texts")
     for name, record in bundle.tasks.items():
+        lost = [two.failed[name] for one, two in pairs if name in one.answers and name in two.failed]
+        if lost:
+            raise BackendError(
+                f"int8 cannot answer task '{name}'; nothing was written",
+                got=f"{len(lost)} of {len(pairs)} texts failed: {in_words(lost[0])}",
+                do="stay with bfloat16 or float32, or report this",
+            )
         mine = [(one.answers[name], two.answers[name]) for one, two in pairs if name in one.answers]
         yield name, agreement_of(record.task, [one for one, _ in mine], [two for _, two in mine])
 

@@ -15,6 +15,7 @@ import numpy as np
 from polyhead.config import Value
 
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
+GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, however many there are
 LEAST = 1e-5  # of a channel that is always 0
 
 
@@ -73,12 +74,18 @@ class Seen:
         self.weights = {weight_digest(weight): weight for weight in weights}  # (outputs, inputs) each
         self.low = self.high = np.zeros(0, np.float32)  # of each input
         self.rows: list[np.ndarray] = []  # (rows, inputs) each: a sample
+        self._times = 0  # that something was added
 
     def add(self, x: np.ndarray, *, rows: int) -> None:
-        """Notes what the value (..., inputs) was this time, and keeps so many of its rows."""
+        """Notes what the value (..., inputs) was this time, and keeps so many of its rows, as far apart.
+
+        They begin elsewhere each time: a row of each text would be its first token's.
+        """
         flat = np.asarray(x, np.float32).reshape(-1, x.shape[-1])
         if len(flat):
-            sample = flat[np.unique(np.linspace(0, len(flat) - 1, rows).astype(int))]
+            begin, self._times = GOLDEN * self._times % 1, self._times + 1
+            places = (np.arange(rows) + begin) * len(flat) / rows
+            sample = flat[np.unique(places.astype(int))] if rows < len(flat) else flat.copy()
             self._widen(flat.min(axis=0), flat.max(axis=0), [sample])
 
     def join(self, other: Seen) -> None:
