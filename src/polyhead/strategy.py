@@ -239,13 +239,16 @@ class Adapter(Value):
             "feed_forward": (self.size < 1 or self.size % 2, "an even number, 2 or more"),
             "projected_attention": (
                 self.size < 1 or self.size % self.heads,
-                f"a multiple of heads = {self.heads}",
+                f"a multiple of heads = {self.heads}, such as {6 * self.heads}",
             ),
         }
         refused, allowed = wrong.get(self.delta, (self.size < 1, "1 or more"))
         if refused:
             raise ConfigError(
-                f"adapters: '{self.delta}' cannot have this size", got=self.size, allowed=allowed
+                f"adapters: '{self.delta}' cannot have this size",
+                got=self.size,
+                allowed=allowed,
+                do="change size, or leave it out",
             )
 
 

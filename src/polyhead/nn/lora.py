@@ -19,7 +19,7 @@ from polyhead.architecture import Architecture, dense_ends
 from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.nn.checkpoint import open_file
-from polyhead.nn.weights import trunk_name
+from polyhead.nn.weights import TABLES, trunk_name
 from polyhead.plan import Delta, Dense, Layers
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -134,6 +134,7 @@ def read_lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     places = {module: place for module in maps if (place := _place(module, shape)) is not None}
     for module, (_, target) in places.items():
         check_ends(module, maps[module], dense_ends(target, shape.width, shape.feed_forward))
+    _check_whole(maps, settings, shape)
     by_place = {place: maps[module] for module, place in places.items()}
     layers: list[dict[Dense, LowRank]] = []
     for index in range(shape.layers):
@@ -298,7 +299,8 @@ def _is_target(module: str, settings: _Settings) -> bool:
         return False
     if settings.target_modules in (None, "all-linear"):
         return True
-    if isinstance(settings.target_modules, str) or settings.layers_to_transform in (None, []):
+    is_named = isinstance(settings.target_modules, list) and module in settings.target_modules
+    if is_named or isinstance(settings.target_modules, str) or settings.layers_to_transform in (None, []):
         return _matches(settings.target_modules, module)
     wanted, patterns = settings.layers_to_transform, settings.layers_pattern or r"[^.]*"
     numbers = [
@@ -325,6 +327,29 @@ def _place(module: str, shape: Architecture) -> tuple[int, Dense] | None:
         return None
     places = {f"layers.{i}.{target}.weight": (i, target) for i in range(shape.layers) for target in _DENSE}
     return places.get(ours)
+
+
+def _check_whole(maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture) -> None:
+    """Raises WeightsMismatch where the config targets maps of the encoder's layers that have no matrices."""
+    names = {ours: theirs for theirs, ours in TABLES[shape.family]}
+    dense = (
+        f"{shape.family}.{names[f'layers.{{}}.{target}'].format(index)}"
+        for index in range(shape.layers)
+        for target in _DENSE
+    )
+    lacking = [
+        name
+        for name in dense
+        if name not in maps and settings.target_modules is not None and _is_target(name, settings)
+    ]
+    if lacking or not maps:
+        raise WeightsMismatch(
+            "it lacks matrices for maps that its config targets",
+            got=f"none for {len(lacking)} of them, such as {', '.join(lacking[:3])}"
+            if lacking
+            else "none at all",
+            do="give the whole folder as PEFT's `save_pretrained` wrote it",
+        )
 
 
 def _check_uniform(index: int, maps: Mapping[Dense, LowRank]) -> None:

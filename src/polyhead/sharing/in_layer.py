@@ -48,11 +48,14 @@ def _layers(task: Task, strategy: InLayer, shape: Architecture) -> list[Layers]:
             found.append(Layers(start=depth, stop=adapter.start))
         found.append(Layers(start=adapter.start, stop=stop, delta=_delta(task, adapter, shape)))
         depth = stop
-    tied = {node.delta.size for node in found if node.delta is not None and node.delta.tied}
-    if len(tied) > 1:
+    tied: dict[str, set[int]] = {}  # sizes by the owner of encoder and decoder
+    for delta in (node.delta for node in found if node.delta is not None and node.delta.tied):
+        tied.setdefault(delta.ends or delta.part, set()).add(delta.size)
+    several = next((sizes for sizes in tied.values() if len(sizes) > 1), None)
+    if several is not None:
         raise ConfigError(
             f"task '{task.name}': tied adapters have one encoder and one decoder",
-            got=f"sizes {sorted(tied)}",
+            got=f"sizes {sorted(several)}",
             do="give them one size, or set tied = false for all but one",
         )
     return [*found, Layers(start=depth, stop=shape.layers)] if depth < shape.layers else found

@@ -1,0 +1,86 @@
+"""Adapters that PEFT itself wrote, imported: answers are those of PEFT's own model."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers")
+pytest.importorskip("peft", reason="the package peft, which nothing else here needs, is not installed")
+
+import peft
+import torch
+
+import adapters
+import checkpoints
+from polyhead.engine.session import Session
+from polyhead.errors import WeightsMismatch
+from polyhead.train.imported import Wanted
+from polyhead.train.importing import import_folders
+
+# What PEFT asks of this version of transformers.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+TEXTS = [
+    ("my order is late",),
+    ("ANNA and Ben: where is the kettle?",),
+    *[(f"please {'it ' * i}",) for i in range(16)],
+]
+SETTINGS = {
+    "plain": {"target_modules": ["query", "value"]},
+    "all linear": {"target_modules": "all-linear"},
+    "rank stabilized": {"target_modules": ["query", "value"], "use_rslora": True, "r": 3},
+    "ranks and scales by layer": {
+        "target_modules": ["query", "value"],
+        "rank_pattern": {r"layer\.0\..*": 5},
+        "alpha_pattern": {r"layer\.0\..*": 3, "encoder.layer.1.attention.self.(query|value)": 20},
+    },
+    "some layers": {"target_modules": ["query", "value"], "layers_to_transform": [1, 3]},
+    "an expression": {"target_modules": r".*layer\.[02]\.(attention\.self\.key|output\.dense)"},
+    "without some": {
+        "target_modules": ["query", "value"],
+        "exclude_modules": ["layer.2.attention.self.value"],
+    },
+    "full names": {
+        "target_modules": [
+            "bert.encoder.layer.0.attention.self.query",
+            "bert.encoder.layer.0.attention.self.key",
+        ]
+    },
+}
+
+
+def written(folder, **settings):
+    """The folder of an adapter with random matrices, and PEFT's model."""
+    torch.manual_seed(3)
+    base = checkpoints.base("Bert")
+    model = checkpoints.classifier("mood", "Bert", over=base)
+    model.name_or_path = model.config._name_or_path = str(base)
+    config = peft.LoraConfig(
+        task_type="SEQ_CLS", init_lora_weights=False, lora_alpha=8, **{"r": 2, **settings}
+    )
+    made = peft.get_peft_model(model, config).eval()
+    made.save_pretrained(folder)
+    model.config.save_pretrained(folder)
+    return made
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_answers_are_those_of_the_model_that_peft_runs(name, tmp_path):
+    model = written(tmp_path / "mood", **SETTINGS[name])
+    import_folders(Wanted(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
+    found = Session(tmp_path / "bundle").outputs("mood", TEXTS)
+    wanted = adapters.logits_of(model, TEXTS)
+    for mine, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+    with model.disable_adapter():
+        bare = adapters.logits_of(model, TEXTS)
+    assert max(abs(a - b).max() for a, b in zip(bare, wanted, strict=True)) > 0.01
+
+
+def test_a_folder_that_lost_matrices_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    written(tmp_path / "mood", target_modules=["query", "value"])
+    file = tmp_path / "mood" / "adapter_model.safetensors"
+    kept = {name: array for name, array in load_file(file).items() if "layer.1." not in name}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(WeightsMismatch, match="lacks matrices.*none for 2 of them.*layer.1.attention"):
+        import_folders(Wanted(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
