@@ -6,8 +6,9 @@ import pytest
 
 from cli.commands import run
 from papers.headlines import write_sets
-from papers.nhc_rows import rows
+from papers.nhc_rows import row, rows
 from polyhead.config import to_json
+from polyhead.papers.huang2022.nhc import TASKS
 from polyhead.project import TaskEntry
 from polyhead.tasks.read import read
 
@@ -96,6 +97,22 @@ def test_table3_and_figure2_print_both_scales(file):
     out = run("papers", "mtop", "figure2", "--rows", file).out
     last = out.splitlines()[-3].split()  # before the words on its columns
     assert last[:2] == ["4", "2"] and last[-4:] == ["1", "6", "1.95", "1,000"]
+
+
+def test_the_search_stands_behind_the_methods_that_it_was_made_for(tmp_path):
+    """Over the seeds of the search: one of the trunk's rates, three over a frozen trunk."""
+    tried = [row("single-0.0001", 1, task, 90.0) for task in TASKS]
+    tried += [row("isolated-frozen-rows-8", seed, task, 60.0) for task in TASKS for seed in (1, 2)]
+    (tmp_path / "rows.json").write_bytes(to_json({"rows": [*rows(), *tried]}))
+    done = run("papers", "mtop", "search", "--rows", tmp_path / "rows.json", "--json", tmp_path / "told.json")
+    lines = {
+        line["name"]: line for line in json.loads((tmp_path / "told.json").read_text())["study"]["lines"]
+    }
+    assert list(lines)[:2] == ["Single task", "Single task, at 0.0001"]
+    assert [line["seeds"] for line in lines.values()][:2] == [1, 1]
+    assert lines["Single task"]["mean"] == pytest.approx(80.0 - 3 + 3)  # of the first seed alone
+    assert lines["Isolated prompts, trunk frozen, 8 rows"]["seeds"] == 2
+    assert "2 of 3 seeds of Isolated prompts, trunk frozen, 8 rows" in done.out
 
 
 def test_table2_and_counts_are_the_papers(tmp_path):

@@ -160,6 +160,20 @@ def table3(plot: str | None, files: tuple[str, ...], measure: Measure, json_to: 
     printer.json({"published": published, "study": ours})
 
 
+@mtop.command("search")
+@study_options
+def search(files: tuple[str, ...], measure: Measure, json_to: str | None) -> None:
+    """Ours: other learning rates, rows and starts of the methods that the study compares."""
+    from polyhead.papers import huang2022 as paper
+
+    printer = Printer(json_to)
+    rows = _rows(printer, files, measure)
+    ours = paper.search(rows, measure) if rows else None
+    if ours is not None:
+        printer.lines([*_our_lines(ours), *missing_lines(ours.notes), "", COLUMNS])
+    printer.json({"study": ours})
+
+
 @mtop.command("figure2", short_help="Average by rows of each task's prompt and shared rows.")
 @plot_option("Draw the heat map of our study into FILE (.svg, .png or .pdf).")
 @study_options

@@ -28,7 +28,7 @@ from polyhead.papers.huang2022.study import (
 )
 from polyhead.papers.huang2022.table import Line, Table
 from polyhead.papers.huang2022.table import printed_otherwise as averages_printed_otherwise
-from polyhead.papers.huang2022.tables import Cell, grid, table1, table3
+from polyhead.papers.huang2022.tables import Cell, grid, search, table1, table3
 
 __all__ = [
     "ABLATION",
@@ -56,6 +56,7 @@ __all__ = [
     "published_table3",
     "read_rows",
     "rows_of",
+    "search",
     "source_in",
     "table1",
     "table3",

@@ -130,8 +130,8 @@ SEARCH = (
     *(
         _at(method, rate)
         for method, rates in (
-            (ISOLATED, (1e-4, 3e-4, 1e-3, 3e-3)),
-            (POOLED, (1e-4, 3e-4, 1e-3, 3e-3)),
+            (ISOLATED, (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
+            (POOLED, (3e-5, 1e-4, 3e-4, 1e-3, 3e-3)),
             (SINGLE, (5e-5, 1e-4)),
             (MTOP, (5e-5, 1e-4)),
         )

@@ -6,7 +6,15 @@ import statistics
 from collections.abc import Collection, Sequence
 
 from polyhead.config import Value
-from polyhead.papers.huang2022.methods import ABLATION, ABLATION_SEEDS, GRID, MAIN, METHODS
+from polyhead.papers.huang2022.methods import (
+    ABLATION,
+    ABLATION_SEEDS,
+    GRID,
+    MAIN,
+    METHODS,
+    SEARCH,
+    SEARCH_SEEDS,
+)
 from polyhead.papers.huang2022.study import BySeed, Measure, Row, averages, missing, scores, tasks_of
 from polyhead.papers.huang2022.table import Line, Table
 from polyhead.papers.together.study import over_seeds
@@ -39,6 +47,19 @@ def table3(rows: Sequence[Row], measure: Measure = "validation") -> Table:
     lines = [_line(rows, ABLATION[number].name, measure, _numbered(number), seeds=common) for number in there]
     methods = [method.name for number, method in ABLATION.items() if number != 1]
     return _table(rows, lines, methods, seeds=ABLATION_SEEDS)
+
+
+def search(rows: Sequence[Row], measure: Measure = "validation") -> Table:
+    """Ours: the methods of both targets at other learning rates, and isolated prompts of other rows and starts.
+
+    Each after the method of the study that it was tried for, over the seeds of the search.
+    """
+    lines: list[Line] = []
+    for method in MAIN:
+        tried = [one for one in SEARCH if one.name.startswith(f"{method.name}-")]
+        for one in (method, *tried) if tried else ():
+            lines.append(_line(rows, one.name, measure, one.told, seeds=SEARCH_SEEDS[one.way]))
+    return _table(rows, [line for line in lines if line.seeds], [method.name for method in SEARCH])
 
 
 def grid(rows: Sequence[Row], measure: Measure = "validation") -> tuple[Cell, ...]:
