@@ -100,19 +100,19 @@ def test_table3_and_figure2_print_both_scales(file):
 
 
 def test_the_search_stands_behind_the_methods_that_it_was_made_for(tmp_path):
-    """Over the seeds of the search: one of the trunk's rates, three over a frozen trunk."""
+    """Over the seeds of the search: one where a trunk learns, three over a frozen trunk."""
     tried = [row("single-0.0001", 1, task, 90.0) for task in TASKS]
     tried += [row("isolated-frozen-rows-8", seed, task, 60.0) for task in TASKS for seed in (1, 2)]
     (tmp_path / "rows.json").write_bytes(to_json({"rows": [*rows(), *tried]}))
     done = run("papers", "mtop", "search", "--rows", tmp_path / "rows.json", "--json", tmp_path / "told.json")
-    lines = {
-        line["name"]: line for line in json.loads((tmp_path / "told.json").read_text())["study"]["lines"]
-    }
+    assert done.code == 0 and "Single task, at 0.0001" in done.out
+    study = json.loads((tmp_path / "told.json").read_text())["study"]
+    lines = {line["name"]: line for line in study["lines"]}
     assert list(lines)[:2] == ["Single task", "Single task, at 0.0001"]
     assert [line["seeds"] for line in lines.values()][:2] == [1, 1]
     assert lines["Single task"]["mean"] == pytest.approx(80.0 - 3 + 3)  # of the first seed alone
     assert lines["Isolated prompts, trunk frozen, 8 rows"]["seeds"] == 2
-    assert "2 of 3 seeds of Isolated prompts, trunk frozen, 8 rows" in done.out
+    assert "2 of 3 seeds of Isolated prompts, trunk frozen, 8 rows" in study["notes"]
 
 
 def test_table2_and_counts_are_the_papers(tmp_path):
