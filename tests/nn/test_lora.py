@@ -225,3 +225,9 @@ def test_files_that_cannot_be_read_are_named(written):
     for reader in (read, adapter_base):
         with pytest.raises(TrunkError, match=f"{folder}.*adapter_config.json cannot be understood"):
             reader(folder)
+
+
+def test_maps_without_matrices_that_the_config_targets_are_told(tmp_path, caplog):
+    adapters.adapter(tmp_path / "some", layers=[1])
+    read(tmp_path / "some")
+    assert "no matrices for 6 maps" in caplog.text and "layer.0.attention.self.query" in caplog.text

@@ -6,6 +6,7 @@ What adapter_config.json says is read strictly: a setting that is not known here
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import re
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from polyhead.nn.checkpoint import open_file
 from polyhead.nn.weights import TABLES, trunk_name
 from polyhead.plan import Delta, Dense, Layers
 
+_LOG = logging.getLogger(__name__)
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 MERGE = "merge it into its base with PEFT's `merge_and_unload`, save that with `save_pretrained` and import it instead"
 TASKS: Mapping[str, str] = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
@@ -134,7 +136,7 @@ def read_lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     places = {module: place for module in maps if (place := _place(module, shape)) is not None}
     for module, (_, target) in places.items():
         check_ends(module, maps[module], dense_ends(target, shape.width, shape.feed_forward))
-    _check_whole(maps, settings, shape)
+    _tell_lacking(folder, maps, settings, shape)
     by_place = {place: maps[module] for module, place in places.items()}
     layers: list[dict[Dense, LowRank]] = []
     for index in range(shape.layers):
@@ -329,26 +331,25 @@ def _place(module: str, shape: Architecture) -> tuple[int, Dense] | None:
     return places.get(ours)
 
 
-def _check_whole(maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture) -> None:
-    """Raises WeightsMismatch where the config targets maps of the encoder's layers that have no matrices."""
+def _tell_lacking(
+    folder: Path, maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture
+) -> None:
+    """Says which maps have no matrices that the config targets: PEFT takes these as zeros."""
+    if settings.target_modules is None:
+        return
     names = {ours: theirs for theirs, ours in TABLES[shape.family]}
     dense = (
         f"{shape.family}.{names[f'layers.{{}}.{target}'].format(index)}"
         for index in range(shape.layers)
         for target in _DENSE
     )
-    lacking = [
-        name
-        for name in dense
-        if name not in maps and settings.target_modules is not None and _is_target(name, settings)
-    ]
-    if lacking or not maps:
-        raise WeightsMismatch(
-            "it lacks matrices for maps that its config targets",
-            got=f"none for {len(lacking)} of them, such as {', '.join(lacking[:3])}"
-            if lacking
-            else "none at all",
-            do="give the whole folder as PEFT's `save_pretrained` wrote it",
+    lacking = [name for name in dense if name not in maps and _is_target(name, settings)]
+    if lacking:
+        _LOG.warning(
+            "%s has no matrices for %d maps that its config targets, such as %s: they stay the base's, as with PEFT",
+            folder,
+            len(lacking),
+            ", ".join(lacking[:3]),
         )
 
 
