@@ -10,10 +10,11 @@ import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
+from polyhead.metrics import spans_of
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.kinds.base import spelled
-from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
+from polyhead.tasks.kinds.tagging import TaggedSpan, chosen, tags_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.text.words import places_of, words_of
@@ -351,6 +352,34 @@ def test_spans_hold_offsets_text_and_the_mean_score():
     assert [dict(span, score=round(span["score"], 5)) for span in spans] == [
         {"start": 0, "end": 9, "label": "x", "text": "São Paulo", "score": 0.6}
     ]
+
+
+@pytest.mark.parametrize("decoder", ["greedy", "constrained"])
+@pytest.mark.parametrize("seed", range(20))
+def test_spans_of_many_texts_are_those_that_conlleval_reads_in_each(decoder, seed):
+    """Also where words were not read, texts have no word, and an I-x stands behind another name or at the start."""
+    labels, rng = ("O", "B-x", "I-x", "B-y", "I-y"), np.random.default_rng(seed)
+    task = Task(name="t", kind="tagging", labels=labels, decoder=decoder)
+    sizes = rng.integers(0, 9, size=7)
+    outputs = [rng.standard_normal((size, 5)).astype(np.float32) * 3 for size in sizes]
+    for row in outputs:
+        row[rng.random(len(row)) < 0.1] = np.nan
+    examples = [Example(given=(" ".join(f"w{i}" for i in range(size)),)) for size in sizes]
+    kind = kind_of(task)
+    together = kind.decode_all(task, outputs, examples)
+    for row, example, answer in zip(outputs, examples, together, strict=True):
+        assert answer == kind.decode(task, row, example)
+        tags = ["O" if index == -1 else labels[index] for index in chosen(task, row)]
+        wanted = [
+            (*(int(example.places[i, end]) for i, end in ((span.start, 0), (span.stop - 1, 1))), span.label)
+            for span in spans_of(tags)
+        ]
+        assert [(span["start"], span["end"], span["label"]) for span in answer["spans"]] == wanted
+        shares = np.exp(row) / np.exp(row).sum(axis=-1, keepdims=True)
+        for span, found in zip(answer["spans"], spans_of(tags), strict=True):
+            own = [shares[i, labels.index(tags[i])] for i in range(found.start, found.stop)]
+            assert span["score"] == pytest.approx(np.mean(own), abs=1e-6)
+            assert span["text"] == example.text[span["start"] : span["end"]]
 
 
 def test_a_text_without_words_has_no_spans():

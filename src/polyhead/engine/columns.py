@@ -82,12 +82,12 @@ class Column:
         kind = kind_of(self.task)
         if isinstance(kind, RowKind):
             return kind.answers(self.task, self._decoded)
-        found = []
-        for i, row in enumerate(self.rows.tolist()):
-            words = None if self._words is None else self._words[i]
-            example = Example(given=plain(self._inputs[row]), words=words)
-            found.append(kind.decode(self.task, self.outputs[i], example))
-        return found
+        words = [None] * len(self.rows) if self._words is None else self._words
+        examples = [
+            Example(given=plain(self._inputs[row]), words=own)
+            for row, own in zip(self.rows.tolist(), words, strict=True)
+        ]
+        return kind.decode_all(self.task, list(self.outputs), examples)
 
     @cached_property
     def _decoded(self) -> Decoded:

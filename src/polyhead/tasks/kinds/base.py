@@ -66,6 +66,12 @@ class Kind(ABC):
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """One row's output as plain values."""
 
+    def decode_all(
+        self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> list[Answer]:
+        """The same of many rows; each answer is, to the bit, what `decode` gives of it alone."""
+        return [self.decode(task, row, one) for row, one in zip(outputs, examples, strict=True)]
+
     @abstractmethod
     def evaluate(
         self,

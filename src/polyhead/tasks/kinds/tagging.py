@@ -77,24 +77,45 @@ class Tagging(base.Kind):
         words'; `{"words": [{"start", "end", "label", "score"}]}` for plain ones, without the words that were
         not read.
         """
-        outputs, places = np.asarray(outputs).reshape(-1, len(task.labels)), example.places
-        if len(places) != len(outputs):
-            raise DataError(
-                f"task '{task.name}': one output a word is needed",
-                got=f"{len(outputs)} outputs",
-                allowed=f"{len(places)} words",
-            )
-        found = chosen(task, outputs)
-        scores = np.take_along_axis(base.softmax(outputs), found[:, None], axis=-1)[:, 0]
+        return self.decode_all(task, [outputs], [example])[0]
+
+    def decode_all(
+        self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> list[base.Answer]:
+        """The words of all rows at once."""
+        rows = [np.asarray(row).reshape(-1, len(task.labels)) for row in outputs]
+        places = [example.places for example in examples]
+        for row, words in zip(rows, places, strict=True):
+            if len(words) != len(row):
+                raise DataError(
+                    f"task '{task.name}': one output a word is needed",
+                    got=f"{len(row)} outputs",
+                    allowed=f"{len(words)} words",
+                )
+        if not rows:
+            return []
+        flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
+        found = (
+            best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
+        )
+        scores = np.take_along_axis(base.softmax(flat), found[:, None], axis=-1)[:, 0]
         if is_bio(task):
-            return {"spans": _spans(task, found, scores, example)}
-        return {
-            "words": [
-                {"start": int(start), "end": int(end), "label": task.labels[index], "score": float(score)}
-                for (start, end), index, score in zip(places, found, scores, strict=True)
-                if index != UNREAD
+            texts = [example.text for example in examples]
+            return [
+                {"spans": spans}
+                for spans in _spans(task, found, scores, starts, np.concatenate(places), texts)
             ]
-        }
+        each = zip(np.concatenate(places).tolist(), found.tolist(), scores.tolist(), strict=True)
+        words_of = [
+            {"start": start, "end": end, "label": task.labels[index], "score": score}
+            if index != UNREAD
+            else None
+            for (start, end), index, score in each
+        ]
+        return [
+            {"words": [word for word in words_of[a:b] if word is not None]}
+            for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False)
+        ]
 
     def evaluate(
         self,
@@ -201,14 +222,47 @@ def _check_bio(task: Task) -> None:
         )
 
 
-def _spans(task: Task, found: np.ndarray, scores: np.ndarray, example: Example) -> list[dict[str, object]]:
-    text, places = example.text, example.places
-    tags = ["O" if index == UNREAD else task.labels[index] for index in found]
-    answers: list[dict[str, object]] = []
-    for span in metrics.spans_of(tags):
-        start, end = int(places[span.start, 0]), int(places[span.stop - 1, 1])
-        score = float(np.mean(scores[span.start : span.stop]))
-        answers.append(
-            {"start": start, "end": end, "label": span.label, "text": text[start:end], "score": score}
+def _spans(
+    task: Task,
+    found: np.ndarray,
+    scores: np.ndarray,
+    starts: np.ndarray,
+    places: np.ndarray,
+    texts: Sequence[str],
+) -> list[list[dict[str, object]]]:
+    """Each text's spans, as `metrics.spans_of` reads its labels; its words begin at `starts` and end at the next."""
+    head, name = _read(task)
+    inside = np.where(found == UNREAD, 0, head[found])  # 0 outside, 1 begins, 2 goes on
+    first = np.zeros(len(found) + 1, bool)
+    first[starts] = True
+    named = name[found]
+    goes_on = np.zeros(len(found), bool)
+    goes_on[1:] = (inside[1:] == 2) & (inside[:-1] > 0) & (named[1:] == named[:-1]) & ~first[1:-1]
+    begins = np.flatnonzero((inside > 0) & ~goes_on)
+    breaks = np.append(np.flatnonzero(~goes_on), len(found))
+    stops = breaks[np.searchsorted(breaks, begins, side="right")]
+    answers: list[list[dict[str, object]]] = [[] for _ in texts]
+    if not len(begins):
+        return answers
+    # The sum of each span by itself, so that no score depends on other texts' words.
+    sums = np.add.reduceat(np.append(scores, 0.0).astype(np.float64), np.stack([begins, stops], 1).ravel())[
+        ::2
+    ]
+    row = np.searchsorted(starts, begins, side="right") - 1
+    which = (row, places[begins, 0], places[stops - 1, 1], found[begins], sums / (stops - begins))
+    for text, start, end, index, score in zip(*(each.tolist() for each in which), strict=True):
+        label = task.labels[index][2:]
+        answers[text].append(
+            {"start": start, "end": end, "label": label, "text": texts[text][start:end], "score": score}
         )
     return answers
+
+
+def _read(task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Of each label whether it is outside (0), begins (1) or goes on (2), and a number for its name."""
+    parts = [label.partition("-") for label in task.labels]
+    names = sorted({name for _, _, name in parts})
+    return (
+        np.array([{"B": 1, "I": 2}.get(head, 0) for head, _, _ in parts]),
+        np.array([names.index(name) for _, _, name in parts]),
+    )
