@@ -83,7 +83,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
-        _end("stopped; what was finished is kept", STOPPED)
+        words = sys.argv[1:] if arguments is None else arguments
+        goes_on = "; the same command goes on from there" if {"train", "score"} & set(words[:2]) else ""
+        _end(f"stopped; what was finished is kept{goes_on}", STOPPED)
     except click.ClickException as error:
         error.show()
         _end("", error.exit_code)

@@ -49,6 +49,8 @@ from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task, wanted
 from polyhead.train.units import check_readers, check_whole, prepared_units, units_of
 
+FEW = 20  # rows of a split of which a score says little
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of `train` did."""
@@ -373,7 +375,12 @@ def _untimed(trained: Trained) -> list[dict[str, float]]:
 def _score_line(prepared: Prepared, trained: Trained) -> str:
     task = prepared.task
     metric = kind_of(task).default_metric(task)
-    shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
+    rows = {split.name: len(split.examples.inputs) for split in prepared.splits}
+    shown = ", ".join(
+        f"{split} {metric} {scores[metric]:.4f}"
+        + (f" (of {n} rows)" if (n := rows.get(split, FEW)) < FEW else "")
+        for split, scores in trained.scores.items()
+    )
     pooler = ""
     if trained.tried and isinstance(prepared.strategy, Pooled):
         pooler = f" ({trained.path.pool.positions} chosen of {', '.join(trained.tried)})"
