@@ -77,6 +77,7 @@ HEADLINES = {
     "engine.adapters-parallel": "the same over the `adapters` library with 21 adapters in parallel",
     "engine.bf16-21-tasks": "21 tasks in one pass (bfloat16), speed over that of the encoder without tasks",
     "engine.one-text": "one text alone with 21 tasks, time over that of the encoder without tasks",
+    "engine.int8-change": "scores in 8 bits beside float32, mean change over eight tasks of tweets",
     "engine.memory": "resident memory of 50 tasks over that of one",
     "engine.attach": "one more task beside 50, until its first answer",
     "branches.mixed-quality": "eight tasks within half of the layer evaluations, score over full fine-tuning",
@@ -92,7 +93,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Branches": ("branches",),
     "Training together": ("together", "du2020"),
     "Prompts and adapters": ("conditioning",),
-    "The engine": ("one_pass", "engine"),
+    "The engine": ("one_pass", "engine", "precision"),
 }
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"
