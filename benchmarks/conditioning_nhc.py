@@ -51,7 +51,8 @@ WHY = {
         "mtop-vs-single",
         "validation",
     ): "whatever shares a trunk that learns is below a trunk a task on this split, with "
-    "prompts and without, where a task alone chooses its epoch by itself; all headlines, or a lower rate, are to try",
+    "prompts and without, where a task alone chooses its epoch by itself; a lower rate is better for both sides and "
+    "closes nothing; all headlines are to try",
     (
         "mtop-vs-single",
         "test",
