@@ -98,7 +98,7 @@ def _check_empty(root: FilePath) -> None:
     if foreign:
         is_bundle = BUNDLE in foreign
         raise BundleError(
-            f"{root} holds {'a bundle' if is_bundle else 'something'} already",
+            f"{root} holds something already",
             got=foreign[:5],
             do="open it, or name a new folder" if is_bundle else "name a new or an empty folder",
         )
