@@ -108,9 +108,11 @@ def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Metho
     main, grid = made("main", MAIN, MAIN_SEEDS), made("grid", list(GRID.values()), GRID_SEEDS)
     ablation = made("ablation", [m for m in ABLATION.values() if m not in MAIN], ABLATION_SEEDS)
     search = [
-        [(m, seed)] for m in SEARCH for seed in SEARCH_SEEDS[m.way] if seed in seeds and "search" in names
+        [(m, seed) for m in SEARCH if seed in SEARCH_SEEDS[m.way] and seed in seeds and "search" in names]
+        for seed in (1, 2, 3)
     ]
-    return [*main[:4], *ablation, *main[4:], *search, *grid]
+    search[0] += [one for job in grid for one in job]  # of the first seed alone
+    return [*main[:4], *ablation, *main[4:], *search]
 
 
 def report(raw: list[dict[str, object]]) -> None:
@@ -144,8 +146,9 @@ def searched(rows: Sequence[paper.Row], methods: Sequence[Method], measure: pape
         best = max(there, key=lambda m: there[m])
         value = statistics.mean(paper.averages(rows, best.name, measure).values())
         found.append(f"{value:.2f} at {best.learning_rate:g}")
-    seeds = ", ".join(map(str, SEARCH_SEEDS[methods[0].way]))
-    return f"at the best of the rates that were tried, seeds {seeds}: {' and '.join(found)}"
+    several = SEARCH_SEEDS[methods[0].way]
+    seeds = "one seed" if len(several) == 1 else f"seeds {', '.join(map(str, several))}"
+    return f"at the best of the rates that were tried, {seeds}: {' and '.join(found)}"
 
 
 def claims(rows: Sequence[paper.Row]) -> list[Claim]:

@@ -44,7 +44,7 @@ def plot_methods(
     )
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
-    axes.set_xlabel(f"{MEASURES[measure]}\nmean of the tasks, points", fontsize="small")
+    axes.set_xlabel(f"{MEASURES[measure]}\nmean of the tasks, points", fontsize="small", loc="right")
     figure.savefig(path, dpi=150)
 
 

@@ -49,6 +49,7 @@ def plot_methods(
         f"mean {split} score of the eight tasks, points; standard error and each seed\n"
         "FLOPs of all tasks on one text, over those of an encoder a task",
         fontsize="small",
+        loc="right",  # under long names too
     )
     for name in known:
         axes.plot([], [], "D", color=_COLOURS[name], label=name)

@@ -123,10 +123,10 @@ ABLATION = (
         strategy=InLayer(adapters=(Adapter(size=204),)),
         within=PALS.name,
     ),
-    _pals("pals-shared-ends", "PALs, encoder and decoder shared by all tasks", share="ends"),
+    _pals("pals-shared-ends", "PALs, encoder, decoder shared", share="ends"),
     _pals(
         "pals-layer-ends",
-        "PALs, encoder and decoder of each layer shared by all tasks",
+        "PALs, each layer's encoder, decoder shared",
         share="ends",
         tied=False,
     ),
