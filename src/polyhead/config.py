@@ -199,7 +199,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
-        do=nearest(key, names) or _its_table(key, kind) or "remove the key",
+        do=nearest(key, names) or (_its_table(key, kind) if path == "$" else None) or "remove the key",
         key=key,
         path=path,
     )

@@ -157,14 +157,14 @@ class WrongTrunk(BundleError):
 
 
 class UnknownTask(BundleError):
-    """A task that the bundle does not hold; where a name is near, the error names it."""
+    """A task that the bundle does not hold; where nothing else is to be done, the error names a near one."""
 
     def __init__(
         self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
     ) -> None:
         given, names = ([x] if isinstance(x, str) else list(x or ()) for x in (got, allowed))  # type: ignore[call-overload]
-        near = nearest(str(given[0]), map(str, names)) if given else None
-        super().__init__(what, got=got, allowed=allowed, do=near or do or "name one of these", **facts)
+        near = nearest(str(given[0]), map(str, names)) if given and do is None else None
+        super().__init__(what, got=got, allowed=allowed, do=do or near or "name one of these", **facts)
 
 
 class BadName(BundleError):

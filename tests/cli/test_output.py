@@ -139,11 +139,12 @@ def test_a_file_of_a_bundle_is_not_written_over(inputs):
     assert (bundle / "bundle.json").read_bytes() == before and not (bundle / "notes.txt").exists()
 
 
-def test_a_report_replaces_an_older_one_and_nothing_else(inputs, tmp_path):
+def test_a_report_replaces_json_and_nothing_else(inputs, tmp_path):
     bundle, texts, table = inputs
     (tmp_path / "two.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
-    for other in (texts, table, tmp_path / "two.jsonl"):
-        run("inspect", bundle, "--json", other).refuses("no such report", "name another file")
+    (tmp_path / "latin.json").write_bytes('{"n": "café"}'.encode("latin-1"))
+    for other in (texts, table, tmp_path / "two.jsonl", tmp_path / "latin.json"):
+        run("inspect", bundle, "--json", other).refuses("something else than JSON", "name another file")
     report = tmp_path / "report.json"
     for old in ("", '{"older": 1}'):
         report.write_text(old)

@@ -8,10 +8,12 @@ import pytest
 
 pytest.importorskip("polyhead.engine.backends.openvino", reason="the openvino extra is not installed")
 
+from polyhead import plan
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.backends import open_runtime
+from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.numerics import numerics_of
 from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import CACHE, Change, read_scales, write_scales
@@ -21,7 +23,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.task import Task
-from polyhead.testing import tiny_part, tiny_path, tiny_trunk
+from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 
 RUNTIMES = partial(open_runtime, "openvino")
@@ -404,3 +406,15 @@ def test_one_row_of_each_text_is_from_all_over_them():
     few = Seen([np.eye(1, dtype=np.float32)])
     few.add(np.arange(3, dtype=np.float32)[:, None], rows=5)
     assert np.concatenate(few.rows)[:, 0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("tokens", [17, 33, 65])
+def test_what_is_watched_of_a_text_is_its_tokens_and_no_padding(tokens):
+    """Sessions fill rows up to few shapes; scales are found on what texts have."""
+    trunk = tiny_trunk(max_tokens=90)
+    tasks = tiny_loaded(trunk)
+    watching = Watching(RUNTIMES(precision="float32"), rows=10**6)
+    merged = plan.merge({name: task.path for name, task in tasks.items()})
+    GraphBackend(watching, trunk, tasks).run(merged, tiny_batch(trunk, (tokens,)))
+    rows = {sum(map(len, seen.rows)) for seen in watching._seen if seen.rows}
+    assert rows == {tokens}

@@ -14,8 +14,8 @@ from polyhead.nn.trunk import Trunk
 from polyhead.plan import Delta, Embed, Head, Layers, Pool
 from polyhead.sharing.in_layer import in_layer_path
 from polyhead.sharing.lower import path_of
-from polyhead.sharing.make import arrays_of_part, check_shared, make_families, make_part
-from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled
+from polyhead.sharing.make import arrays_of_part, make_families, make_part
+from polyhead.strategy import Adapter, Branch, InLayer, Pooled
 from polyhead.testing import tiny_owned, tiny_trunk
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
@@ -368,19 +368,6 @@ def test_a_family_that_is_missing_is_named(trunk, form):
     (path,) = paths_of(trunk, FORMS[form], "mood").values()
     with pytest.raises(PlanError, match=r"family:(adapters|pooler)"):
         make_part(path, trunk.architecture)
-
-
-def test_what_is_shared_in_two_ways_names_the_tasks_and_the_key():
-    with pytest.raises(
-        ConfigError, match=r"one pooler.*strategy\.hidden.*mood: 8, urgency: the trunk's width"
-    ):
-        check_shared({"mood": InLayer(pooler="shared", hidden=8), "urgency": OnTop(pooler="shared")})
-    several = {"mood": Adapter(share="all"), "urgency": Adapter(delta="low_rank", share="all")}
-    with pytest.raises(ConfigError, match=r"all of an adapter.*mood: projected_attention.*urgency: low_rank"):
-        check_shared({name: InLayer(adapters=(one,)) for name, one in several.items()})
-    check_shared(
-        {"mood": InLayer(pooler="shared"), "urgency": OnTop(pooler="shared"), "names": InLayer(hidden=8)}
-    )
 
 
 def test_tied_adapters_of_two_owners_may_have_two_sizes():

@@ -81,9 +81,9 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
     what = f"the bundle {root} cannot be created"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        _check_empty(root)  # before a lock is left in a folder of somebody else's
     except OSError as error:
         raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
-    _check_empty(root)  # before a lock is left in a folder of somebody else's
     with writing(root, what):
         _check_empty(root)
         remove_leftovers(root)

@@ -84,7 +84,8 @@ def main(arguments: list[str] | None = None) -> None:
         commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt):
         words = sys.argv[1:] if arguments is None else arguments
-        goes_on = "; the same command goes on from there" if {"train", "score"} & set(words[:2]) else ""
+        verb = next((word for word in words if not word.startswith("-")), "")
+        goes_on = "; the same command goes on from there" if verb in ("train", "score") else ""
         _end(f"stopped; what was finished is kept{goes_on}", STOPPED)
     except click.ClickException as error:
         error.show()

@@ -138,11 +138,11 @@ def _check_report(path: Path) -> None:
         if path.stat().st_size <= LARGEST_REPORT:
             msgspec.json.decode(path.read_bytes())
             return
-    except (msgspec.DecodeError, OSError, RecursionError):
+    except (ValueError, OSError, RecursionError):  # msgspec's errors of JSON and UTF-8 are ValueErrors
         pass
     raise ConfigError(
         f"cannot write the report to {path}",
-        got="it holds something that is no such report",
+        got="it holds something else than JSON",
         do="name another file, or remove this one",
     )
 

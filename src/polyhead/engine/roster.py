@@ -12,7 +12,7 @@ from polyhead.architecture import Architecture
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.summaries import Summaries
-from polyhead.errors import BadValue, UnknownTask
+from polyhead.errors import BadValue, UnknownTask, nearest
 from polyhead.plan import Path, Plan, merge
 
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
@@ -55,8 +55,9 @@ class Roster:
         if unknown:
             raise UnknownTask(
                 f"the bundle has no task {', '.join(map(repr, unknown))}",
+                got=unknown,
                 allowed=sorted(known),
-                do="ask for tasks that `polyhead inspect` lists",
+                do=nearest(unknown[0], known) or "ask for tasks that `polyhead inspect` lists",
             )
         return names
 

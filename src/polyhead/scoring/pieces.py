@@ -127,7 +127,7 @@ class Pieces:
     def go_on(self, job: Job) -> None:
         """Finds the pieces that are done; raises ConfigError where they are another job's."""
         begun = self.begun()
-        if begun is None or (begun != job and (not self._has_any or self._is_finished(begun))):
+        if begun is None or (begun != job and (not self._has_any or self._is_finished(begun, job))):
             self._begin(job)
             return
         for name in Job.__struct_fields__:
@@ -174,8 +174,10 @@ class Pieces:
         """Whether a piece is finished: a job without one binds nobody."""
         return (self.folder / JOB).exists() and self._piece(0).exists()
 
-    def _is_finished(self, begun: Job) -> bool:
+    def _is_finished(self, begun: Job, job: Job) -> bool:
         """Whether the target has its content, and the process ended right before it dropped the pieces."""
+        if begun.version != job.version:
+            return False
         number, rows = 0, 0
         while self._piece(number).exists():
             rows += from_json(self._counts(number).read_bytes(), Facts, source=str(self._counts(number))).rows

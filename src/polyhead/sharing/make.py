@@ -100,29 +100,6 @@ def options_of(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) ->
     return found
 
 
-def check_shared(strategies: Mapping[str, Strategy]) -> None:
-    """Raises ConfigError where tasks, by name, share a pooler of two widths, or adapters that are not the same."""
-    poolers, adapters = dict[str, object](), dict[str, object]()
-    for task, strategy in strategies.items():
-        if isinstance(strategy, InLayer | OnTop) and strategy.pooler == "shared":
-            poolers[task] = "the trunk's width" if strategy.hidden is None else strategy.hidden
-        if isinstance(strategy, InLayer):
-            for one in strategy.adapters:
-                if one.share == "all":
-                    where = f"{one.delta} in layers from {one.start} to {one.stop or 'the last'}"
-                    adapters[task] = f"{where}, size {one.size or 'not set'}"
-    for what, key, values in (
-        ("one pooler is shared", "strategy.hidden", poolers),
-        ("all of an adapter is shared", "adapter", adapters),
-    ):
-        if len(set(values.values())) > 1:
-            raise ConfigError(
-                f"{what} by tasks that declare it in two ways: they have one {key}",
-                got=[f"{task}: {value}" for task, value in values.items()],
-                do="give them the same, or let them share nothing",
-            )
-
-
 def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
     """Copies of a part's or family's arrays, float32, by name."""
     return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}

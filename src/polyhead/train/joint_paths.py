@@ -10,7 +10,7 @@ from polyhead.errors import TrainError, WrongTrunk
 from polyhead.plan import TRUNK, Head, Layers, Path, Pool
 from polyhead.recipe import Joint
 from polyhead.sharing.lower import path_of
-from polyhead.sharing.make import check_shared, options_of
+from polyhead.sharing.make import options_of
 from polyhead.sharing.prompted import prompt_groups
 from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
@@ -22,8 +22,8 @@ def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) ->
     """Each task's path while it learns: live states, no codec; kinds of a family share one owner.
 
     The prompts of a group stand in the order of the tasks. Raises TrainError where two tasks of a family have different
-    strategies, since they share what they own, and ConfigError where their adapters do and are to start in two ways, or
-    what they share is to have two shapes; WrongTrunk for a donor of another one.
+    strategies, since they share what they own, and ConfigError where their adapters do and are to start in two ways;
+    WrongTrunk for a donor of another one.
     """
     groups = prompt_groups([(p.task, p.strategy) for p in prepared])
     shape = data.architecture
@@ -34,9 +34,7 @@ def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) ->
         path = path_of(p.task, p.strategy, trunk=data.digest, shape=shape, group=groups[p.task.name])
         _check_room(path, p, data)
         found[p.task.name] = _owned(path, p, recipe)
-    strategies = {p.task.name: p.strategy for p in prepared}
-    check_shared(strategies)
-    options_of(found, strategies)
+    options_of(found, {p.task.name: p.strategy for p in prepared})
     first: dict[str, str] = {}
     for name, path in found.items():
         other = first.setdefault(path.head.part, name)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Collection, Hashable, Mapping
+from time import monotonic
 
 import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.graph.ops import Build, Compiled, Runtime
-from polyhead.errors import without_frames
+from polyhead.errors import in_words
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs
+PATIENCE = 60.0  # seconds before a graph that could not be compiled is tried again: there may be room by then
 _CLOCK = itertools.count()
 
 
@@ -36,7 +38,10 @@ class Graph:
         self.recipe, self.used = recipe, next(_CLOCK)
         self.compiled: Compiled | None = None
         self._make, self._lock = make, threading.Lock()
-        self._failed: Exception | None = None
+        self._failed, self._again = (
+            "",
+            0.0,
+        )  # why it could not be compiled, and until when it is not tried again
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name; they hold until the same thread calls again."""
@@ -44,18 +49,16 @@ class Graph:
         return self.ready()(inputs)
 
     def ready(self) -> Compiled:
-        """Compiled, now at the latest; a graph that could not be compiled is not tried again."""
+        """Compiled, now at the latest; a graph that could not be compiled is not tried again for a while."""
         found = self.compiled
         if found is None:
             with self._lock:
-                if self._failed is not None:
-                    raise self._failed.with_traceback(None)
+                if self._failed and monotonic() < self._again:
+                    raise RuntimeError(self._failed)
                 try:
                     found = self.compiled = self.compiled or self._make(self)
-                except (MemoryError, OSError):  # there may be room the next time
-                    raise
                 except Exception as error:
-                    self._failed = without_frames(error)
+                    self._failed, self._again = in_words(error), monotonic() + PATIENCE
                     raise
         return found
 
@@ -65,6 +68,7 @@ class Graphs:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, self._lock = runtime, threading.Lock()
+        self.fills = not getattr(runtime, "watches", False)  # whether layouts are filled up to few shapes
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 

@@ -35,14 +35,15 @@ class Shape(Value):
     prompts: tuple[int, ...] = ()  # rows of each prompt
     isolated: bool = False  # texts do not see prompts, and these not each other
     pack: bool = True
+    fill: bool = True  # where texts may be packed: rows and positions up to one of few numbers
 
 
 class Layout:
     """Rows, and where each text's tokens stand in them; a text's prompt rows stand right before it.
 
     The batch as it is, or packed: then attention is block-diagonal and positions restart. Where texts may be packed the
-    rows are filled up to one of few shapes (`few`). Arrays are made when they are first asked for; "places" count the
-    positions of all rows, laid end to end.
+    rows are filled up to one of few shapes (`few`), unless `Shape.fill` says otherwise. Arrays are made when they are
+    first asked for; "places" count the positions of all rows, laid end to end.
     """
 
     def __init__(self, batch: TokenBatch, shape: Shape) -> None:
@@ -59,7 +60,7 @@ class Layout:
             if work(found.rows, found.tokens, width=shape.width) <= WORTH * padded:
                 self._size, self._is_packed = (found.rows, found.tokens), True
                 row, start = found.row, found.start
-        if shape.pack:
+        if shape.pack and shape.fill:
             self._size = few(*self._size)
         self._start: np.ndarray = row * self._size[1] + start
 

@@ -19,6 +19,8 @@ class Watching:
     Padding is seen as any token is: where that matters, ask for one text at a time.
     """
 
+    watches = True  # so that nothing is filled up beyond what the texts have
+
     def __init__(self, runtime: Runtime, *, rows: int) -> None:
         """Of each value that a graph gives, so many rows are kept."""
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
