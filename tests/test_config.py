@@ -377,6 +377,14 @@ def test_json_of_another_shape_names_path_and_source():
         from_json(b'{"seed": "x"}', Project, source="task.json")
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_numbers_that_are_not_finite_are_named_as_they_are(tmp_path, number):
+    path = tmp_path / "p.toml"
+    path.write_text(f"seed = {number}\n")
+    with pytest.raises(ConfigError, match=f"wrong type at seed. Got: {number}. Allowed: a whole number"):
+        read_toml(path, Project)
+
+
 @pytest.mark.parametrize("key", ["a`b", "a.b", "a b", "", "$", "[0]", "x" * 1000, "\u202e"])
 def test_hostile_keys_are_an_error_like_any_other(key):
     with pytest.raises(ConfigError):

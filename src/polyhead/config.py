@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 import types
@@ -155,12 +156,18 @@ def _config_error(message: str, data: object, kind: type, source: str) -> Config
         path, given = found["path"] or "$", [value for _, value in _at(kind, found["path"] or "$", data)]
         return ConfigError(
             f"{source}: wrong type at {_where(path, data)}",
-            got=msgspec.json.encode(given[0]).decode() if len(given) == 1 else _in_words(found["got"]),
+            got=_written(given[0]) if len(given) == 1 else _in_words(found["got"]),
             allowed=_in_words(found["wanted"]),
             do="write such a value",
             path=path,
         )
     return ConfigError(f"{source}: {message}", do="fix that value")
+
+
+def _written(value: Any) -> str:
+    """A value nearly as its file has it; JSON has no word for numbers that are not finite."""
+    is_number = isinstance(value, float) and not math.isfinite(value)
+    return str(value) if is_number else msgspec.json.encode(value).decode()
 
 
 def _in_words(types: str) -> str:

@@ -31,6 +31,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
+SEVERAL = (list, tuple, set, frozenset)  # said value by value
+
 
 class PolyheadError(Exception):
     """What failed, what was given, what is allowed, what to do; the facts are attributes too."""
@@ -94,10 +96,16 @@ def _ended(text: str) -> str:
 
 def _shown(value: object, limit: int = 300) -> str:
     """A short, printable form: long values cut, control characters and lone surrogates escaped."""
-    several = isinstance(value, (list, tuple, set, frozenset))
-    text = (", ".join(map(str, value)) or "none") if several else str(value)  # type: ignore[call-overload]
+    text = ", ".join(map(str, _each(value))) or ("none" if isinstance(value, SEVERAL) else "")
     text = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _each(value: object) -> list[object]:
+    """The values of a collection; of anything else itself, of None nothing."""
+    if isinstance(value, SEVERAL):
+        return list(value)
+    return [] if value is None else [value]
 
 
 class ConfigError(PolyheadError):
@@ -162,8 +170,8 @@ class UnknownTask(BundleError):
     def __init__(
         self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
     ) -> None:
-        given, names = ([x] if isinstance(x, str) else list(x or ()) for x in (got, allowed))  # type: ignore[call-overload]
-        near = nearest(str(given[0]), map(str, names)) if given and do is None else None
+        given = _each(got)
+        near = nearest(str(given[0]), map(str, _each(allowed))) if given and do is None else None
         super().__init__(what, got=got, allowed=allowed, do=do or near or "name one of these", **facts)
 
 

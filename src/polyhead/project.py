@@ -15,6 +15,7 @@ from polyhead.recipe import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, T
 from polyhead.seq2seq_data import Summarizer
 from polyhead.strategy import Branch, Live, Pooled, Prompted, Strategy
 from polyhead.tasks.columns import Source
+from polyhead.tasks.rows import DATASETS
 from polyhead.tasks.task import KindName, Task, check_name
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
@@ -131,7 +132,7 @@ class TaskEntry(Value):
     def source(self, file: str | DataFile, folder: Path) -> Source:
         """Where a split's rows are; paths are relative to the project file's folder."""
         chosen = DataFile(path=file) if isinstance(file, str) else file
-        is_id = chosen.path.startswith("datasets:")
+        is_id = chosen.path.startswith(DATASETS)
         return Source(
             path=chosen.path if is_id else str((folder / chosen.path).resolve()),
             text=self.text,
@@ -273,6 +274,16 @@ def with_seed(project: Project, seed: int) -> Project:
         training = msgspec.structs.replace(recipe.training or JOINT_TRAINING, seed=seed)
         project = msgspec.structs.replace(project, recipe=msgspec.structs.replace(recipe, training=training))
     return msgspec.structs.replace(project, tasks=entries)
+
+
+def data_files(project: Project, folder: Path) -> dict[Path, str]:
+    """The files that the project's tasks read, each with the first task and split that reads it."""
+    found: dict[Path, str] = {}
+    for entry in project.tasks:
+        for split, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
+            if isinstance(file, str | DataFile) and (source := entry.source(file, folder)).is_file:
+                found.setdefault(Path(source.path), f"{split} of task '{entry.name}'")
+    return found
 
 
 def bundles_of(project: Project) -> dict[str, tuple[str, ...]]:

@@ -93,6 +93,18 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(work, option):
     assert not (work / "bundle").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "file"), [("--events", "train"), ("--json", "train"), ("--events", "test")]
+)
+def test_files_of_the_data_are_not_written_over(work, option, file):
+    rows = '{"text": "a", "mood": "good"}\n'  # which --json would take for a report
+    (work / "rows.jsonl").write_text(rows)
+    path = project_of(work, {file: "rows.jsonl"})
+    run("train", path, option, work / "sub" / ".." / "rows.jsonl").refuses("cannot write", "no folder")
+    run("train", path, option, work / "rows.jsonl").refuses("cannot write", f"it is {file} of task 'mood'")
+    assert (work / "rows.jsonl").read_text() == rows
+
+
 ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)]
 
 
@@ -103,6 +115,8 @@ ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)
         ("x.csv", "", ["EmptyData", "x.csv"]),
         ("x.csv", "text,mood\n", ["EmptyData", "x.csv"]),
         ("x.csv", "text,moods\na,good\n", ["MissingColumn", "did you mean 'moods'?"]),
+        ("x.csv", "text;mood\na;good\n", ["MissingColumn", "';' separated", "with commas"]),
+        ("x.tsv", "text,mood\na,good\n", ["MissingColumn", "',' separated", "with tabs"]),
         ("x.jsonl", '{"txt": "a", "mood": "good"}\n', ["MissingColumn", "did you mean 'txt'?"]),
         ("x.jsonl", '{"text": "a", "mood": "great"}\n', ["UnknownLabel", "'great'", "row 1", "good"]),
         ("x.jsonl", '{"text": "a", "mood": 0.5}\n', ["BadValue", "row 1"]),

@@ -418,3 +418,25 @@ def test_what_is_watched_of_a_text_is_its_tokens_and_no_padding(tokens):
     GraphBackend(watching, trunk, tasks).run(merged, tiny_batch(trunk, (tokens,)))
     rows = {sum(map(len, seen.rows)) for seen in watching._seen if seen.rows}
     assert rows == {tokens}
+
+
+def test_a_task_that_int8_cannot_answer_is_named(made, scales):
+    """Texts of which it fails were left out of the comparison, which could so be within all limits."""
+
+    def runtimes(**options):
+        runtime = RUNTIMES(**options)
+        compiled = runtime.compile
+
+        def failing(build, *, label, layers):
+            if runtime.precision == "int8" and "heads of" in label and "mood" in label:
+                raise RuntimeError("no such product")
+            return compiled(build, label=label, layers=layers)
+
+        runtime.compile = failing
+        return runtime
+
+    with pytest.raises(
+        BackendError,
+        match=r"int8 cannot answer task 'mood'.*24 of 24 texts failed: .*RuntimeError: no such product",
+    ):
+        calibrate.measured(made, ROWS[24:], runtimes, scales, labelled=None, show=silent)

@@ -1,5 +1,6 @@
 """Tasks that own their models beside those that read the trunk: nothing more is written after a deadline."""
 
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.model_write import ModelDraft, add_model
 from polyhead.bundle.write import write_bundle
-from polyhead.engine import call
+from polyhead.engine import call, summaries
 from polyhead.engine.session import Session
 from polyhead.engine.summaries import Summaries
 from polyhead.errors import BadName, BadValue, UnknownTask
@@ -157,3 +158,31 @@ def test_outputs_of_what_a_task_does_not_read_are_refused_as_for_any_other(sessi
     with pytest.raises(BadValue, match="task 'brief' has no output for input 1"):
         session.outputs("brief", ["a text", given])
     assert not writer.calls
+
+
+def test_a_model_that_threads_ask_for_at_once_is_opened_once(session, monkeypatch):
+    opened, inside, go = [], threading.Event(), threading.Event()
+
+    class Seq2Seq:
+        def __init__(self, data):
+            opened.append(self)
+            inside.set()
+            assert go.wait(10)
+
+        def write(self, texts, *, alone):
+            return list(texts)
+
+    monkeypatch.setattr(summaries, "missing", lambda: None)
+    module = SimpleNamespace(Seq2Seq=Seq2Seq)
+    monkeypatch.setattr(summaries, "importlib", SimpleNamespace(import_module=lambda name: module))
+    mine, found = session.summaries, []
+    threads = [
+        threading.Thread(target=lambda: found.append(mine._written("brief", [("a",)]))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    assert inside.wait(10)
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert len(opened) == 1 and found == [["a"]] * 4

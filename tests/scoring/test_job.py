@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import weakref
 from pathlib import Path
 
@@ -250,6 +251,34 @@ def test_pieces_without_a_job_are_nobodys(session, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert run(session, source, out, tasks=("mood",)).done_before == 0
     assert [row["id"] for row in read(out)] == list(range(4))
+
+
+def test_a_job_that_was_killed_when_its_output_was_whole_binds_nobody(session, tmp_path, monkeypatch):
+    source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
+    folder, files = tmp_path / ".out.jsonl.pieces", []
+
+    def killed(path):
+        files.append(path)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("polyhead.scoring.pieces.sync_folder", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(session, source, out, tasks=("mood",))
+    assert files == [tmp_path] and len(read(out)) == 4 and (folder / "00000000.piece").exists()
+    kept = tmp_path / "kept"
+    shutil.copytree(folder, kept)
+    assert run(session, source, out, tasks=("mood",), kept=("id",)).done_before == 0
+    assert read(out)[0].keys() >= {"id", "mood"} and "text" not in read(out)[0] and not folder.exists()
+    # The same pieces beside an output that is older than they, or none: a job that is still to be finished.
+    for age in (3600, None):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(kept, folder)
+        os.utime(out, ns=(0, 0)) if age else out.unlink()
+        with pytest.raises(ConfigError, match="pieces of another job"):
+            run(session, source, out, tasks=("mood",), kept=("id",))
+    assert run(session, source, out, tasks=("mood",)).done_before == 4
+    assert len(read(out)) == 4 and not folder.exists()
 
 
 def test_a_file_that_changes_while_it_is_read_gives_no_output(session, tmp_path, monkeypatch):

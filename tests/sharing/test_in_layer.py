@@ -380,8 +380,12 @@ def test_families_of_two_shapes_under_one_name_are_refused(trunk):
     paths = paths_of(
         trunk, [InLayer(adapters=(Adapter(size=size, heads=2, share="ends"),)) for size in (4, 6)], *TWO
     )
-    with pytest.raises(PlanError, match="'family:adapters' cannot have two arrays"):
+    with pytest.raises(ConfigError, match="'mood' and 'urgency' share arrays, 'family:adapters'") as caught:
         make_families(paths, trunk.architecture)
+    assert (
+        caught.value.got
+        == f"delta.encoder.weight of shape {(4, trunk.architecture.width)} and {(6, trunk.architecture.width)}"
+    )
 
 
 def test_gradients_reach_adapters_over_a_frozen_trunk(trunk, texts):

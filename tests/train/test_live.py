@@ -495,6 +495,25 @@ def test_shared_adapters_that_start_in_two_ways_have_no_paths(home):
         joint_paths(prepared, load_trunk(str(home / "trunk")), ONE_TASK)
 
 
+@pytest.mark.parametrize(
+    ("adapters", "said"),
+    [
+        ([Adapter(size=size, heads=2, share="ends") for size in (4, 6)], "two shapes"),
+        ([Adapter(delta="low_rank", size=size, share="all") for size in (4, 6)], "two shapes"),
+    ],
+    ids=["ends", "all"],
+)
+def test_shared_adapters_of_two_shapes_have_no_paths(home, adapters, said):
+    from polyhead.nn.load import load_trunk
+
+    prepared = [
+        msgspec.structs.replace(p, strategy=InLayer(adapters=(adapter,)))
+        for p, adapter in zip(prepare(project(home, GROUP), home), adapters, strict=True)
+    ]
+    with pytest.raises(ConfigError, match=f"share arrays, 'family:.*{said}"):
+        joint_paths(prepared, load_trunk(str(home / "trunk")), ONE_TASK)
+
+
 def test_a_unit_trains_on_no_text_that_another_of_its_tasks_is_evaluated_on(home):
     made = prepare(project(home, GROUP), home)
     text = ("a text of more than twenty-five letters and digits stands here",)

@@ -16,12 +16,11 @@ from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled
 from polyhead.tasks.read import ReadReport, read
-from polyhead.tasks.rows import Rows
+from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.split import split
 from polyhead.tasks.task import KindName
 
 MOST_LABELS = 1000
-DATASETS = "datasets:"
 
 
 class Asked(Value):

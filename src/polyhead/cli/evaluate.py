@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, json_option, note, table
+from polyhead.cli.output import Printer, check_apart, json_option, note, table
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -48,10 +48,11 @@ def command(
     there are scored one after the other.
     """
     from polyhead.engine.session import Session
-    from polyhead.project import read_project
+    from polyhead.project import data_files, read_project
 
     printer, only = Printer(json_to), names_in(tasks)
     plan, folder = read_project(project), Path(project).resolve().parent
+    check_apart([json_to], data_files(plan, folder))
     rows: list[list[object]] = [["task", "split", "rows", "metric", "score", "other metrics"]]
     scores: list[Score] = []
     from_training: dict[str, dict[str, float]] = {}

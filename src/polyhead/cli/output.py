@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -100,6 +100,14 @@ def check_writable(name: str) -> None:
     else:
         return
     raise ConfigError(f"cannot write {name}", got=reason, do=do)
+
+
+def check_apart(written: Iterable[str | None], read: Mapping[Path, str]) -> None:
+    """Raises ConfigError where a file that is to be written is one that is read; `read` says by file what reads it."""
+    for name in written:
+        for path, what in read.items():
+            if name not in (None, DASH) and _is_same(Path(str(name)), path):
+                raise ConfigError(f"cannot write {name}", got=f"it is {what}", do="name another file")
 
 
 def _bundle_of(path: Path) -> Path | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import names_in, tasks_option
-from polyhead.cli.output import Printer, check_writable, json_option
+from polyhead.cli.output import Printer, check_apart, check_writable, json_option
 
 if TYPE_CHECKING:
     from polyhead.project import Project
@@ -71,7 +71,7 @@ def command(
     import msgspec
 
     from polyhead.errors import UnknownTask
-    from polyhead.project import read_project, with_seed
+    from polyhead.project import data_files, read_project, with_seed
     from polyhead.train.devices import place_in
     from polyhead.train.events import Events
 
@@ -79,6 +79,7 @@ def command(
     if events is not None:
         check_writable(events)
     plan = read_project(project)
+    check_apart((events, json_to), data_files(plan, Path(project).resolve().parent))
     if seed is not None:
         plan = with_seed(plan, seed)
     if bundle is not None:

@@ -12,7 +12,7 @@ from torch import nn
 from polyhead import cost
 from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
-from polyhead.plan import TRUNK, Delta, Path, merge, owners_of
+from polyhead.plan import TRUNK, Delta, Path, owners_of
 from polyhead.sharing.branch import BranchPart, private_layers
 from polyhead.sharing.part import Family, Part
 from polyhead.strategy import Adapter, InLayer, OnTop, Strategy
@@ -60,9 +60,9 @@ def make_families(
     """What tasks' paths read of owners that none of them ends in, by owner: families, and tasks that are not here.
 
     `strategies`, by task as the paths, say how shared deltas start; `generator` gives each owner one of its own. Raises
-    PlanError where two paths want arrays of one name in two shapes, ConfigError where they are to start in two ways.
+    ConfigError where two paths want what they share in two shapes, or are to start it in two ways.
     """
-    list(cost.arrays_of_plan(merge(paths), shape))
+    check_shapes(paths, shape)
     options = options_of(paths, strategies or {})
     owned = {TRUNK, *(path.head.part for path in paths.values())}
     owners = dict.fromkeys(name for path in paths.values() for name in owners_of(path) if name not in owned)
@@ -98,6 +98,22 @@ def options_of(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) ->
                         )
             found.setdefault(delta, adapter)
     return found
+
+
+def check_shapes(paths: Mapping[str, Path], shape: Architecture) -> None:
+    """Raises ConfigError where two tasks would read an array of one owner and name in two shapes."""
+    found: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+    for task, path in paths.items():
+        for array in cost.arrays_of_path(path, shape):
+            other, before = found.setdefault((array.owner, array.name), (task, array.shape))
+            if array.shape != before:
+                raise ConfigError(
+                    f"tasks '{other}' and '{task}' share arrays, '{array.owner}', and give them two shapes",
+                    got=f"{array.name} of shape {before} and {array.shape}",
+                    allowed="one shape for all tasks that share them",
+                    do="declare in both what they share with the same numbers (size, heads, width, layers), or give "
+                    "one task arrays of its own",
+                )
 
 
 def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:

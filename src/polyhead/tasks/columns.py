@@ -8,6 +8,7 @@ from pathlib import Path
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingColumn
+from polyhead.tasks.rows import DATASETS
 from polyhead.tasks.task import Task
 
 
@@ -33,6 +34,11 @@ class Source(Value):
     separator: str | None = None  # between several labels (or tokens, or choices) in one string
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
     limit: int | None = None  # at most so many of them
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the rows are in a file here."""
+        return not self.path.startswith(DATASETS)
 
 
 class Columns(Value):
@@ -111,8 +117,9 @@ def no_column(source: str, column: str, there: Collection[str], *, by: str = "")
     near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
     do = f"did you mean '{near[0]}'?" if near else "name one of its columns"
     header = next(iter(there), "") if len(there) == 1 else ""
-    if other := next((mark for mark in (";", "\t", "|") if mark in header), None):
-        do = f"the header looks as if {other!r} separated its columns: save the file with commas between them"
+    own, name = ("\t", "tabs") if source.lower().removesuffix(".gz").endswith(".tsv") else (",", "commas")
+    if other := next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None):
+        do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
     elif by:
         do = f"{do} {by}" if near else by
     return MissingColumn(

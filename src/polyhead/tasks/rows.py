@@ -17,6 +17,7 @@ from polyhead.config import Value
 from polyhead.errors import BadValue, DataError, EmptyData, MissingExtra
 from polyhead.text.tokenise import lone_surrogates
 
+DATASETS = "datasets:"  # begins the path of rows that come from a hub
 FORMATS = (
     ".jsonl",
     ".jsonl.gz",
@@ -24,7 +25,7 @@ FORMATS = (
     ".csv.gz",
     ".tsv",
     ".tsv.gz",
-    "datasets:ID[/config][:split]",
+    f"{DATASETS}ID[/config][:split]",
     ".parquet",
 )
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
@@ -81,7 +82,7 @@ class Rows:
 
     def each(self) -> Iterator[Row | BadValue]:
         """The rows, with the error in the place of one that cannot be read; still raises DataError."""
-        if self.path.startswith("datasets:"):
+        if self.path.startswith(DATASETS):
             yield from self._dataset()
             return
         name = self.path.lower()
@@ -230,7 +231,7 @@ class Rows:
             import datasets
         except ImportError:
             raise MissingExtra("datasets", "datasets", f"reading {self.path}") from None
-        name, _, split = self.path.removeprefix("datasets:").partition(":")
+        name, _, split = self.path.removeprefix(DATASETS).partition(":")
         parts = name.split("/")
         config = "/".join(parts[2:]) or None
         try:

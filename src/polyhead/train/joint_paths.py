@@ -10,7 +10,7 @@ from polyhead.errors import TrainError, WrongTrunk
 from polyhead.plan import TRUNK, Head, Layers, Path, Pool
 from polyhead.recipe import Joint
 from polyhead.sharing.lower import path_of
-from polyhead.sharing.make import options_of
+from polyhead.sharing.make import check_shapes, options_of
 from polyhead.sharing.prompted import prompt_groups
 from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
@@ -22,7 +22,7 @@ def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) ->
     """Each task's path while it learns: live states, no codec; kinds of a family share one owner.
 
     The prompts of a group stand in the order of the tasks. Raises TrainError where two tasks of a family have different
-    strategies, since they share what they own, and ConfigError where their adapters do and are to start in two ways;
+    strategies, since they share what they own; ConfigError where what they share has two shapes or two starts;
     WrongTrunk for a donor of another one.
     """
     groups = prompt_groups([(p.task, p.strategy) for p in prepared])
@@ -44,6 +44,7 @@ def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) ->
                 got=f"tasks '{other}' and '{name}' with different ones",
                 do="give both the same strategy, or set recipe.families = []",
             )
+    check_shapes(found, shape)
     return found
 
 

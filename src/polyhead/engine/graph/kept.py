@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.graph.ops import Build, Compiled, Runtime
-from polyhead.errors import in_words
+from polyhead.errors import BackendError, in_words
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs
@@ -41,7 +41,7 @@ class Graph:
         self._failed, self._again = (
             "",
             0.0,
-        )  # why it could not be compiled, and until when it is not tried again
+        )  # why it could not be compiled, and until when that is not tried again
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name; they hold until the same thread calls again."""
@@ -54,7 +54,9 @@ class Graph:
         if found is None:
             with self._lock:
                 if self._failed and monotonic() < self._again:
-                    raise RuntimeError(self._failed)
+                    raise BackendError(
+                        f"cannot compile {self.recipe.label}", got=self._failed, do="ask again in a minute"
+                    )
                 try:
                     found = self.compiled = self.compiled or self._make(self)
                 except Exception as error:

@@ -18,7 +18,7 @@ from polyhead.engine.quantize.files import Change
 from polyhead.engine.quantize.scales import Scales
 from polyhead.engine.quantize.watch import Watching
 from polyhead.engine.session import Session
-from polyhead.errors import BackendError, EmptyData, in_words
+from polyhead.errors import BackendError, EmptyData
 from polyhead.project import Project
 
 SAMPLE = 256  # tokens of each value that choose between scales
@@ -162,7 +162,7 @@ def _agreements(
         if lost:
             raise BackendError(
                 f"int8 cannot answer task '{name}'; nothing was written",
-                got=f"{len(lost)} of {len(pairs)} texts failed: {in_words(lost[0])}",
+                got=f"{len(lost)} of {len(pairs)} texts failed: {lost[0]}",
                 do="stay with bfloat16 or float32, or report this",
             )
         mine = [(one.answers[name], two.answers[name]) for one, two in pairs if name in one.answers]
