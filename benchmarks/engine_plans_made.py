@@ -82,7 +82,11 @@ class Machine(Value, eq=False):
         task = Task(name="t", kind="single_label", labels=("no", "yes"))
         readings = readings_of([(text,) for text in texts], {"t": task}, tokeniser, settings, None)
         made = batched(
-            readings, pad_id=tokeniser.pad_id, max_tokens=max_tokens, deterministic=False, packed=True
+            readings,
+            pad_id=tokeniser.pad_id,
+            max_tokens=max_tokens,
+            deterministic=False,
+            width=self.trunk.architecture.width,
         )
         return [batch.tokens for batch in made]
 

@@ -6,7 +6,6 @@ import pytest
 
 from polyhead.engine.graph import kept
 from polyhead.engine.graph.kept import PATIENCE, Graphs, Recipe
-from polyhead.errors import BackendError
 
 
 class Runtime:
@@ -36,11 +35,11 @@ def recipe(key):
 
 def test_a_graph_that_failed_fails_at_once_until_its_patience_is_over(clock):
     runtime = Runtime()
-    graph, runtime.broken = Graphs(runtime).graph(recipe("a")), BackendError("no room for it")
-    with pytest.raises(BackendError, match="no room"):
+    graph, runtime.broken = Graphs(runtime).graph(recipe("a")), MemoryError("no room for it")
+    with pytest.raises(MemoryError, match="no room"):
         graph({})
     clock[0] += PATIENCE - 1
-    with pytest.raises(BackendError, match="cannot compile a. Got: no room for it"):
+    with pytest.raises(MemoryError, match="no room for it"):
         graph({})
     assert runtime.tries == 1
     runtime.broken = None
@@ -55,7 +54,7 @@ def test_a_failure_is_its_own_graphs_alone(clock):
         graphs.graph(recipe("a"))({})
     runtime.broken = None
     assert graphs.graph(recipe("b"))({}) == {"number": 2}
-    with pytest.raises(BackendError, match="cannot compile a. Got: ValueError: no such product"):
+    with pytest.raises(ValueError, match="no such product"):
         graphs.graph(recipe("a"))({})
 
 

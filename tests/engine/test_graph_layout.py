@@ -8,9 +8,10 @@ from graphs import NumpyRuntime
 from polyhead import plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.graph.layout import Layout, Shape, few
+from polyhead.engine.graph.layout import Layout, Shape
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
+from polyhead.text.packing import few
 
 TRUNK = tiny_trunk(max_tokens=90)
 RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)

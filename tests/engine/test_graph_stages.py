@@ -109,8 +109,8 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     )
     backend, _ = backend_of(tasks)
     found = backend.run(merged, batch)
-    # Of 19 texts three are left, for which four are computed.
-    assert [size for size in sizes if len(size) == 2] == [(8, 12), (8, 12), (4, 12)]
+    # Of 19 texts three are left, for which four are computed; the longest of each call have 9, 11 and 6 tokens.
+    assert [size for size in sizes if len(size) == 2] == [(8, 10), (8, 12), (4, 6)]
     there, wanted_shape = batch.words >= 0, found["words"].shape[1:]
     assert not found["words"][~there].any()
     wanted["words"], found["words"] = wanted["words"][there], found["words"][there]
@@ -123,12 +123,23 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
 @pytest.mark.parametrize("sizes", [walk.TEXTS, walk.WORDS], ids=["texts", "words"])
 def test_pieces_take_each_once_in_few_calls_of_known_sizes(sizes):
     for count in range(1, 3 * sizes[-1]):
-        pieces = list(walk._pieces(count, sizes))
+        pieces = list(walk._pieces(np.ones(count, np.int64), sizes))
         assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(count))
         assert all(stop - start <= room and room in sizes for start, stop, room in pieces)
         assert len(pieces) <= count // sizes[-1] + 4
         spare = sum(room for _, _, room in pieces) - count
         assert spare <= max(sizes[2], count // 3), "little is computed in vain"
+
+
+@pytest.mark.parametrize("lengths", [[512, *[3] * 400], [200] * 70, [64] * 130, [5000, 5000, 1]])
+def test_pieces_of_long_texts_are_small(lengths):
+    """One long text among short ones would have the room of as many long ones read."""
+    lengths = np.array(lengths)
+    pieces = list(walk._pieces(lengths, walk.TEXTS))
+    assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(len(lengths)))
+    for start, stop, room in pieces:
+        assert room * lengths[start:stop].max() <= walk.PLACES or room == walk.TEXTS[0]
+    assert len(pieces) <= 2 + sum(lengths) // (walk.PLACES // 2) + len(lengths) // (walk.TEXTS[-1] // 2)
 
 
 def test_others_may_run_between_two_stages():

@@ -437,6 +437,6 @@ def test_a_task_that_int8_cannot_answer_is_named(made, scales):
 
     with pytest.raises(
         BackendError,
-        match=r"int8 cannot answer task 'mood'.*24 of 24 texts failed: .*RuntimeError: no such product",
+        match=r"int8 cannot answer task 'mood'.*24 of 24 texts failed: RuntimeError: no such product\. Do",
     ):
         calibrate.measured(made, ROWS[24:], runtimes, scales, labelled=None, show=silent)

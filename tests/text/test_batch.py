@@ -1,14 +1,12 @@
 """Batches hold every input once, within the budget, whatever the lengths."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead.errors import ConfigError
-from polyhead.text.batch import batches, cuts
+from polyhead.text.batch import batches
 from polyhead.text.tokenise import Encoded
 
 PAD = 99
@@ -61,22 +59,6 @@ def test_every_input_is_in_one_batch_as_it_was_given(lengths, budget, multiple, 
         assert np.all(batch.mask[len(batch.members) :].sum(axis=1) == 1)
         seen += batch.members.tolist()
     assert sorted(seen) == list(range(len(lengths)))
-
-
-@settings(max_examples=60, deadline=None)
-@given(lengths=st.lists(st.integers(1, 40), max_size=30), budget=st.integers(1, 200))
-def test_packed_batches_are_as_full_of_tokens_as_the_budget_lets_them(lengths, budget):
-    sizes = np.array(lengths, np.int64)
-    found = list(cuts(sizes, token_budget=budget, packed=True))
-    assert sorted(np.concatenate([np.zeros(0, int), *(cut.members for cut in found)])) == list(
-        range(len(lengths))
-    )
-    for cut, after in itertools.zip_longest(found, found[1:]):
-        tokens = sizes[cut.members].sum()
-        assert tokens <= budget or len(cut.members) == 1
-        assert cut.tokens == sizes[cut.members].max() and cut.rows == len(cut.members)
-        if after is not None:
-            assert tokens + sizes[after.members[0]] > budget
 
 
 def test_answers_go_back_in_order():

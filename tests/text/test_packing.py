@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyhead import cost
 from polyhead.architecture import Architecture
 from polyhead.plan import Embed, Layers, Path, merge
-from polyhead.text.packing import ROW, fitted, packed, work
+from polyhead.text.packing import ROW, few, fitted, packed, together, work
 
 MIXED = np.random.default_rng(0).integers(2, 60, 200)
 
@@ -60,3 +62,38 @@ def test_work_is_what_cost_counts():
     for tokens in (16, 64, 100):
         wanted = cost.flops(layers, shape, tokens)
         assert work(1, tokens, width=48) * 3 * 24 * 48**2 == pytest.approx(wanted)
+
+
+@settings(max_examples=80, deadline=None)
+@given(lengths=st.lists(st.integers(1, 150), max_size=60), budget=st.sampled_from([1, 64, 200, 512, 2048]))
+def test_texts_that_stand_together_are_each_there_once_within_the_budget(lengths, budget):
+    sizes, seen = np.array(lengths, np.int64), []
+    for members in together(sizes, budget=budget, width=384):
+        seen += members.tolist()
+        own = sizes[members]
+        assert len(members) and (own[:-1] >= own[1:]).all(), "the longest first"
+        found = packed(own, width=384)
+        assert min(found.rows * found.tokens, len(own) * own[0]) <= max(budget, 3 * max(ROW, own[0]))
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_texts_of_many_lengths_fill_their_rows_and_few_shapes():
+    """Texts of like length would leave a row's end free: of 1,000 they would take a tenth more positions."""
+    sizes = np.minimum(2 + np.random.default_rng(0).gamma(3, 9, 1000).astype(np.int64), 120)
+    batches = list(together(sizes, budget=2048, width=384))
+    shapes = [packed(sizes[members], width=384) for members in batches]
+    positions = sum(one.rows * one.tokens for one in shapes)
+    assert positions < 1.03 * sizes.sum()
+    in_order = np.split(np.sort(sizes)[::-1], range(64, 1000, 64))
+    assert positions < 0.93 * sum(one.rows * one.tokens for one in (packed(s, width=384) for s in in_order))
+
+
+@pytest.mark.parametrize("length", [40, 65, 90])
+def test_texts_of_one_length_stand_as_they_take_the_least_work(length):
+    sizes = np.full(200, length)
+    for members in list(together(sizes, budget=2048, width=384))[:-1]:
+        found = packed(sizes[members], width=384)
+        rows, positions = min(
+            [(found.rows, found.tokens), (len(members), length)], key=lambda one: work(*one, width=384)
+        )
+        assert work(*few(rows, positions), width=384) <= 1.2 * length * len(members)

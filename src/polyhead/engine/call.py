@@ -48,7 +48,7 @@ class Reader(msgspec.Struct, frozen=True):
             pad_id=self.tokeniser.pad_id,
             max_tokens=self.settings.max_tokens,
             deterministic=self.deterministic,
-            packed=self.backend.packs,
+            width=self.roster.shape.width if self.backend.packs else None,
         )
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:

@@ -17,7 +17,7 @@ from polyhead.text.question import texts_of
 from polyhead.text.tokenise import Tokeniser, lone_surrogates
 from polyhead.trunk_data import TextSettings
 
-FIRST, INPUTS, CHARACTERS = 256, 1024, 1_000_000  # of a piece; the first is waited for, so it is small
+FIRST, INPUTS, CHARACTERS = 256, 2048, 1_000_000  # of a piece; the first is waited for, so it is small
 AHEAD = 2  # pieces that wait to be computed, at most
 
 Made = TypeVar("Made")

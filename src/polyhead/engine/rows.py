@@ -15,6 +15,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import Cut, cuts, padded
 from polyhead.text.encodings import Encodings, joined, ranges, starts_of
+from polyhead.text.packing import together
 from polyhead.text.question import Question, texts_of
 from polyhead.text.tokenise import Input, Tokeniser, windows_of
 from polyhead.text.words import Reads, read_words, words_in_each
@@ -232,17 +233,25 @@ def _words(one: _Pass, words: Sequence[np.ndarray | None] | None) -> list[np.nda
 
 
 def batched(
-    readings: Sequence[Readings], *, pad_id: int, max_tokens: int, deterministic: bool, packed: bool = False
+    readings: Sequence[Readings],
+    *,
+    pad_id: int,
+    max_tokens: int,
+    deterministic: bool,
+    width: int | None = None,
 ) -> Iterator[Batch]:
     """Batches of all these readings, those of like length together.
 
-    In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. `packed` says
-    that the backend reads no padding.
+    In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. With the
+    `width` of a trunk whose backend reads no padding, texts stand together that fill rows together.
     """
     table = _Table.of(readings)
-    several = _fixed_cuts(table, max_tokens) if deterministic else None
-    if several is None:
-        several = cuts(table.lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens, packed=packed)
+    if deterministic:
+        several = _fixed_cuts(table, max_tokens)
+    elif width is not None:
+        several = _packed_cuts(table, width)
+    else:
+        several = cuts(table.lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens)
     for cut in several:
         entries = table.entries[cut.members]
         piece = padded(table.encodings, msgspec.structs.replace(cut, members=entries), pad_id=pad_id)
@@ -250,6 +259,12 @@ def batched(
         words = table.words(entries, cut.rows, at_least=room, multiple_of=step)
         tokens = TokenBatch(ids=piece.ids, mask=piece.mask, segments=piece.segments, words=words)
         yield Batch(tokens=tokens, parts=table.parts(cut.members))
+
+
+def _packed_cuts(table: _Table, width: int) -> Iterator[Cut]:
+    """Cuts whose texts fill rows together, the longest first."""
+    for members in together(table.lengths, budget=TOKEN_BUDGET, width=width):
+        yield Cut(members=members, rows=len(members), tokens=int(table.lengths[members[0]]))
 
 
 def _fixed_cuts(table: _Table, max_tokens: int) -> Iterator[Cut]:

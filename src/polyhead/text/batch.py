@@ -36,13 +36,12 @@ def cuts(
     multiple_of: int = 1,
     fixed_rows: int | None = None,
     max_tokens: int | None = None,
-    packed: bool = False,
 ) -> Iterator[Cut]:
     """Every input once, longest first, so that the batch that needs most memory is the first.
 
-    Rows times padded tokens stay within `token_budget`, except for a single row that is longer by itself; with
-    `packed`, for what reads no padding, the tokens themselves do. Lengths are rounded up to `multiple_of`, but not
-    beyond `max_tokens`. With `fixed_rows` every batch has exactly that many rows, whatever the budget.
+    Rows times padded tokens stay within `token_budget`, except for a single row that is longer by itself. Lengths are
+    rounded up to `multiple_of`, but not beyond `max_tokens`. With `fixed_rows` every batch has exactly that many rows,
+    whatever the budget.
     """
     if token_budget < 1 or multiple_of < 1 or (fixed_rows is not None and fixed_rows < 1):
         raise ConfigError(
@@ -51,7 +50,6 @@ def cuts(
             allowed="positive numbers",
         )
     order = np.argsort(-lengths, kind="stable")
-    total = np.cumsum(lengths[order])  # of all up to here
     start = 0
     while start < len(order):
         longest = max(1, int(lengths[order[start]]))
@@ -59,9 +57,6 @@ def cuts(
         if max_tokens is not None:
             tokens = max(longest, min(tokens, max_tokens))
         rows = fixed_rows or max(1, token_budget // tokens)
-        if packed and fixed_rows is None:
-            before = int(total[start - 1]) if start else 0
-            rows = max(rows, int(np.searchsorted(total, before + token_budget, side="right")) - start)
         members = order[start : start + rows]
         yield Cut(members=members, rows=fixed_rows or len(members), tokens=tokens)
         start += rows

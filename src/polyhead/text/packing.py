@@ -1,6 +1,9 @@
-"""Short texts side by side in rows of fixed length: best fit, longest first."""
+"""Short texts side by side in rows of fixed length, and which of many texts fill such rows together."""
 
 from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -19,6 +22,17 @@ class Packing(Value, eq=False):
     start: np.ndarray  # (texts,) int64: position of its first token in the row
 
 
+def few(rows: int, positions: int) -> tuple[int, int]:
+    """The shape, or the next larger of few: a runtime keeps what it prepared for each, a megabyte with 6 layers.
+
+    Up to 8 rows and 16 positions all are there; then there are 8 numbers of positions between a power of two and the
+    next, and every second of rows, from 32 on every fourth.
+    """
+    step = 1 << max(0, (positions - 1).bit_length() - 4)
+    each = 1 if rows <= 8 else 2 if rows <= 32 else 4
+    return -(-rows // each) * each, -(-positions // step) * step
+
+
 def packed(lengths: np.ndarray, *, width: int) -> Packing:
     """Texts of these lengths (at least 1) in rows that an encoder of this width runs soonest; none is cut or split.
 
@@ -30,6 +44,64 @@ def packed(lengths: np.ndarray, *, width: int) -> Packing:
         return found
     longer = [fitted(lengths, tokens=times * least) for times in (2, 3)]
     return min([found, *longer], key=lambda one: work(one.rows, one.tokens, width=width))
+
+
+def together(lengths: np.ndarray, *, budget: int, width: int) -> Iterator[np.ndarray]:
+    """Which texts of these lengths (at least 1) stand in one batch: each once, the longest of a batch first.
+
+    Rows begin with the longest texts that are left and go on with the longest that fit (first fit decreasing), so that
+    texts of unlike lengths fill them; where packing does not pay, texts of like length stand together. Rows times
+    positions stay within the budget, unless one row is longer by itself.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    members: dict[int, list[int]] = {}
+    for member, size in zip(order[::-1].tolist(), lengths[order[::-1]].tolist(), strict=True):
+        members.setdefault(size, []).append(member)
+    while members:
+        taken = _best({size: len(some) for size, some in members.items()}, budget, width)
+        found: list[int] = []
+        for size in sorted(taken, reverse=True):
+            found += [members[size].pop() for _ in range(taken[size])]
+            if not members[size]:
+                del members[size]
+        yield np.array(found, np.int64)
+
+
+def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
+    """How many texts of each length make the next batch: those that take the least work a token."""
+    longest = max(counts)
+    least = max(ROW, longest)
+    alone, most = dict[int, int](), max(1, budget // longest)
+    for size in sorted(counts, reverse=True):
+        alone[size] = min(counts[size], most - sum(alone.values()))
+    tries = [(work(*few(sum(alone.values()), longest), width=width) / _tokens(alone), alone)]
+    for tokens in (least, 2 * least, 3 * least):
+        rows, some = _rows(counts, tokens, most=max(1, budget // tokens))
+        tries.append((work(*few(rows, tokens), width=width) / _tokens(some), some))
+        if _tokens(some) >= FULL * rows * tokens:
+            break
+    _, best = min(tries, key=lambda one: one[0])
+    return {size: number for size, number in best.items() if number}
+
+
+def _rows(counts: Mapping[int, int], tokens: int, *, most: int) -> tuple[int, dict[int, int]]:
+    """So many rows of this many tokens as first fit decreasing fills with these, and what stands in them."""
+    left, sizes, taken = dict(counts), sorted(counts), dict.fromkeys(counts, 0)
+    for row in range(most):
+        room = tokens
+        while (place := bisect_right(sizes, room) - 1) >= 0:
+            size = sizes[place]
+            number = min(left[size], room // size)
+            taken[size], left[size], room = taken[size] + number, left[size] - number, room - number * size
+            if not left[size]:
+                sizes.pop(place)
+        if not sizes:
+            return row + 1, taken
+    return most, taken
+
+
+def _tokens(counts: Mapping[int, int]) -> int:
+    return sum(size * number for size, number in counts.items())
 
 
 def work(rows: int, tokens: int, *, width: int) -> float:

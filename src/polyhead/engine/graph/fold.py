@@ -8,7 +8,9 @@ learned mix over layers, w_l X_l, is folded into u and Wv as well: both then rea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from polyhead.config import Value
@@ -31,6 +33,14 @@ class Slot(Value, eq=False):
     def width(self) -> int:
         """How many outputs it has."""
         return len(self.first_bias if self.second_bias is None else self.second_bias)
+
+    def emptied(self) -> Slot:
+        """A slot of zeros of the same shapes."""
+        arrays = msgspec.structs.asdict(self)
+        zeros: dict[str, Any] = {
+            name: None if one is None else np.zeros_like(one) for name, one in arrays.items()
+        }
+        return Slot(**zeros)
 
 
 def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: int) -> Slot:

@@ -1,12 +1,12 @@
-"""Poolers and heads of several tasks as one graph: a slot a task, one slot's products after the other's.
+"""Poolers and heads of several tasks as one graph: a slot a task, few slots' products side by side (decision 22).
 
 What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same. What a
-slot makes of it stays in the processor's cache until its answer is there; side by side it would not (decision 22).
+slot makes of it stays in the processor's cache until its answer is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from polyhead.engine.graph.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Head, Pool
 from polyhead.store.codec import LARGEST_HALF
 
+SIDE = 32  # heads of attention whose scores and sums are one product, of as many slots as have so many
 FEATURES = "features"  # the output of slots whose heads compare two texts
 
 
@@ -57,33 +58,32 @@ def answers(
     if form.pool.layers == "mean" and len(read) > 1:
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
-    spare = _spare(slots) if None in slots else None
-    given = _given(ops, x, form, len(slots))
+    spare = next(slot for slot in slots if slot is not None).emptied()
+    several = [slot or spare for slot in slots]
     found: dict[str, list[Tensor]] = {}
-    for number, name in enumerate(outputs):
-        slot = slots[number] or spare
-        assert slot is not None
-        out = _dense(ops, given(slot, number), slot, form)
+    for slot, given, name in zip(several, _given(ops, x, form, several), outputs, strict=True):
+        out = _dense(ops, given, slot, form)
         positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
         found.setdefault(name, []).append(ops.reshape(out, (1, -1, *positions, slot.width)))
-    return {
-        name: several[0] if len(several) == 1 else ops.concat(several, 0) for name, several in found.items()
-    }
+    return {name: some[0] if len(some) == 1 else ops.concat(some, 0) for name, some in found.items()}
 
 
-def _given(ops: Ops, x: Tensor, form: SlotForm, slots: int) -> Callable[[Slot, int], Tensor]:
+def _given(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Iterator[Tensor]:
     """What the first map of each slot reads, (texts, inputs) or (texts * positions, inputs)."""
     inputs = form.layers * form.width
     if form.pool.positions == "attention":
         keep = ops.input("keep", "float", (-1, -1))
         keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
-        return lambda slot, number: _attended(ops, x, keep, slot, form)
-    if form.pool.positions == "prompt":
+        beside = max(1, SIDE // form.pool.heads)
+        for start in range(0, len(slots), beside):
+            yield from _attended(ops, x, keep, slots[start : start + beside], form)
+    elif form.pool.positions == "prompt":
         own = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
-        rows = ops.reshape(own, (slots, -1, inputs))
-        return lambda slot, number: ops.reshape(ops.slice(rows, 0, number, number + 1), (-1, inputs))
-    flat = ops.reshape(x, (-1, inputs))
-    return lambda slot, number: flat
+        rows = ops.reshape(own, (len(slots), -1, inputs))
+        for number in range(len(slots)):
+            yield ops.reshape(ops.slice(rows, 0, number, number + 1), (-1, inputs))
+    else:
+        yield from [ops.reshape(x, (-1, inputs))] * len(slots)
 
 
 def _dense(ops: Ops, x: Tensor, slot: Slot, form: SlotForm) -> Tensor:
@@ -104,17 +104,6 @@ def padded(slot: Slot, form: SlotForm) -> Slot:
     return msgspec.structs.replace(
         slot, **{name: np.pad(getattr(slot, name), more[-getattr(slot, name).ndim :]) for name in last}
     )
-
-
-def _spare(slots: Sequence[Slot | None]) -> Slot:
-    """A slot of zeros."""
-    like = next(slot for slot in slots if slot is not None)
-    zeros = {
-        name: np.zeros_like(array)
-        for name, array in msgspec.structs.asdict(like).items()
-        if array is not None
-    }
-    return msgspec.structs.replace(like, **zeros)
 
 
 def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
@@ -156,11 +145,18 @@ def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
     return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
 
 
-def _attended(ops: Ops, x: Tensor, keep: Tensor, slot: Slot, form: SlotForm) -> Tensor:
-    """Attention pooling of one slot, (texts, width)."""
-    assert slot.scores is not None and slot.values is not None
-    scores = ops.matmul(x, ops.constant(slot.scores))  # (texts, positions, heads)
+def _attended(ops: Ops, x: Tensor, keep: Tensor, slots: Sequence[Slot], form: SlotForm) -> Iterator[Tensor]:
+    """Attention pooling of each slot, (texts, width): scores and weighted sums of all their heads are one product.
+
+    More heads side by side would leave the processor's near cache before the next product reads them.
+    """
+    queries = [slot.scores for slot in slots if slot.scores is not None]
+    scores = ops.matmul(x, ops.constant(np.concatenate(queries, axis=1)))  # (texts, positions, heads of all)
     weights = ops.softmax(ops.add(ops.transpose(scores, (0, 2, 1)), keep))
-    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads, texts, inputs)
-    out = ops.matmul(pooled, ops.constant(slot.values))
-    return ops.reshape(ops.transpose(out, (1, 0, 2)), (-1, form.width))
+    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads of all, texts, inputs)
+    heads = form.pool.heads
+    for number, slot in enumerate(slots):
+        assert slot.values is not None
+        mine = pooled if len(slots) == 1 else ops.slice(pooled, 0, number * heads, (number + 1) * heads)
+        out = ops.matmul(mine, ops.constant(slot.values))
+        yield ops.reshape(ops.transpose(out, (1, 0, 2)), (-1, form.width))

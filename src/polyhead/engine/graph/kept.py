@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.graph.ops import Build, Compiled, Runtime
-from polyhead.errors import BackendError, in_words
+from polyhead.errors import without_frames
 
 Token = tuple[str, int]  # an owner of arrays and which of its contents
 RARE = 64  # most graphs that stay compiled beside those which a call of all tasks runs
@@ -38,10 +38,9 @@ class Graph:
         self.recipe, self.used = recipe, next(_CLOCK)
         self.compiled: Compiled | None = None
         self._make, self._lock = make, threading.Lock()
-        self._failed, self._again = (
-            "",
-            0.0,
-        )  # why it could not be compiled, and until when that is not tried again
+        # Why it could not be compiled, and until when that is not tried again.
+        self._failed: Exception | None = None
+        self._again = 0.0
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name; they hold until the same thread calls again."""
@@ -53,14 +52,12 @@ class Graph:
         found = self.compiled
         if found is None:
             with self._lock:
-                if self._failed and monotonic() < self._again:
-                    raise BackendError(
-                        f"cannot compile {self.recipe.label}", got=self._failed, do="ask again in a minute"
-                    )
+                if self._failed is not None and monotonic() < self._again:
+                    raise self._failed.with_traceback(None)
                 try:
                     found = self.compiled = self.compiled or self._make(self)
                 except Exception as error:
-                    self._failed, self._again = in_words(error), monotonic() + PATIENCE
+                    self._failed, self._again = without_frames(error), monotonic() + PATIENCE
                     raise
         return found
 

@@ -10,20 +10,7 @@ from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.graph.encoder import HIDDEN
 from polyhead.errors import BackendError
-from polyhead.text.packing import packed, work
-
-WORTH = 0.9  # texts are packed where that leaves at most this share of the work of padded ones
-
-
-def few(rows: int, positions: int) -> tuple[int, int]:
-    """The shape, or the next larger of few: a runtime keeps what it prepared for each, a megabyte with 6 layers.
-
-    Up to 8 rows and 16 positions all are there; then there are 8 numbers of positions between a power of two and the
-    next, and every second of rows, from 32 on every fourth.
-    """
-    step = 1 << max(0, (positions - 1).bit_length() - 4)
-    each = 1 if rows <= 8 else 2 if rows <= 32 else 4
-    return -(-rows // each) * each, -(-positions // step) * step
+from polyhead.text.packing import few, packed, work
 
 
 class Shape(Value):
@@ -56,8 +43,9 @@ class Layout:
         row, start = np.arange(texts), np.zeros(texts, np.int64)
         if shape.pack and texts > 1:
             found = packed(self._lengths + self._more, width=shape.width)
-            padded = work(*self._size, width=shape.width)
-            if work(found.rows, found.tokens, width=shape.width) <= WORTH * padded:
+            filled = few if shape.fill else lambda *size: size
+            padded, beside = filled(*self._size), filled(found.rows, found.tokens)
+            if work(*beside, width=shape.width) < work(*padded, width=shape.width):
                 self._size, self._is_packed = (found.rows, found.tokens), True
                 row, start = found.row, found.start
         if shape.pack and shape.fill:

@@ -15,6 +15,7 @@ from polyhead.engine.graph.program import GraphCall, Program, Values
 # number, weights too, so there are few.
 TEXTS = (4, 16, 32, 64)
 WORDS = (16, 64, 128, 256, 512, 1024)
+PLACES = 4096  # texts times positions of such a call, at most, beyond the least texts
 FULL = 0.75  # of a large one of these; fewer are taken in two calls, of the next smaller and of what is left
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
@@ -95,7 +96,10 @@ class Walk:
         if self._exact or whose:  # of prompt rows each slot reads its own
             return {name: np.array(out) for name, out in call.graph(inputs).items()}
         if of != "words":
-            return _answered(call.graph, inputs, TEXTS)
+            texts, positions = inputs["places"].shape
+            is_pooled = "keep" in inputs or "share" in inputs
+            lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
+            return _answered(call.graph, inputs, TEXTS, lengths)
         there = self._batch.words >= 0
         if not there.any():
             shape = (
@@ -111,45 +115,50 @@ class Walk:
             self._failed.setdefault(name, error)
 
 
-def _answered(graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[int]) -> GraphOutputs:
+def _answered(
+    graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[int], lengths: np.ndarray
+) -> GraphOutputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
 
-    Texts are filled up to one of the `sizes`, positions to few numbers.
+    Texts are filled up to one of the `sizes`, positions, of which each text has its length, to few numbers.
     """
-    texts, positions = inputs["places"].shape
     found: dict[str, list[np.ndarray]] = {}
-    for start, stop, room in _pieces(texts, sizes):
-        size = (room, _room(positions))
+    for start, stop, room in _pieces(lengths, sizes):
+        longest = int(lengths[start:stop].max())
+        size = (room, _room(longest))
         some = {
-            name: _filled(inputs[name][start:stop], size, value)
+            name: _filled(inputs[name][start:stop, ..., :longest], size, value)
             for name, value in BY_TEXT.items()
             if name in inputs
         }
         for name, out in graph({**inputs, **some}).items():
             out = out[:, : stop - start]
-            found.setdefault(name, []).append(np.array(out[:, :, :positions] if out.ndim == 4 else out))
+            found.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
     return {name: some[0] if len(some) == 1 else np.concatenate(some, axis=1) for name, some in found.items()}
 
 
 def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> GraphOutputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 for those not `there`."""
     found = {}
-    flat = _answered(graph, {**inputs, "places": inputs["places"][there][:, None]}, WORDS)
-    for name, out in flat.items():
+    flat = {**inputs, "places": inputs["places"][there][:, None]}
+    outputs = _answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64))
+    for name, out in outputs.items():
         found[name] = np.zeros((len(out), *there.shape, out.shape[-1]), out.dtype)
         found[name][:, there] = out[:, :, 0]
     return found
 
 
-def _pieces(texts: int, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def _pieces(lengths: np.ndarray, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Ranges of texts, and with how many each is computed: the largest first, the last one filled up."""
     start = 0
-    while start < texts:
-        left = texts - start
+    while start < len(lengths):
+        left, most = len(lengths) - start, PLACES // int(lengths[start:].max())
         place = next((i for i, size in enumerate(sizes) if left <= size), len(sizes) - 1)
+        while place and sizes[place] > most:
+            place -= 1
         # Small calls take as long as smaller ones.
         room = sizes[place - 1] if place > 2 and left < FULL * sizes[place] else sizes[place]
-        yield start, min(start + room, texts), room
+        yield start, min(start + room, len(lengths)), room
         start += room
 
 
