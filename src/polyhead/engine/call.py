@@ -16,6 +16,7 @@ from polyhead.engine.columns import Column, Columns
 from polyhead.engine.gather import Gathered, Outputs
 from polyhead.engine.inputs import AnyInput, Form, forms_of, why_not
 from polyhead.engine.prepare import Piece, prepared
+from polyhead.engine.ragged import Ragged
 from polyhead.engine.receipts import Ran, Receipt, Receipts
 from polyhead.engine.roster import Roster
 from polyhead.engine.rows import Batch, Readings, batched, forms_in
@@ -325,11 +326,20 @@ def _joined(several: Sequence[Outputs]) -> Outputs:
     some = [outputs for outputs in several if len(outputs.rows)]
     if len(some) == 1:
         return some[0]
-    flat = all(isinstance(outputs.values, np.ndarray) for outputs in some)
     values = [outputs.values for outputs in some]
     words = [outputs.words for outputs in some if outputs.words is not None]
     return Outputs(
         rows=np.concatenate([np.zeros(0, np.int64), *(outputs.rows for outputs in some)]),
-        values=np.concatenate(values) if some and flat else list(chain.from_iterable(values)),
+        values=_end_to_end(values),
         words=list(chain.from_iterable(words)) if words else None,
     )
+
+
+def _end_to_end(several: Sequence[Sequence[np.ndarray] | np.ndarray]) -> Sequence[np.ndarray] | np.ndarray:
+    arrays = [values for values in several if isinstance(values, np.ndarray)]
+    ragged = [values for values in several if isinstance(values, Ragged)]
+    if arrays and len(arrays) == len(several):
+        return np.concatenate(arrays)
+    if ragged and len(ragged) == len(several):
+        return Ragged.joined(ragged)
+    return list(chain.from_iterable(several))

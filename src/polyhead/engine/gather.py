@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from polyhead.config import Value
+from polyhead.engine.ragged import TextWords, WordOrder
 from polyhead.engine.rows import Batch, Halves, Part, Readings, Texts
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.encodings import ranges
-from polyhead.text.tokenise import encoded_at
-from polyhead.text.words import best_windows
 
 Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
@@ -57,6 +55,7 @@ class Gathered:
         self.readings, self._known, self._compare, self._alone = list(readings), tasks, compare, alone
         self._pieces: dict[str, list[_Piece]] = {}
         self._orders: dict[tuple[int, ...], _Order] = {}
+        self._word_orders: dict[tuple[int, ...], WordOrder] = {}
         self._expected: dict[str, int] = {}  # entries that a task reads
         for one in self.readings:
             for task in one.tasks:
@@ -159,12 +158,18 @@ class Gathered:
     def _of_words(self, task: str, pieces: Sequence[_Piece]) -> Outputs:
         """For each input a row for each of its words, NaN where none of its windows reads it."""
         sources = {id(texts): texts for texts in (self._entries(piece)[0] for piece in pieces)}
-        found: list[tuple[int, np.ndarray, np.ndarray]] = []
+        orders: list[tuple[WordOrder, np.ndarray]] = []
         for texts in sources.values():
             mine = [piece for piece in pieces if self._entries(piece)[0] is texts]
-            read = [one.entries for one in self.readings if task in one.tasks and one.texts is texts]
-            given = [(self._entries(p)[1], p.values) for p in mine]
-            found += _of_texts(self._known[task], texts, np.concatenate(read), given)
+            order = self._word_order(task, texts, mine)
+            orders.append((order, order.flat([piece.values for piece in mine])))
+        if len(orders) == 1 and not len(orders[0][0].windowed):
+            ((order, flat),) = orders
+            return Outputs(rows=order.rows, values=order.outputs(flat), words=order.words)
+        found: list[TextWords] = []
+        for order, flat in orders:
+            found += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
+            found += order.merged(self._known[task], flat)
         found.sort(key=lambda one: one[0])
         return Outputs(
             rows=np.array([row for row, _, _ in found], np.int64),
@@ -172,40 +177,15 @@ class Gathered:
             words=[words for _, _, words in found],
         )
 
-
-def _of_texts(
-    task: Task, texts: Texts, read: np.ndarray, given: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """(input, output, words) of each text, from entries and their values (entries, words, width).
-
-    `read` are the entries that the task reads: of a long text the first window alone where it cuts them.
-    """
-    reads, encodings = texts.reads, texts.encodings
-    assert reads is not None
-    counts = np.diff(reads.starts)
-    entries = np.concatenate([some for some, _ in given])
-    flat = np.concatenate(
-        [values[np.arange(values.shape[1]) < counts[some][:, None]] for some, values in given]
-    )  # (read, width)
-    sizes, text = counts[entries], encodings.row[entries]
-    windows = np.bincount(encodings.row[read])
-    alone = windows[text] == 1
-    words = np.where(alone, np.diff(reads.text_starts)[text], 0)
-    base = np.cumsum(words) - words
-    wide = np.full((int(words.sum()), flat.shape[-1]), np.nan, np.float32)
-    own, places = np.repeat(alone, sizes), reads.places[ranges(reads.starts[entries], sizes)]
-    wide[(np.repeat(base, sizes) + places)[own]] = flat[own]
-    row = texts.row[entries]
-    for i in np.flatnonzero(alone).tolist():
-        yield int(row[i]), wide[base[i] : base[i] + words[i]], reads.of(text[i])
-    stops = np.cumsum(sizes)
-    for one in np.unique(text[~alone]):
-        some = np.flatnonzero(text == one)
-        if len(some) == windows[one]:
-            some = some[np.argsort(entries[some])]
-            spans = [slice(stops[i] - sizes[i], stops[i]) for i in some]
-            best = best_windows([encoded_at(encodings, i) for i in entries[some]], reads.of(one))[:, 0]
-            merged = kind_of(task).merge_words(
-                task, [flat[s] for s in spans], [places[s] for s in spans], best
+    def _word_order(self, task: str, texts: Texts, pieces: Sequence[_Piece]) -> WordOrder:
+        """Shared by tasks that read the same of these texts."""
+        reading = [i for i, one in enumerate(self.readings) if one.texts is texts and task in one.tasks]
+        key = (*[id(piece.part) for piece in pieces], -1, *reading)
+        if key not in self._word_orders:
+            self._word_orders[key] = WordOrder.of(
+                texts,
+                np.concatenate([self.readings[i].entries for i in reading]),
+                [self._entries(piece)[1] for piece in pieces],
+                [piece.values.shape[1] for piece in pieces],
             )
-            yield int(row[some[0]]), merged, reads.of(one)
+        return self._word_orders[key]
