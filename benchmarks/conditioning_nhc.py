@@ -34,6 +34,7 @@ from polyhead.papers.huang2022.methods import (
     SEARCH_SEEDS,
     SINGLE,
     Method,
+    tried_for,
 )
 from polyhead.papers.huang2022.runs import Runs, Scale
 from polyhead.papers.together.study import over_seeds
@@ -109,7 +110,7 @@ def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Metho
     ablation = made("ablation", [m for m in ABLATION.values() if m not in MAIN], ABLATION_SEEDS)
     search = [
         [(m, seed) for m in SEARCH if seed in SEARCH_SEEDS[m.way] and seed in seeds and "search" in names]
-        for seed in (1, 2, 3)
+        for seed in sorted({seed for several in SEARCH_SEEDS.values() for seed in several})
     ]
     search[0] += [one for job in grid for one in job]  # of the first seed alone
     return [*main[:4], *ablation, *main[4:], *search]
@@ -138,7 +139,7 @@ def searched(rows: Sequence[paper.Row], methods: Sequence[Method], measure: pape
     """How methods compare at the best of the learning rates that were tried for them, chosen on the builder's split."""
     found = []
     for method in methods:
-        tried = [m for m in SEARCH if m.name.startswith(f"{method.name}-") and m.learning_rate is not None]
+        tried = [one for one in tried_for(method) if one.learning_rate is not None]
         means = {m: paper.averages(rows, m.name, "validation") for m in tried}
         there = {m: statistics.mean(points.values()) for m, points in means.items() if points}
         if len(there) < 2:

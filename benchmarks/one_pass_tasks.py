@@ -5,7 +5,8 @@
 Twenty tasks read one text: four kinds, 2 to 150 labels, two of them word by word. The twenty-first compares two texts
 that are read separately. All learn from at most 1,500 rows each: the answers are to be real, not the best. A bundle of
 more than 21 holds copies of the twenty under other names, good for timing alone: their numbers are changed a little, as
-a runtime computes equal products once. Scales for 8 bits are found on tweets of the train splits. What is made stays in runs/one_pass, and a run that was stopped goes on.
+a runtime computes equal products once. Scales for 8 bits are found on tweets of the train splits. What is made stays in
+runs/one_pass, and a run that was stopped goes on.
 """
 
 from __future__ import annotations

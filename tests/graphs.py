@@ -133,7 +133,7 @@ def _softmax(a):
 class NumpyRuntime:
     """Counts: `compiled` names the graphs, `calls` those that ran; a graph whose name holds `broken` is refused."""
 
-    name, precision, tolerance = "numpy", "float32", 1e-4
+    name, precision, tolerance, fills = "numpy", "float32", 1e-4, True
 
     def __init__(self):
         self.compiled, self.calls, self.broken, self.weights, self.buffers = [], [], None, {}, {}

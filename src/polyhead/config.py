@@ -191,12 +191,16 @@ def _where(path: str, data: object) -> str:
 
 
 def _its_table(key: str, kind: Any) -> str | None:
-    """Where a key of the top level belongs, if a table there has it."""
+    """Where a key of the top level belongs, if tables there have it."""
+    found: list[str] = []
     for struct in _structs(_options(kind)):
         for name, hint in typing.get_type_hints(struct).items():
+            inner = [one for of in _options(hint) for one in typing.get_args(of) or () if one is not ...]
             if any(key in _keys(one) for one in _structs(_options(hint))):
-                return f"put it into the table [{name}]"
-    return None
+                found.append(f"[{name}]")
+            elif any(key in _keys(one) for one in _structs(inner)):
+                found.append(f"[[{name}]]")
+    return f"put it into the table {' or '.join(found)}" if found else None
 
 
 def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> ConfigError:
@@ -206,7 +210,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
         allowed=sorted(names),
-        do=nearest(key, names) or (_its_table(key, kind) if path == "$" else None) or "remove the key",
+        do=(_its_table(key, kind) if path == "$" else None) or nearest(key, names) or "remove the key",
         key=key,
         path=path,
     )

@@ -54,8 +54,13 @@ class PolyheadError(Exception):
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
     """What to do where one of the names is near."""
-    near = difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else None
+    near = near_name(given, names)
+    return None if near is None else f"did you mean '{near}'?"
+
+
+def near_name(given: str, names: Iterable[str]) -> str | None:
+    """The one of the names that was most likely meant, if any is near."""
+    return next(iter(difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)), None)
 
 
 def told(error: PolyheadError) -> str:
@@ -170,9 +175,10 @@ class UnknownTask(BundleError):
     def __init__(
         self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
     ) -> None:
-        given = _each(got)
-        near = nearest(str(given[0]), map(str, _each(allowed))) if given and do is None else None
-        super().__init__(what, got=got, allowed=allowed, do=do or near or "name one of these", **facts)
+        given, names = _each(got), [str(one) for one in _each(allowed)]
+        near = nearest(str(given[0]), names) if given else None
+        others = "name one of these" if names else "name another bundle, or train the task first"
+        super().__init__(what, got=got, allowed=allowed, do=do or near or others, **facts)
 
 
 class BadName(BundleError):

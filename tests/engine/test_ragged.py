@@ -11,7 +11,9 @@ def of(sizes, *, begin=0):
     total = sum(sizes)
     flat = np.arange(2 * total, dtype=np.float32).reshape(total, 2) + begin
     ends = np.cumsum(sizes)
-    return Ragged(flat, starts_of(np.array(sizes, np.int64))), [flat[e - s : e] for s, e in zip(sizes, ends)]
+    return Ragged(flat, starts_of(np.array(sizes, np.int64))), [
+        flat[e - s : e] for s, e in zip(sizes, ends, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("sizes", [[3, 0, 2], [0], [], [1, 1, 5]])

@@ -293,7 +293,7 @@ def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
     except (PolyheadError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise CorruptFile(
             f"{path} cannot be understood",
-            got=told(error).removeprefix(f"{path}").lstrip(": ")
+            got=told(error).removeprefix(f"{path}").lstrip(":, ")
             if isinstance(error, PolyheadError)
             else error,
             do="restore the file",

@@ -50,6 +50,11 @@ class Asked(Value):
         return self.spans or self.label or ("tags" if self.tokens else "label")
 
     @property
+    def question(self) -> str:
+        """Where the texts are, or the questions."""
+        return self.text or ("question" if self.kind in ("multiple_choice", "span") else "text")
+
+    @property
     def files(self) -> list[str]:
         """Every file, train first."""
         return [name for name in (self.data, self.validation, self.test) if name]
@@ -66,11 +71,12 @@ class Declared(Value):
 
 def declare(asked: Asked, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
-    if asked.column in (asked.text or "text", asked.text_b) and not asked.tokens:
+    if asked.column in (asked.question, asked.text_b) and not asked.tokens:
+        option = "answers" if asked.kind == "span" else "spans" if asked.spans else "label"
         raise ConfigError(
             "the label is what the answer is, so it cannot be the text",
             got=f"column '{asked.column}' for both",
-            do="name two columns with --text and --label",
+            do=f"name two columns with --text and --{option}",
         )
     has_labels = asked.kind not in ("multiple_choice", "span", "summarization")  # others answer by the input
     found = [list(_labels_in(asked, name)) for name in asked.files] if has_labels else []
@@ -116,13 +122,13 @@ def _columns(asked: Asked) -> dict[str, str]:
     separator = {"separator": asked.separator} if asked.separator else {}
     given = {key: name for key in ("choices", "answers") if (name := getattr(asked, key))}
     if asked.kind in ("multiple_choice", "span"):
-        columns = {"text": asked.text or "question", **_defaults_of(asked), **given, **separator}
+        columns = {"text": asked.question, **_defaults_of(asked), **given, **separator}
         given = {"text_b": asked.text_b, "label": asked.label, "tokens": asked.tokens, "spans": asked.spans}
         return columns | {key: name for key, name in given.items() if name}
     if asked.tokens:
         columns = {"tokens": asked.tokens, "tags": asked.column}
     else:
-        columns = {"text": asked.text or "text", "spans" if asked.spans else "label": asked.column}
+        columns = {"text": asked.question, "spans" if asked.spans else "label": asked.column}
     if asked.text_b:
         columns |= {"text_b": asked.text_b, "pair": asked.pair}
     return columns | given | separator

@@ -86,7 +86,7 @@ def _before(target: Path) -> str:
     if not target.exists():
         return ""
     read_project(target)
-    return target.read_text(encoding="utf-8")
+    return target.read_text(encoding="utf-8-sig")
 
 
 def _after(before: str, declared: Declared, output: str) -> str:

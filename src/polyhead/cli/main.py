@@ -82,11 +82,9 @@ def main(arguments: list[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        words = sys.argv[1:] if arguments is None else arguments
-        verb = next((word for word in words if not word.startswith("-")), "")
-        goes_on = "; the same command goes on from there" if verb in ("train", "score") else ""
-        _end(f"stopped; what was finished is kept{goes_on}", STOPPED)
+    except (click.exceptions.Abort, KeyboardInterrupt) as error:
+        then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
+        _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)
     except click.ClickException as error:
         error.show()
         _end("", error.exit_code)

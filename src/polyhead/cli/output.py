@@ -86,17 +86,26 @@ def check_writable(name: str) -> None:
 
     Neither can a file of a bundle, nor one that the command that runs reads, or writes by another option too.
     """
+    check_kept(name)
     path, do = Path(name), "name a file in a folder that you can write to"
-    if bundle := _bundle_of(path):
-        reason, do = f"it would be a file of the bundle {bundle}", "name a file outside of it"
-    elif len(given := _given_as(path)) > 1:
-        reason, do = f"it is {' and '.join(given)} of this command", "name another file"
-    elif path.is_dir():
+    if path.is_dir():
         reason = "it is a folder"
     elif not path.parent.is_dir():
         reason = f"there is no folder {path.parent}"
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
         reason = "permission denied"
+    else:
+        return
+    raise ConfigError(f"cannot write {name}", got=reason, do=do)
+
+
+def check_kept(name: str) -> None:
+    """Raises ConfigError where it is a file of a bundle, or the command reads or writes it by another name too."""
+    path = Path(name)
+    if bundle := _bundle_of(path):
+        reason, do = f"it would be a file of the bundle {bundle}", "name a file outside of it"
+    elif len(given := _given_as(path)) > 1:
+        reason, do = f"it is {' and '.join(given)} of this command", "name another file"
     else:
         return
     raise ConfigError(f"cannot write {name}", got=reason, do=do)
@@ -128,7 +137,7 @@ def _given_as(path: Path) -> list[str]:
         value = context.params.get(one.name or "")
         for name in value if isinstance(value, tuple) else (value,):
             if isinstance(name, (str, Path)) and str(name) != DASH and _is_same(path, Path(name)):
-                found.append(one.opts[0] if isinstance(one, click.Option) else one.make_metavar(context))
+                found.append(one.opts[0] if isinstance(one, click.Option) else one.human_readable_name)
     return found
 
 
@@ -139,20 +148,31 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _check_report(path: Path) -> None:
-    """Raises ConfigError where a report would replace what is none."""
+    """Raises ConfigError where a report would replace what is no JSON, and so no report of before."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:
-        if path.stat().st_size <= LARGEST_REPORT:
+        if path.stat().st_size > LARGEST_REPORT:
+            reason = "it is too large for an earlier report"
+        else:
             msgspec.json.decode(path.read_bytes())
             return
-    except (ValueError, OSError, RecursionError):  # msgspec's errors of JSON and UTF-8 are ValueErrors
-        pass
+    except OSError as error:
+        reason = f"what it holds cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):  # msgspec's errors of JSON and UTF-8 are ValueErrors
+        reason = "it holds something else than JSON"
     raise ConfigError(
-        f"cannot write the report to {path}",
-        got="it holds something else than JSON",
-        do="name another file, or remove this one",
+        f"cannot write the report to {path}", got=reason, do="name another file, or remove this one"
     )
+
+
+@contextmanager
+def stoppable(then: str) -> Iterator[None]:
+    """Where people stop what is done inside, they are told how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(then) from None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
-from polyhead.cli.output import Printer, check_writable, counted, json_option, note
+from polyhead.cli.output import Printer, check_kept, counted, json_option, note, stoppable
 from polyhead.progress import duration
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def command(
 
     if keep and only_answers:
         raise click.UsageError("--keep and --only-answers say different things")
-    check_writable(target)
+    check_kept(target)
     printer, names = Printer(json_to), names_in(tasks)
     session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
     wish = Wish(
@@ -84,8 +84,10 @@ def command(
         prefix=prefix,
         scores=scores,
     )
+    again = "the same command without --fresh" if fresh else "the same command"
     try:
-        done = score(session, source, target, wish, fresh=fresh, show=printer.show)
+        with stoppable(f"{again} goes on from there"):
+            done = score(session, source, target, wish, fresh=fresh, show=printer.show)
     finally:
         printer.show("")
     printer.lines(_lines(done))

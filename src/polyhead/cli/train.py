@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import names_in, tasks_option
-from polyhead.cli.output import Printer, check_apart, check_writable, json_option
+from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
     from polyhead.project import Project
@@ -93,7 +93,8 @@ def command(
     _check(kind, several=place.world > 1, chosen=bool(device or tensorboard), only=only)
     told = _told(printer, events, tensorboard) if place.is_first else Events()
     folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
-    outcome = _trained(plan, folder, kept, told, place, only)
+    with stoppable("the same command goes on from there"):
+        outcome = _trained(plan, folder, kept, told, place, only)
     if place.is_first:
         printer.json(outcome)
 

@@ -12,7 +12,7 @@ from polyhead.architecture import Architecture
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.summaries import Summaries
-from polyhead.errors import BadValue, UnknownTask, nearest
+from polyhead.errors import BadValue, UnknownTask
 from polyhead.plan import Path, Plan, merge
 
 PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
@@ -57,7 +57,6 @@ class Roster:
                 f"the bundle has no task {', '.join(map(repr, unknown))}",
                 got=unknown,
                 allowed=sorted(known),
-                do=nearest(unknown[0], known) or "ask for tasks that `polyhead inspect` lists",
             )
         return names
 

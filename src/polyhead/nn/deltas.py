@@ -75,7 +75,7 @@ class Deltas(nn.Module):
     @property
     def layers(self) -> list[int]:
         """Indices of the layers that have a delta."""
-        return [int(name) for name in self._modules if name.isdigit()]
+        return [int(name) for name, one in self._modules.items() if isinstance(one, LayerDelta)]
 
 
 def ends_of(owner: nn.Module) -> dict[str, Dense]:

@@ -26,12 +26,14 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "context": ("context",),
     "choices": ("options", "choices"),
 }
-# The forms of which these are part
-WITH: Mapping[str, set[Form]] = {
-    "text_b": {"pair"},
-    "context": {"passage", "question"},
-    "choices": {"question"},
-}
+# The forms of input, each with the roles of columns that make it, and those that it may have besides.
+MAKE: tuple[tuple[Form, tuple[set[str], set[str]]], ...] = (
+    ("text", ({"text"}, set())),
+    ("text", ({"tokens"}, set())),
+    ("pair", ({"text", "text_b"}, set())),
+    ("passage", ({"question", "context"}, set())),
+    ("question", ({"question", "choices"}, {"context"})),
+)
 LISTS = ("tokens", "choices")  # roles of columns that hold lists, which a cell spells as JSON
 
 
@@ -56,14 +58,7 @@ class Roles(Value):
     def forms(self) -> set[Form]:
         """The forms of input that rows may have."""
         there = set(self.columns)
-        found: dict[Form, set[str]] = {
-            "text": {"text"},
-            "pair": {"text", "text_b"},
-            "passage": {"question", "context"},
-            "question": {"question", "choices"},
-        }
-        forms = {form for form, needed in found.items() if needed <= there}
-        return forms | ({"text"} if "tokens" in there else set())
+        return {form for form, (needed, _) in MAKE if needed <= there}
 
     def ask(self, values: Mapping[str, object], *, where: str, from_cells: bool) -> Ask:
         """The input of one row; raises BadValue with its place for values that make none."""
@@ -128,10 +123,18 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
 def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
     """Raises ConfigError where none of the tasks reads what the columns make, or what a `named` role is part of."""
     read = {form for task in tasks.values() for form in forms_of(task)}
-    if roles.forms & read and all(WITH[role] & read for role in named if role in WITH):
+    idle = [
+        role
+        for role in named
+        if not any(role in needed | more and form in read for form, (needed, more) in MAKE)
+    ]
+    if roles.forms & read and not idle:
         return
+    what = f"none of the tasks reads what the columns of {Path(path).name} make"
+    if idle and roles.forms & read:
+        what = f"none of the tasks reads {' or '.join('--' + role.replace('_', '-') for role in idle)}"
     raise ConfigError(
-        f"none of the tasks reads what the columns of {Path(path).name} make",
+        what,
         got=f"columns {', '.join(roles.wanted)}: {' or '.join(sorted(roles.forms)) or 'no whole input'}",
         allowed=[f"{name} reads a {' or a '.join(forms_of(task))}" for name, task in tasks.items()],
         do="name other columns or other tasks",

@@ -44,6 +44,24 @@ class Job(Value):
     survey: Survey
 
 
+WHY_OTHER = {
+    "version": "they were written by another version of polyhead",
+    "source": "what is read has changed since, or is another file",
+    "form": "what is read or written has another format",
+    "tasks": "other tasks, or other versions of them",
+    "trunk": "a bundle over another trunk",
+    "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
+    "deterministic": "--deterministic differs",
+    "columns": "other columns are read",
+    "kept": "--keep or --only-answers differs",
+    "prefix": "--prefix differs",
+    "scores": "--scores differs",
+    "piece_rows": "pieces of another size",
+    "survey": "what is read was found to hold other values",
+}
+"""Why pieces are of another job, by what differs."""
+
+
 class Facts(Value):
     """Counts of a piece, or of several."""
 
@@ -68,24 +86,6 @@ class Facts(Value):
             name: _added(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__
         }
         return Facts(**added)
-
-
-SAID = {
-    "version": "they were written by another version of polyhead",
-    "source": "what is read has changed since, or is another file",
-    "form": "what is read or written has another format",
-    "tasks": "other tasks, or other versions of them",
-    "trunk": "a bundle over another trunk",
-    "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
-    "deterministic": "--deterministic differs",
-    "columns": "other columns are read",
-    "kept": "--keep or --only-answers differs",
-    "prefix": "--prefix differs",
-    "scores": "--scores differs",
-    "piece_rows": "pieces of another size",
-    "survey": "what is read was found to hold other values",
-}
-"""Why pieces are of another job, by what differs."""
 
 
 class Pieces:
@@ -134,7 +134,7 @@ class Pieces:
             now, before = getattr(job, name), getattr(begun, name)
             if now != before:
                 raise ConfigError(
-                    f"{self.folder} holds pieces of another job for {self.target.name}: {SAID[name]}",
+                    f"{self.folder} holds pieces of another job for {self.target.name}: {WHY_OTHER[name]}",
                     got=_shown(now),
                     allowed=_shown(before),
                     do="run the command that was begun, start anew with --fresh, or write another file",

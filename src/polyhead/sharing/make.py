@@ -93,8 +93,7 @@ def options_of(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) ->
                         raise ConfigError(
                             "equal adapters, and those with arrays in common, start and learn in one way",
                             got=f"{name} = {told[0]!r} and {told[1]!r}, '{delta.kind}' of {delta.ends or delta.part}",
-                            do=f"give both one {name}, or arrays of their own: another size, tied = false, "
-                            "share = 'nothing'",
+                            do=f"give both one {name}, or arrays of their own: share = 'nothing'",
                         )
             found.setdefault(delta, adapter)
     return found

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, MissingColumn
+from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.rows import DATASETS
 from polyhead.tasks.task import Task
+
+SEPARATORS = {
+    ".csv": (",", "commas"),
+    ".tsv": ("\t", "tabs"),
+}  # between columns, by the ending of a file's name
 
 
 class Source(Value):
@@ -114,19 +118,19 @@ def _wrong(source: Source, task: Task) -> str | None:
 
 def no_column(source: str, column: str, there: Collection[str], *, by: str = "") -> MissingColumn:
     """The error for a column that the file has not; `by` says how to name another one."""
-    near = difflib.get_close_matches(column, there, n=1, cutoff=0.5)
-    do = f"did you mean '{near[0]}'?" if near else "name one of its columns"
+    do = nearest(column, there) or "name one of its columns"
     header = next(iter(there), "") if len(there) == 1 else ""
-    own, name = ("\t", "tabs") if source.lower().removesuffix(".gz").endswith(".tsv") else (",", "commas")
-    if other := next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None):
+    own, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))
+    other = next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None)
+    if own and other:
         do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
     elif by:
-        do = f"{do} {by}" if near else by
+        do = f"{do} {by}" if nearest(column, there) else by
     return MissingColumn(
         f"{Path(source).name} has no column '{column}'",
         allowed=list(there),
         do=do,
         source=source,
         column=column,
-        nearest=near[0] if near else None,
+        nearest=near_name(column, there),
     )

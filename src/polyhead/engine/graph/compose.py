@@ -82,7 +82,7 @@ class _Composer:
                 prompts=tuple(prompt.rows for prompt in prompts),
                 isolated=not step.node.prompts,
                 pack=not self._arranged.deterministic,
-                fill=self._graphs.fills,
+                fill=self._graphs.runtime.fills,
             ),
             most=shape.positions,
             reads=tuple(

@@ -66,8 +66,7 @@ class Graphs:
     """All graphs of a backend."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime, self._lock = runtime, threading.Lock()
-        self.fills = not getattr(runtime, "watches", False)  # whether layouts are filled up to few shapes
+        self.runtime, self._lock = runtime, threading.Lock()
         self._known: dict[Hashable, Graph] = {}
         self._held: frozenset[Graph] = frozenset()
 
@@ -89,7 +88,7 @@ class Graphs:
     def _made(self, graph: Graph) -> Compiled:
         """The graph compiled, in the place of the one that was needed least lately where there are many."""
         recipe = graph.recipe
-        made = self._runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
+        made = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
         with self._lock:
             rare = [one for one in self._known.values() if one.compiled is not None and one not in self._held]
             over = len(rare) + (graph not in self._held) - RARE

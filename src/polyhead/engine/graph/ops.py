@@ -118,6 +118,7 @@ class Runtime(Protocol):
     name: str
     precision: str  # of the layers
     tolerance: float  # largest absolute difference of outputs from the reference backend
+    fills: bool  # whether rows and positions may be filled up, so that it sees few shapes
 
     def compile(self, build: Build, *, label: str, layers: bool) -> Compiled:
         """The graph that `build` makes, compiled; `label` names it in errors and caches.

@@ -19,7 +19,7 @@ class Watching:
     Padding is seen as any token is: where that matters, ask for one text at a time.
     """
 
-    watches = True  # so that nothing is filled up beyond what the texts have
+    fills = False  # padding would be watched too
 
     def __init__(self, runtime: Runtime, *, rows: int) -> None:
         """Of each value that a graph gives, so many rows are kept."""

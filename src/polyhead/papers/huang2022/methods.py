@@ -33,6 +33,7 @@ class Method(Value):
     shared_pooler: bool = False  # one dense tanh layer for all tasks
     apart: bool = False  # each task's prompt stands in an input of its own
     prefix_rate: float | None = None  # learning rate of prefixes; None: that of the rest
+    tried_for: str | None = None  # in a search, the method of the study whose settings it changes
     learning_rate: float | None = None  # of all that learns, donors apart; None: the study's for this way
 
     @property
@@ -114,13 +115,17 @@ GRID[2, 0] = ABLATION[2]
 
 def _at(method: Method, rate: float) -> Method:
     name, told = f"{method.name}-{rate:g}", f"{method.told}, at {rate:g}"
-    return msgspec.structs.replace(method, name=name, told=told, learning_rate=rate)
+    return msgspec.structs.replace(method, name=name, told=told, learning_rate=rate, tried_for=method.name)
 
 
 def _isolated(name: str, told: str, **fields: object) -> Method:
     strategy = msgspec.structs.replace(Prompted(isolated=True), **fields)
     return Method(
-        name=f"{ISOLATED.name}-{name}", told=f"{ISOLATED.told}, {told}", way="frozen", strategy=strategy
+        name=f"{ISOLATED.name}-{name}",
+        told=f"{ISOLATED.told}, {told}",
+        way="frozen",
+        strategy=strategy,
+        tried_for=ISOLATED.name,
     )
 
 
@@ -143,6 +148,13 @@ SEARCH = (
 )
 MAIN_SEEDS, ABLATION_SEEDS, GRID_SEEDS = (1, 2, 3, 4, 5), (1, 2, 3), (1,)
 SEARCH_SEEDS = {"frozen": (1, 2, 3), "alone": (1,), "together": (1,)}
+
+
+def tried_for(method: Method) -> tuple[Method, ...]:
+    """The methods of the search that change this one's settings."""
+    return tuple(one for one in SEARCH if one.tried_for == method.name)
+
+
 PLANNED = {
     **{method.name: SEARCH_SEEDS[method.way] for method in SEARCH},
     **{method.name: GRID_SEEDS for method in GRID.values()},

@@ -14,6 +14,7 @@ from polyhead.papers.huang2022.methods import (
     METHODS,
     SEARCH,
     SEARCH_SEEDS,
+    tried_for,
 )
 from polyhead.papers.huang2022.study import BySeed, Measure, Row, averages, missing, scores, tasks_of
 from polyhead.papers.huang2022.table import Line, Table
@@ -56,7 +57,7 @@ def search(rows: Sequence[Row], measure: Measure = "validation") -> Table:
     """
     lines: list[Line] = []
     for method in MAIN:
-        tried = [one for one in SEARCH if one.name.startswith(f"{method.name}-")]
+        tried = tried_for(method)
         for one in (method, *tried) if tried else ():
             lines.append(_line(rows, one.name, measure, one.told, seeds=SEARCH_SEEDS[one.way]))
     return _table(rows, [line for line in lines if line.seeds], [method.name for method in SEARCH])

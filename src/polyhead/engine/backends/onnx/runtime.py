@@ -26,6 +26,7 @@ class OnnxRuntime:
     """
 
     name, version = "onnxruntime", str(ort.__version__)  # of the module: several packages bring it
+    fills = True
 
     def __init__(
         self, *, precision: str | None = None, threads: int | None = None, scales: Scales | None = None

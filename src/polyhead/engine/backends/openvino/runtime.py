@@ -34,6 +34,7 @@ class OpenVINORuntime:
     name = "openvino"
     # Of the module, whichever package brings it; without its build.
     version = str(ov.__version__).partition("-")[0]
+    fills = True
 
     def __init__(
         self,
