@@ -110,6 +110,14 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
     assert read_toml(path, Project).seed == 4
 
 
+@pytest.mark.parametrize(
+    ("key", "said"), [("name", r"\[\[tasks\]\] or \[\[?files"), ("labels", r"\[\[tasks\]\]")]
+)
+def test_a_key_of_several_tables_is_told_all_of_them(tmp_path, key, said):
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'.*put it into the table {said}"):
+        read_toml(write(tmp_path, f'{key} = "x"'), Project)
+
+
 def test_a_key_of_a_table_that_stands_at_the_top_is_told_its_table(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown key 'epochs'.*put it into the table \[only\]"):
         read_toml(write(tmp_path, "epochs = 2"), Project)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from polyhead import errors
-from polyhead.errors import MissingExtra, PolyheadError
+from polyhead.errors import MissingExtra, PolyheadError, UnknownTask
 
 CLASSES = {
     name: value
@@ -123,3 +123,10 @@ def test_the_attribute_keeps_the_value_as_it_was():
 
 def test_readable_text_of_any_language_is_shown_as_it_is():
     assert "Got: naïve 日本語 👍." in str(PolyheadError("it failed", got="naïve 日本語 👍"))
+
+
+def test_a_task_that_is_unknown_names_what_is_near_or_there():
+    assert "did you mean 'mood'?" in str(UnknownTask("no task", got="moud", allowed=["mood", "topic"]))
+    assert "name one of these" in str(UnknownTask("no task", got="x", allowed=["mood"]))
+    alone = str(UnknownTask("no task", got="x", allowed=[]))
+    assert "name one of these" not in alone and "name another bundle" in alone

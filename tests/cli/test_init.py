@@ -401,6 +401,36 @@ def test_a_table_with_a_header_alone_or_other_marks_between_its_columns_is_named
     run(*words).refuses("no column 'label'", "';' separated", "commas")
 
 
+def test_keys_that_hold_marks_are_no_columns_beside_each_other(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"id|name": "a"}\n')
+    done = run("init", tmp_path / "x.jsonl", "--kind", "single_label", "-o", tmp_path / "p.toml")
+    done.refuses("no column 'label'")
+    assert "separated its columns" not in done.err
+
+
+def test_a_project_file_with_a_byte_order_mark_takes_another_task(tmp_path):
+    rows = tmp_path / "x.jsonl"
+    rows.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    words = ("init", rows, "--kind", "single_label", "--label", "mood", "-o", tmp_path / "p.toml", "--task")
+    assert run(*words, "first").code == 0
+    (tmp_path / "p.toml").write_bytes(b"\xef\xbb\xbf" + (tmp_path / "p.toml").read_bytes())
+    done = run(*words, "second")
+    assert done.code == 0, done.err
+    assert [entry.name for entry in read_project(tmp_path / "p.toml").tasks] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        ("span", ["--answers", "question"], "--text and --answers"),
+        ("multiple_choice", ["--label", "question"], "--text and --label"),
+    ],
+)
+def test_a_question_that_is_the_answer_is_refused(tmp_path, kind, words, said):
+    (tmp_path / "x.jsonl").write_text('{"question": "a"}\n')
+    run("init", tmp_path / "x.jsonl", "--kind", kind, *words).refuses("column 'question' for both", said)
+
+
 def test_a_label_that_is_the_text_is_refused(tmp_path):
     table = tmp_path / "rows.csv"
     table.write_text("text,label\na,b\nc,d\n")

@@ -3,11 +3,12 @@
 import pytest
 
 from polyhead.engine.inputs import Passage
-from polyhead.errors import BadValue, DataError, MissingColumn
+from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.scoring.answers import SHOWN
-from polyhead.scoring.columns import roles_of
+from polyhead.scoring.columns import Roles, check_fit, roles_of
 from polyhead.scoring.survey import Survey, joint_word, word_of
 from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 
 
@@ -100,3 +101,21 @@ def test_words_of_values_are_joined():
 
 def test_every_kind_has_a_column():
     assert set(SHOWN) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"text": "text", "text_b": "other"}, "none of the tasks reads --text-b. Got"),
+        ({"text": "other"}, None),
+        ({"question": "text", "context": "other"}, "none of the tasks reads what the columns"),
+    ],
+)
+def test_a_named_column_that_no_task_reads_is_told_by_its_option(named, said):
+    tasks = {"mood": Task(name="mood", kind="single_label", labels=("good", "bad"))}
+    roles = Roles(columns={role: (column,) for role, column in named.items()})
+    if said is None:
+        check_fit("in.csv", roles, tasks, named)
+        return
+    with pytest.raises(ConfigError, match=said):
+        check_fit("in.csv", roles, tasks, named)

@@ -22,6 +22,7 @@ from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, Un
 from polyhead.files import held
 from polyhead.plan import Pool
 from polyhead.scoring import job as jobs
+from polyhead.scoring.pieces import WHY_OTHER, Job
 from polyhead.scoring.read import open_source
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -665,3 +666,7 @@ def test_a_table_whose_name_is_no_utf8_is_read(session, tmp_path):
     source = source.rename(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.parquet"))
     run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
     assert len(read(tmp_path / "out.jsonl")) == 2
+
+
+def test_every_part_of_a_job_has_a_reason_why_pieces_may_be_of_another():
+    assert WHY_OTHER.keys() == set(Job.__struct_fields__)
