@@ -22,7 +22,7 @@ class Receipt(Value):
     or an adapter has its input run through layers of the trunk once more, which adds layers and no pass.
 
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
-    then 1,024 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
+    then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
     very text and that some task reads, else for the first pair that holds it, and for no other pair; `cut`, `repaired`
     and `added_flops` are said for every pair.
 

@@ -240,7 +240,7 @@ def batched(
     deterministic: bool,
     width: int | None = None,
 ) -> Iterator[Batch]:
-    """Batches of all these readings, those of like length together.
+    """Batches of all these readings: texts of like length, or those that fill rows together.
 
     In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. With the
     `width` of a trunk whose backend reads no padding, texts stand together that fill rows together.
