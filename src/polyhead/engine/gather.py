@@ -32,7 +32,7 @@ class _Piece(msgspec.Struct, frozen=True):
 
     part: Part
     readings: int
-    values: np.ndarray  # (rows of the part, width), or (rows, words, width)
+    values: np.ndarray  # (rows of the part, width); of words (all that these rows read, width)
 
 
 class _Order(msgspec.Struct, frozen=True):
@@ -64,10 +64,23 @@ class Gathered:
     def add(self, batch: Batch, outputs: Mapping[str, np.ndarray], *, first: int = 0) -> None:
         """Takes the outputs of a batch, which was made of the readings from `first` on."""
         for part in batch.parts:
-            readings = first + part.readings
+            readings, there = first + part.readings, None
             for task in self.readings[readings].tasks:
-                if task in outputs:
-                    self._pieces.setdefault(task, []).append(_Piece(part, readings, outputs[task][part.rows]))
+                if task not in outputs:
+                    continue
+                values = outputs[task][part.rows]
+                if kind_of(self._known[task]).per_word:
+                    if there is None:
+                        there = self._words_there(part, readings, values.shape[1])
+                    values = values[there]  # room for other texts' words is kept by nobody
+                self._pieces.setdefault(task, []).append(_Piece(part, readings, values))
+
+    def _words_there(self, part: Part, readings: int, room: int) -> np.ndarray:
+        """Which outputs of a part are of words, bool (rows, words)."""
+        one = self.readings[readings]
+        reads, entries = one.texts.reads, one.entries[part.members]
+        assert reads is not None
+        return np.asarray(np.arange(room) < (reads.starts[entries + 1] - reads.starts[entries])[:, None])
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -162,7 +175,7 @@ class Gathered:
         for texts in sources.values():
             mine = [piece for piece in pieces if self._entries(piece)[0] is texts]
             order = self._word_order(task, texts, mine)
-            orders.append((order, order.flat([piece.values for piece in mine])))
+            orders.append((order, np.concatenate([piece.values for piece in mine])))
         if len(orders) == 1 and not len(orders[0][0].windowed):
             ((order, flat),) = orders
             return Outputs(rows=order.rows, values=order.outputs(flat), words=order.words)
@@ -185,7 +198,6 @@ class Gathered:
             self._word_orders[key] = WordOrder.of(
                 texts,
                 np.concatenate([self.readings[i].entries for i in reading]),
-                [self._entries(piece)[1] for piece in pieces],
-                [piece.values.shape[1] for piece in pieces],
+                np.concatenate([self._entries(piece)[1] for piece in pieces]),
             )
         return self._word_orders[key]

@@ -56,7 +56,6 @@ class WordOrder(Value, eq=False):
 
     texts: Texts
     entries: np.ndarray  # int64 (entries,): in the order in which batches gave them
-    there: list[np.ndarray]  # of each batch bool (rows, words): which outputs are of words
     # Texts of one window, in the order of their inputs.
     rows: np.ndarray  # int64 (alone,): their inputs
     words: list[np.ndarray]  # of each (words, 2)
@@ -66,38 +65,31 @@ class WordOrder(Value, eq=False):
     windowed: np.ndarray  # int64: texts of several windows of which all are there
 
     @classmethod
-    def of(
-        cls, texts: Texts, read: np.ndarray, entries: Sequence[np.ndarray], room: Sequence[int]
-    ) -> WordOrder:
-        """`read` are the entries that a task reads, `entries` those of each batch, with `room` for so many words."""
+    def of(cls, texts: Texts, read: np.ndarray, entries: np.ndarray) -> WordOrder:
+        """`read` are the entries that a task reads, `entries` those that batches gave, in their order."""
         reads, encodings = texts.reads, texts.encodings
         assert reads is not None
-        counts, flat = np.diff(reads.starts), np.concatenate(entries)
-        sizes, text = counts[flat], encodings.row[flat]
+        counts = np.diff(reads.starts)
+        sizes, text = counts[entries], encodings.row[entries]
         windows = np.bincount(encodings.row[read])
         is_alone = windows[text] == 1
         alone = np.flatnonzero(is_alone)
-        alone = alone[np.argsort(texts.row[flat[alone]], kind="stable")]
-        starts, base = starts_of(np.diff(reads.text_starts)[text[alone]]), np.zeros(len(flat), np.int64)
+        alone = alone[np.argsort(texts.row[entries[alone]], kind="stable")]
+        starts, base = starts_of(np.diff(reads.text_starts)[text[alone]]), np.zeros(len(entries), np.int64)
         base[alone] = starts[:-1]
-        into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[flat], sizes)]
+        into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[entries], sizes)]
         own = np.repeat(is_alone, sizes)
         several, given = np.unique(text[~is_alone], return_counts=True)
         return cls(
             texts=texts,
-            entries=flat,
-            there=[np.arange(most) < counts[some][:, None] for some, most in zip(entries, room, strict=True)],
-            rows=texts.row[flat[alone]],
+            entries=entries,
+            rows=texts.row[entries[alone]],
             words=[reads.of(one) for one in text[alone].tolist()],
             starts=starts,
             own=None if is_alone.all() else own,
             into=into[own],
             windowed=several[given == windows[several]],
         )
-
-    def flat(self, given: Sequence[np.ndarray]) -> np.ndarray:
-        """What batches gave (rows, words, width), as (outputs, width)."""
-        return np.concatenate([values[there] for values, there in zip(given, self.there, strict=True)])
 
     def outputs(self, flat: np.ndarray) -> Ragged:
         """Of the texts of one window a row for each of its words, NaN where none is read."""

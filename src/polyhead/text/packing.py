@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -115,15 +115,23 @@ def fitted(lengths: np.ndarray, *, tokens: int) -> Packing:
     That is at most 11/9 of the fewest possible and 4 more (Johnson et al. 1974).
     """
     order = np.argsort(-lengths, kind="stable")
-    free: list[list[int]] = [[] for _ in range(tokens + 1)]  # rows by how much room they have
+    free: dict[int, list[int]] = {}  # rows by how much room they have
+    rooms: list[int] = []  # those of which there are some, ascending
     row, start = [0] * len(lengths), [0] * len(lengths)
     rows = 0
     for text, size in zip(order.tolist(), lengths[order].tolist(), strict=True):
-        room = next((room for room in range(size, tokens) if free[room]), tokens)
-        if room == tokens:
-            free[tokens].append(rows)
+        at = bisect_left(rooms, size)
+        if at < len(rooms):
+            room = rooms[at]
+            place = free[room].pop()
+            if not free[room]:
+                rooms.pop(at)
+        else:
+            room, place = tokens, rows
             rows += 1
-        place = free[room].pop()
         row[text], start[text] = place, tokens - room
-        free[room - size].append(place)
+        left = free.setdefault(room - size, [])
+        if not left:
+            insort(rooms, room - size)
+        left.append(place)
     return Packing(rows=rows, tokens=tokens, row=np.array(row, np.int64), start=np.array(start, np.int64))

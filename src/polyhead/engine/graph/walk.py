@@ -14,7 +14,7 @@ from polyhead.engine.graph.program import GraphCall, Program, Values
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
 # number, weights too, so there are few.
 TEXTS = (4, 16, 32, 64)
-WORDS = (16, 64, 128, 256, 512, 1024)
+WORDS = (16, 64, 256, 1024, 2048)
 PLACES = 4096  # texts times positions of such a call, at most, beyond the least texts
 FULL = 0.75  # of a large one of these; fewer are taken in two calls, of the next smaller and of what is left
 # Of what they read, what has a row for each text, and what stands where there is none.
