@@ -73,7 +73,8 @@ def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
     least = max(ROW, longest)
     alone, most = dict[int, int](), max(1, budget // longest)
     for size in sorted(counts, reverse=True):
-        alone[size] = min(counts[size], most - sum(alone.values()))
+        alone[size] = min(counts[size], most)
+        most -= alone[size]
     tries = [(work(*few(sum(alone.values()), longest), width=width) / _tokens(alone), alone)]
     for tokens in (least, 2 * least, 3 * least):
         rows, some = _rows(counts, tokens, most=max(1, budget // tokens))
