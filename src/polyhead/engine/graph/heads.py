@@ -17,7 +17,7 @@ from polyhead.engine.graph.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Head, Pool
 from polyhead.store.codec import LARGEST_HALF
 
-SIDE = 32  # heads of attention whose scores and sums are one product, of as many slots as have so many
+SIDE = 64  # heads of attention whose scores and sums are one product, of as many slots as have so many
 FEATURES = "features"  # the output of slots whose heads compare two texts
 
 

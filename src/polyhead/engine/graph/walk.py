@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from polyhead.engine.graph.program import GraphCall, Program, Values
 
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
 # number, weights too, so there are few.
-TEXTS = (4, 16, 32, 64)
+TEXTS = (4, 16, 32, 64, 128)
 WORDS = (16, 64, 256, 1024, 2048)
-PLACES = 4096  # texts times positions of such a call, at most, beyond the least texts
-FULL = 0.75  # of a large one of these; fewer are taken in two calls, of the next smaller and of what is left
+PLACES = 8192  # texts times positions of such a call, at most, beyond the least texts
+# A call reads all weights: that takes as long as so many texts, and so many positions as one text's maps (docs/log.md).
+CALL, POSITIONS = 40, 90
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
@@ -116,7 +118,7 @@ class Walk:
 
 
 def _answered(
-    graph: Graph, inputs: Mapping[str, np.ndarray], sizes: Sequence[int], lengths: np.ndarray
+    graph: Graph, inputs: Mapping[str, np.ndarray], sizes: tuple[int, ...], lengths: np.ndarray
 ) -> GraphOutputs:
     """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
 
@@ -148,18 +150,31 @@ def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray)
     return found
 
 
-def _pieces(lengths: np.ndarray, sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Ranges of texts, and with how many each is computed: the largest first, the last one filled up."""
-    start = 0
-    while start < len(lengths):
-        left, most = len(lengths) - start, PLACES // int(lengths[start:].max())
-        place = next((i for i, size in enumerate(sizes) if left <= size), len(sizes) - 1)
-        while place and sizes[place] > most:
-            place -= 1
-        # Small calls take as long as smaller ones.
-        room = sizes[place - 1] if place > 2 and left < FULL * sizes[place] else sizes[place]
+def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Ranges of texts, and with how many each is computed: the last one is filled up."""
+    start, step = 0, sizes[0]
+    longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), step))
+    longest = np.maximum.accumulate(longest[::-1])[::-1]  # of a part and of those after it
+    for room in _rooms(tuple(map(_room, longest.tolist())), sizes):
         yield start, min(start + room, len(lengths)), room
         start += room
+
+
+@lru_cache(maxsize=1024)
+def _rooms(longest: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """With how many texts each call is made, so that all take the least time; each part is of `sizes[0]` texts.
+
+    The rest of the texts from a part on, none longer than `longest`, takes the least after each choice of the first.
+    """
+    rest: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # of the parts from the end on
+    for place, positions in enumerate(reversed(longest)):
+        tries = []
+        for size in sizes:
+            if size == sizes[0] or size * positions <= PLACES:
+                time, after = rest[max(0, place + 1 - size // sizes[0])]
+                tries.append((CALL + size * (1 + positions / POSITIONS) + time, (size, *after)))
+        rest.append(min(tries))
+    return rest[-1][1]
 
 
 def _room(size: int) -> int:
