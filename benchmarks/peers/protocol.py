@@ -86,11 +86,14 @@ def resident() -> int:
 
 
 def total(value: Any) -> float:
-    """The sum of all numbers in it: equal answers have equal ones, and no answer can be left out unseen."""
+    """The sum of all numbers in it: equal answers have equal ones, and no answer can be left out unseen.
+
+    A word that has no token of its own is answered with what is no number; it counts nothing.
+    """
     if isinstance(value, dict):
         return total(list(value.values()))
     if isinstance(value, (list, tuple)):
         return sum(map(total, value))
     if hasattr(value, "sum"):
-        return float(value.sum())
+        return float(value[value == value].sum())
     return float(value) if isinstance(value, (int, float)) else 0.0

@@ -126,9 +126,29 @@ def test_pieces_take_each_once_in_few_calls_of_known_sizes(sizes):
         pieces = list(walk._pieces(np.ones(count, np.int64), sizes))
         assert [one for start, stop, _ in pieces for one in range(start, stop)] == list(range(count))
         assert all(stop - start <= room and room in sizes for start, stop, room in pieces)
-        assert len(pieces) <= count // sizes[-1] + 4
-        spare = sum(room for _, _, room in pieces) - count
-        assert spare <= max(sizes[2], count // 3), "little is computed in vain"
+        assert len(pieces) <= count // sizes[-1] + len(sizes)
+
+
+def least(lengths, sizes):
+    """The least time of all ways to cut these, the longest first, into calls of these sizes."""
+    if not len(lengths):
+        return 0
+    rooms = [room for room in sizes if room == sizes[0] or room * lengths[0] <= walk.PLACES]
+    return min(time(room, lengths[0], sizes) + least(lengths[room:], sizes) for room in rooms)
+
+
+def time(room, positions, sizes):
+    return walk.CALL * sizes[0] + room * (1 + positions / walk.POSITIONS)
+
+
+@pytest.mark.parametrize("count", [1, 4, 31, 110, 146, 231])
+def test_pieces_take_no_more_time_than_any_others(count):
+    sizes = walk.TEXTS[1:]
+    for seed in range(5):
+        lengths = np.sort(np.random.default_rng(seed).choice([8, 16, 32, 64, 96, 512], size=count))[::-1]
+        pieces = walk._pieces(lengths, sizes)
+        found = sum(time(room, lengths[start:stop].max(), sizes) for start, stop, room in pieces)
+        assert found == pytest.approx(least(lengths, sizes))
 
 
 @pytest.mark.parametrize("lengths", [[512, *[3] * 400], [200] * 70, [64] * 130, [5000, 5000, 1]])

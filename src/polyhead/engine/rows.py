@@ -23,8 +23,6 @@ from polyhead.trunk_data import TextSettings
 
 # Tokens in one batch, with their padding where the backend reads it: more were no faster and took more memory.
 TOKEN_BUDGET = 2048
-# The same of rows that texts fill together: poolers and heads read their weights once for all texts of a batch.
-FILLED_BUDGET = 4096
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
 
 
@@ -265,7 +263,7 @@ def batched(
 
 def _packed_cuts(table: _Table, width: int) -> Iterator[Cut]:
     """Cuts whose texts fill rows together, the longest first."""
-    for members in together(table.lengths, budget=FILLED_BUDGET, width=width):
+    for members in together(table.lengths, budget=TOKEN_BUDGET, width=width):
         yield Cut(members=members, rows=len(members), tokens=int(table.lengths[members[0]]))
 
 

@@ -1,7 +1,6 @@
-"""Poolers and heads of several tasks as one graph: a slot a task, few slots' products side by side (decision 22).
+"""Poolers and heads of several tasks as one graph: a slot a task, some slots' products side by side (decision 22).
 
-What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same. What a
-slot makes of it stays in the processor's cache until its answer is there.
+What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from polyhead.engine.graph.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Head, Pool
 from polyhead.store.codec import LARGEST_HALF
 
-SIDE = 64  # heads of attention whose scores and sums are one product, of as many slots as have so many
+SIDE = 128  # heads of attention of slots side by side, at most: what lies between products stays in the near caches
 FEATURES = "features"  # the output of slots whose heads compare two texts
 
 
@@ -60,39 +59,59 @@ def answers(
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
     spare = next(slot for slot in slots if slot is not None).emptied()
     several = [slot or spare for slot in slots]
+    positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
+    beside = _beside(form, len(several))
     found: dict[str, list[Tensor]] = {}
-    for slot, given, name in zip(several, _given(ops, x, form, several), outputs, strict=True):
-        out = _dense(ops, given, slot, form)
-        positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
-        found.setdefault(name, []).append(ops.reshape(out, (1, -1, *positions, slot.width)))
+    for start in range(0, len(several), beside):
+        some, names = several[start : start + beside], outputs[start : start + beside]
+        given = _given(ops, x, form, some)
+        for name, mine, out in _dense(ops, given, some, names, form):
+            found.setdefault(name, []).append(ops.reshape(out, (len(mine), -1, *positions, mine[0].width)))
     return {name: some[0] if len(some) == 1 else ops.concat(some, 0) for name, some in found.items()}
 
 
-def _given(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Iterator[Tensor]:
-    """What the first map of each slot reads, (texts, inputs) or (texts * positions, inputs)."""
-    inputs = form.layers * form.width
+def _beside(form: SlotForm, slots: int) -> int:
+    """How many of so many slots stand side by side, each with inputs of its own; where all read the same, one."""
     if form.pool.positions == "attention":
-        keep = ops.input("keep", "float", (-1, -1))
-        keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
-        beside = max(1, SIDE // form.pool.heads)
-        for start in range(0, len(slots), beside):
-            yield from _attended(ops, x, keep, slots[start : start + beside], form)
-    elif form.pool.positions == "prompt":
-        own = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
-        rows = ops.reshape(own, (len(slots), -1, inputs))
-        for number in range(len(slots)):
-            yield ops.reshape(ops.slice(rows, 0, number, number + 1), (-1, inputs))
+        parts = min(slots, -(-slots * form.pool.heads // SIDE))
+        return -(-slots // parts)
+    return slots if form.pool.positions == "prompt" else 1
+
+
+def _given(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Tensor:
+    """What the first maps of slots side by side read, (slots, texts or texts * positions, inputs)."""
+    if form.pool.positions == "attention":
+        return _attended(ops, x, slots, form)
+    if form.pool.positions == "prompt":
+        x = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
+    return ops.reshape(x, (len(slots), -1, form.layers * form.width))
+
+
+def _dense(
+    ops: Ops, x: Tensor, slots: Sequence[Slot], names: Sequence[str], form: SlotForm
+) -> Iterator[tuple[str, list[Slot], Tensor]]:
+    """Of what all slots read, (slots, rows, inputs): each name, its slots and their outputs, (slots, rows, outputs)."""
+    maps = [(one.first, one.first_bias) for one in slots]
+    if any(one.second is not None for one in slots):  # else features, or heads of one map
+        x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](_mapped(ops, x, maps))
+        lasts = [(one.second, one.second_bias) for one in slots]
+        maps = [(one, bias) for one, bias in lasts if one is not None and bias is not None]
+    for name in dict.fromkeys(names):
+        mine = [number for number, one in enumerate(names) if one == name]
+        given = x
+        if len(mine) < len(slots):
+            parts = [ops.slice(x, 0, number, number + 1) for number in mine]
+            given = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
+        yield name, [slots[number] for number in mine], _mapped(ops, given, [maps[number] for number in mine])
+
+
+def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tensor:
+    """Each slot's map of what it reads: (slots, rows, inputs) to (slots, rows, outputs)."""
+    if len(maps) == 1:
+        matrix, bias = maps[0]
     else:
-        yield from [ops.reshape(x, (-1, inputs))] * len(slots)
-
-
-def _dense(ops: Ops, x: Tensor, slot: Slot, form: SlotForm) -> Tensor:
-    """The slot's maps of its own, (rows, outputs)."""
-    first = ops.add(ops.matmul(x, ops.constant(slot.first)), ops.constant(slot.first_bias[None]))
-    if slot.second is None or slot.second_bias is None:  # features, or heads of one map
-        return first
-    hidden = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](first)
-    return ops.add(ops.matmul(hidden, ops.constant(slot.second)), ops.constant(slot.second_bias[None]))
+        matrix, bias = np.stack([one for one, _ in maps]), np.stack([one[None] for _, one in maps])
+    return ops.add(ops.matmul(x, ops.constant(matrix)), ops.constant(bias))
 
 
 def padded(slot: Slot, form: SlotForm) -> Slot:
@@ -145,18 +164,15 @@ def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
     return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
 
 
-def _attended(ops: Ops, x: Tensor, keep: Tensor, slots: Sequence[Slot], form: SlotForm) -> Iterator[Tensor]:
-    """Attention pooling of each slot, (texts, width): scores and weighted sums of all their heads are one product.
-
-    More heads side by side would leave the processor's near cache before the next product reads them.
-    """
-    queries = [slot.scores for slot in slots if slot.scores is not None]
-    scores = ops.matmul(x, ops.constant(np.concatenate(queries, axis=1)))  # (texts, positions, heads of all)
+def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm) -> Tensor:
+    """Attention pooling of each slot, (slots, texts, width): each step is one product for all their heads."""
+    keep = ops.input("keep", "float", (-1, -1))
+    keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
+    queries = np.concatenate([slot.scores for slot in slots if slot.scores is not None], axis=1)
+    values = np.concatenate([slot.values for slot in slots if slot.values is not None])
+    scores = ops.matmul(x, ops.constant(queries))  # (texts, positions, heads of all)
     weights = ops.softmax(ops.add(ops.transpose(scores, (0, 2, 1)), keep))
     pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads of all, texts, inputs)
     heads = form.pool.heads
-    for number, slot in enumerate(slots):
-        assert slot.values is not None
-        mine = pooled if len(slots) == 1 else ops.slice(pooled, 0, number * heads, (number + 1) * heads)
-        out = ops.matmul(mine, ops.constant(slot.values))
-        yield ops.reshape(ops.transpose(out, (1, 0, 2)), (-1, form.width))
+    out = ops.reshape(ops.matmul(pooled, ops.constant(values)), (len(slots), heads, -1, form.width // heads))
+    return ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (len(slots), -1, form.width))

@@ -14,11 +14,12 @@ from polyhead.engine.graph.program import GraphCall, Program, Values
 
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
 # number, weights too, so there are few.
-TEXTS = (4, 16, 32, 64, 128)
+TEXTS = (4, 16, 32, 64)
 WORDS = (16, 64, 256, 1024, 2048)
-PLACES = 8192  # texts times positions of such a call, at most, beyond the least texts
-# A call reads all weights: that takes as long as so many texts, and so many positions as one text's maps (docs/log.md).
-CALL, POSITIONS = 40, 90
+PLACES = 4096  # texts times positions of such a call, at most, beyond the least texts
+# A call reads all weights, which takes as long as so many times the least texts or words; and so many positions take as
+# long as the maps of one text (docs/log.md).
+CALL, POSITIONS = 10, 90
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
 GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
@@ -172,7 +173,8 @@ def _rooms(longest: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
         for size in sizes:
             if size == sizes[0] or size * positions <= PLACES:
                 time, after = rest[max(0, place + 1 - size // sizes[0])]
-                tries.append((CALL + size * (1 + positions / POSITIONS) + time, (size, *after)))
+                taken = CALL * sizes[0] + size * (1 + positions / POSITIONS)
+                tries.append((taken + time, (size, *after)))
         rest.append(min(tries))
     return rest[-1][1]
 
