@@ -27,7 +27,7 @@ ONE_TEXT = (
 LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = (
     "missed: OpenVINO keeps weights as given, as multiplied, and anew for some numbers of texts, and room for what "
-    "lies between products in each of four graphs; answers of five tasks over words are 13 MiB more (docs/log.md)"
+    "lies between products in each of five graphs; answers of five tasks over words are 13 MiB more (docs/log.md)"
 )
 BF16, INT8 = "openvino:bfloat16", "openvino:int8"
 MANY = 21
