@@ -1,4 +1,4 @@
-"""Poolers and heads of several tasks as one graph: a slot a task, some slots' products side by side (decision 22).
+"""Poolers and heads of several tasks as one graph: a slot a task, some slots' products side by side (decision 23).
 
 What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same.
 """
