@@ -8,7 +8,7 @@ from polyhead import cost, plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.graph import kept, walk
+from polyhead.engine.graph import heads, kept, walk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.conditioned import prompted_path
@@ -149,6 +149,31 @@ def test_pieces_take_no_more_time_than_any_others(count):
         pieces = walk._pieces(lengths, sizes)
         found = sum(time(room, lengths[start:stop].max(), sizes) for start, stop, room in pieces)
         assert found == pytest.approx(least(lengths, sizes))
+
+
+@pytest.mark.parametrize("side", [1, 5, 8, 128], ids="{} heads side by side".format)
+@pytest.mark.parametrize("hidden", [0, 6])
+def test_slots_side_by_side_answer_as_each_alone(monkeypatch, side, hidden):
+    """Seven tasks of two heads; without a hidden layer, those of each of three widths stand in a graph of their own."""
+    tasks = {}
+    for number, width in enumerate((3, 40, 3, 70, 5, 40, 2)):
+        name = f"n{number}"
+        head = Head(kind="single_label", width=width, part=f"task:{name}", hidden=hidden)
+        pool = Pool(positions="attention", heads=2, part=f"task:{name}")
+        tasks[name] = Path(nodes=(Embed(trunk=TRUNK.digest), Layers(start=0, stop=1), pool, head))
+    merged = plan.merge(tasks)
+    wanted = ReferenceBackend(TRUNK, tiny_owned(tasks, TRUNK.architecture)).run(merged, BATCH)
+    parts, attended = [], heads._attended
+    monkeypatch.setattr(heads, "SIDE", side)
+    monkeypatch.setattr(
+        heads, "_attended", lambda ops, x, some, form: parts.append(len(some)) or attended(ops, x, some, form)
+    )
+    backend, _ = backend_of(tasks)
+    found = backend.run(merged, BATCH)
+    by_width = {1: [1] * 7, 5: [2, 2, 2, 1], 8: [4, 2, 1], 128: [4, 2, 1]}
+    assert parts == ({1: [1] * 7, 5: [3, 3, 1], 8: [4, 3], 128: [7]} if hidden else by_width)[side]
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("lengths", [[512, *[3] * 400], [200] * 70, [64] * 130, [5000, 5000, 1]])

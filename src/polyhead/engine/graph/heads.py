@@ -16,7 +16,8 @@ from polyhead.engine.graph.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Head, Pool
 from polyhead.store.codec import LARGEST_HALF
 
-SIDE = 128  # heads of attention of slots side by side, at most: what lies between products stays in the near caches
+# Heads of attention of slots side by side, at most: what lies between products takes memory for each.
+SIDE = 128
 FEATURES = "features"  # the output of slots whose heads compare two texts
 
 
