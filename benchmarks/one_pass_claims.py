@@ -22,7 +22,8 @@ HEADS = (
 ONE_TEXT = (
     "missed: of 6.0 ms in a profile the layers take 2.8 (1.8 where no other weights go through the cache), poolers "
     "and heads of 18 tasks, which read 11 MB of numbers for one text, 0.8, words and pairs in three more graphs 0.7, "
-    "Python 1.7 (docs/log.md); 8 bits for poolers and heads too, and answers of all tasks made at once, would close some of it"
+    "Python 1.7 (docs/log.md); 8 bits for poolers and heads too, and answers of all tasks made at once, would close "
+    "some of it"
 )
 LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = (
