@@ -24,9 +24,10 @@ from polyhead.sharing.pooled import pooled_path
 from polyhead.strategy import Pooled
 from polyhead.train.events import Events
 from polyhead.train.extract import Extractor, Wanted
+from polyhead.train.inputs import wanted
 from polyhead.train.numerics import precision_of
 from polyhead.train.prepare import Prepared, prepare, single_inputs
-from polyhead.train.task_run import paths_of, train_task, wanted
+from polyhead.train.task_run import paths_of, train_task
 
 SEEDS = (1, 2, 3)
 TASKS = {

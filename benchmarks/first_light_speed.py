@@ -26,9 +26,10 @@ from polyhead.train.events import Events
 from polyhead.train.examples import TextExamples
 from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
 from polyhead.train.fit import Course
+from polyhead.train.inputs import examples_of
 from polyhead.train.loss import LOSSES
 from polyhead.train.numerics import precision_of
-from polyhead.train.task_run import examples_of, paths_of
+from polyhead.train.task_run import paths_of
 from polyhead.train.together import Together
 
 TEXTS, REPEATS = 6000, 5

@@ -17,7 +17,7 @@ from polyhead.papers.together.mixes import JOINT, LEARNING, Mix, folders
 from polyhead.papers.together.runs import Runs
 from polyhead.recipe import Joint, Sampling
 from polyhead.report.results import Claim, Study, results, write_results
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.joint import JointCourse, Mixed
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.prepare import Prepared

@@ -149,11 +149,11 @@ class TaskEntry(Value):
         )
 
 
-BRANCH_TRAINING = Training(epochs=5, patience=3, learning_rate=2e-4, warmup=0.1)
+BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
 """Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/log.md)."""
 
 
-LIVE_TRAINING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-3, warmup=0.1)
+LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
 """Where nothing is said, prompts, adapters and layers on top over a frozen trunk: every epoch reads all texts through
 the trunk, so there are few of them, at the higher rates that a frozen trunk calls for."""
 

@@ -22,13 +22,15 @@ _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 class Pooled(Value, tag="pooled", tag_field="kind"):
     """Strategy `pooled` (Du et al. 2020, second stage): frozen features, a pooler and a head of the task's own.
 
-    Defaults: attention over the mean of the last four layers, the best of the frozen poolers that were measured on
-    two tweet tasks on validation (rows of results/first_light_quality.json).
+    With positions `auto` several heads are tried over a frozen trunk, and the rows that are held out choose: linear
+    ones on mean vectors, and the attention head that the other fields describe. Where the trunk learns too, `auto` is
+    that attention head. Its defaults, attention over the mean of the last four layers, were the best of the frozen
+    poolers that were measured on two tweet tasks on validation (rows of results/first_light_quality.json).
     """
 
     layers: Literal["last", "mean", "learned"] = "mean"
     of: int = 4  # last layers that `mean` averages; cut to the trunk's depth
-    positions: Literal["first", "mean", "attention", "auto"] = "attention"  # auto: the best on validation
+    positions: Literal["first", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
     codec: CodecName = "float16"

@@ -271,7 +271,7 @@ def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parall
 def drawn_first(place, one):
     import torch
 
-    from polyhead.train.fit import stream
+    from polyhead.train.feed import stream
 
     torch.manual_seed(stream(one.training.seed, "dropout", 0, place.rank))
     return float(torch.rand(()))

@@ -10,7 +10,8 @@ from polyhead.errors import TrainError
 from polyhead.recipe import Training
 from polyhead.train import fit as fitting
 from polyhead.train.events import Meter
-from polyhead.train.fit import Batch, Course, stream
+from polyhead.train.feed import Batch, Passes, stream
+from polyhead.train.fit import Course
 from polyhead.train.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.train.optimizer import groups_of, rate_at
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
@@ -131,7 +132,7 @@ def test_gradients_are_scaled_down_to_the_clip_and_smaller_ones_left_alone(monke
         torch.testing.assert_close(gradient, parameter.grad, rtol=1e-6, atol=0)
     naive = line()
     torch.manual_seed(stream(TRAINING.seed, "dropout", 0))
-    batch = next(iter(fitting.Passes(Points(), TRAINING).updates(0)))[0][1]
+    batch = next(iter(Passes(Points(), TRAINING).updates(0)))[0][1]
     cross_entropy(naive(*batch.arguments), batch.targets, None).backward()
     several = [p for group in groups_of(naive, 0.0, lambda name: 1.0) for p in group["params"]]
     assert all(torch.equal(p.grad, found) for p, found in zip(several, seen[1e9][0], strict=True))

@@ -22,10 +22,11 @@ from polyhead.train.branch_run import Branches
 from polyhead.train.events import Events
 from polyhead.train.examples import TextExamples, outputs_of
 from polyhead.train.extract import Extractor
+from polyhead.train.inputs import examples_of, wanted
 from polyhead.train.loss import LOSSES, UNLABELLED
 from polyhead.train.prepare import prepare, single_inputs
 from polyhead.train.taps import wanted_taps
-from polyhead.train.task_run import examples_of, paths_of, train_task, wanted
+from polyhead.train.task_run import paths_of, train_task
 from polyhead.train.together import Together
 
 THINGS, PLAIN = (

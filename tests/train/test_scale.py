@@ -18,7 +18,7 @@ from polyhead.strategy import Branch
 from polyhead.train import events as telling
 from polyhead.train.devices import Place, on
 from polyhead.train.events import Events, Meter, Update, tensorboard
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.joint import Mixed
 from polyhead.train.order import SORTED_CHUNK, LengthSorted
 

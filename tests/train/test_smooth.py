@@ -17,7 +17,7 @@ from polyhead.recipe import Smoothing
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.loss import UNLABELLED
 from polyhead.train.smooth import (
     Noise,

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from polyhead.train.devices import Devices
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.tables import Tables
 
 

@@ -11,7 +11,7 @@ from polyhead.errors import ConfigError
 from polyhead.recipe import Weighting
 from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.task import Task
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.loss import LOSSES, UNLABELLED, options_of, places_of
 from polyhead.train.weighting import Objective, log_outcomes, scaled_loss, spread_of, weights_of
 

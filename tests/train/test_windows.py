@@ -31,12 +31,12 @@ from polyhead.train.distil import distilled
 from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of, outputs_of_each, tell_unread
 from polyhead.train.extract import Extractor
+from polyhead.train.inputs import examples_of, wanted
 from polyhead.train.joint import Together, text_examples
 from polyhead.train.joint_run import train_together
 from polyhead.train.prepare import Prepared, Split
 from polyhead.train.run import train_project
 from polyhead.train.taps import tap_examples, wanted_taps
-from polyhead.train.task_run import examples_of, wanted
 
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)

@@ -110,7 +110,7 @@ def train_rows(data: FilePath, one: Set) -> int:
 @cache
 def _read(entry: TaskEntry, train: int, validation: int) -> tuple[tuple[Split, Split], Examples]:
     from polyhead.tasks.read import read
-    from polyhead.train.fit import stream
+    from polyhead.train.feed import stream
 
     task = entry.task()
     examples = read(entry.source(entry.train, FilePath()), task)

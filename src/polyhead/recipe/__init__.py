@@ -20,7 +20,7 @@ from polyhead.recipe.joint import (
     Weighting,
 )
 from polyhead.recipe.leave_out import LeaveOut, Round
-from polyhead.recipe.training import Training
+from polyhead.recipe.training import Schedule, Training
 
 
 class Frozen(Value, tag="frozen", tag_field="kind"):
@@ -50,6 +50,7 @@ __all__ = [
     "Sampling",
     "SamplingKind",
     "Scheme",
+    "Schedule",
     "Search",
     "Smoothing",
     "Training",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.architecture import Architecture
-from polyhead.errors import ConfigError, PlanError
+from polyhead.errors import PlanError
 from polyhead.nn.heads import Head as HeadModule
 from polyhead.nn.layer import Dense
 from polyhead.nn.poolers import Attention, Learned
@@ -24,15 +24,12 @@ def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture
     """`Embed, Layers(0, N, trunk), Pool, Head`; `trunk` is the trunk's digest.
 
     `codec` must carry its constants (uint8) already; a tagging task always reads the first sub-token of each word.
+    Positions `auto` are attention here: who tries several heads makes a strategy of each.
     """
     owner, kind = owner_of(task), kind_of(task)
     positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
     if not kind.per_word:
-        if strategy.positions == "auto":
-            raise ConfigError(
-                f"task '{task.name}': 'auto' must be decided on validation before a path is made"
-            )
-        positions = strategy.positions
+        positions = "attention" if strategy.positions == "auto" else strategy.positions
     learned = strategy.layers == "learned" or positions == "attention"
     pool = Pool(
         layers=strategy.layers,
@@ -70,6 +67,7 @@ class PooledPart(nn.Module):
     ) -> None:
         super().__init__()
         node, head = path.pool, path.head
+        self.path = path
         depth = path.layers[-1].stop if path.layers else 0
         if head.hidden_part is not None and hidden is None:
             raise PlanError("the hidden layer that tasks share is missing", got=head.hidden_part)
@@ -101,13 +99,17 @@ class PooledPart(nn.Module):
             return mixed[:, self._rows].mean(dim=1)
         return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
 
-    def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
+    def inputs(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """What the head reads: features, or both texts' features compared; `second` is the other text of a pair."""
         features = self.features(stored, mask)
         if self.separate:
             assert second is not None
             features = compared(features, self.features(*second))
-        outputs: Tensor = self.head(self.dropout(features))
+        return features
+
+    def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
+        outputs: Tensor = self.head(self.dropout(self.inputs(stored, mask, second)))
         return outputs
 
 

@@ -54,9 +54,12 @@ class Examples(Value, eq=False):
 
     def scores(self, task: Task, outputs: Sequence[np.ndarray]) -> dict[str, float]:
         """Every metric of the task's kind for these outputs, one for each example."""
+        return kind_of(task).evaluate(task, outputs, self.targets, self.each())
+
+    def each(self) -> list[Example]:
+        """The examples one by one, without their labels."""
         pairs = zip(self.inputs, self.words or repeat(None), strict=False)
-        examples = [Example(given=given, words=words) for given, words in pairs]
-        return kind_of(task).evaluate(task, outputs, self.targets, examples)
+        return [Example(given=given, words=words) for given, words in pairs]
 
 
 def read(source: Source, task: Task) -> Examples:

@@ -31,18 +31,28 @@ def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[E
     EmptyData when a side is empty.
     """
     rng = np.random.default_rng(seed)
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for index, given in enumerate(examples.inputs):
-        groups.setdefault(_key(given), []).append(index)
-    strata: dict[int, list[list[int]]] = {}
-    for group in groups.values():
-        strata.setdefault(_label(task, examples, group[0]), []).append(group)
+    strata = _by_label(examples, task)
     held: list[int] = []
     shortfall = 0.0  # rows that rounding has owed so far, so that small strata together get their share
-    for label in sorted(strata):
-        taken, shortfall = _taken(strata[label], fraction, shortfall, rng)
+    for groups in strata.values():
+        taken, shortfall = _taken(groups, fraction, shortfall, rng)
         held += taken
-    return _halves(examples, held, task, fraction, groups=len(groups))
+    return _halves(examples, held, task, fraction, groups=sum(map(len, strata.values())))
+
+
+def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:
+    """The rows of each of `count` folds, every row in one of them; fewer folds where there are fewer groups.
+
+    Rows whose texts are equal stay together, and each label of `single_label` is dealt out evenly, as in `split`.
+    """
+    rng = np.random.default_rng(seed)
+    dealt: list[list[int]] = [[] for _ in range(count)]
+    place = 0
+    for groups in _by_label(examples, task).values():
+        for index in rng.permutation(len(groups)):
+            dealt[place % count] += groups[index]
+            place += 1
+    return [sorted(rows) for rows in dealt if rows]
 
 
 def split_together(
@@ -174,6 +184,17 @@ def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
                 rows_of[other.task] += other.rows[group]
                 held_of[other.task] += other.rows[group] * held[group]
     return [group for group, is_held in held.items() if is_held]
+
+
+def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
+    """Rows with equal texts as groups, by the label of each group's first row, in the order of the labels."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, given in enumerate(examples.inputs):
+        groups.setdefault(_key(given), []).append(index)
+    strata: dict[int, list[list[int]]] = {}
+    for group in groups.values():
+        strata.setdefault(_label(task, examples, group[0]), []).append(group)
+    return {label: strata[label] for label in sorted(strata)}
 
 
 def _label(task: Task, examples: Examples, row: int) -> int:

@@ -20,7 +20,8 @@ from polyhead.train.distil import distilled
 from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of, outputs_of_each, tell_unread
 from polyhead.train.extract import Extractor
-from polyhead.train.fit import Course, Fitted, stream
+from polyhead.train.feed import stream
+from polyhead.train.fit import Course, Fitted
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import Prepared, Split
 from polyhead.train.taps import OnTap, TapExamples, tap_examples
@@ -75,7 +76,7 @@ class Branches:
         """A branch that starts from the trunk's own layers, trained on the labels."""
         path = self.path(layers)
         module, course = self.course(path, seed=seed)
-        course.advance(self.prepared.training.epochs)
+        course.advance()
         return self.grown(path, module, course)
 
     def course(self, path: Path, *, seed: int | None = None) -> tuple[OnTap, Course]:
@@ -100,7 +101,7 @@ class Branches:
         loss = distilled(kind_of(self.prepared.task).loss, self.strategy.temperature)
         name = f"student-{self.strategy.init}"
         course = self._course(path, module, seed, loss, name, soft=soft, noisy=teacher if noisy else None)
-        course.advance(self.prepared.training.epochs)
+        course.advance()
         return self.grown(path, module, course)
 
     def restored(self, path: Path, arrays: Mapping[str, np.ndarray]) -> Grown:

@@ -26,7 +26,7 @@ from polyhead.train.memory import keep_freed
 from polyhead.train.tables import Tables
 
 if TYPE_CHECKING:
-    from polyhead.train.fit import Batch
+    from polyhead.train.feed import Batch
 
 TIMEOUT = timedelta(hours=6)  # the first process scores and writes the bundle while the others wait
 

@@ -72,7 +72,10 @@ def alone(prepared: Prepared) -> Prepared:
             group=strategy.group if strategy.isolated else prepared.task.name,
         ),
         training=msgspec.structs.replace(
-            prepared.training, epochs=strategy.donor_epochs, learning_rate=strategy.donor_learning_rate
+            prepared.training,
+            epochs=strategy.donor_epochs,
+            least_updates=0,
+            learning_rate=strategy.donor_learning_rate,
         ),
         donor=None,
     )

@@ -18,7 +18,7 @@ from polyhead.text.question import Given, Question, read_alone
 from polyhead.text.tokenise import Tokeniser, windows_of
 from polyhead.text.words import first_subtokens
 from polyhead.train.events import Events
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.loss import UNLABELLED
 from polyhead.train.order import LengthSorted
 from polyhead.train.prepare import Prepared

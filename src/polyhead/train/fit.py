@@ -1,24 +1,22 @@
 """The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
 
+An epoch ends with a validation. It is a pass over the examples, or several where these are few (`Training.schedule`).
 Everything random in epoch e comes from (seed, e), so a resumed run is the uninterrupted one, byte for byte.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from polyhead.errors import NotFinite
-from polyhead.recipe import Training
+from polyhead.recipe import Schedule, Training
 from polyhead.train.checkpoint import (
     copied,
     draw_on,
@@ -30,6 +28,7 @@ from polyhead.train.checkpoint import (
 )
 from polyhead.train.devices import Devices, check_same, from_first, gathered
 from polyhead.train.events import Events, Meter, Update
+from polyhead.train.feed import Batch, Examples, Feed, Passes, stream
 from polyhead.train.optimizer import adamw, clipped, rate_at
 
 SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
@@ -37,31 +36,6 @@ SAVE_COST = 0.1  # and as many times more as a checkpoint takes more than so man
 ASKED_EVERY = 64  # updates after which several processes agree on whether to save
 STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
 EPSILON = 1e-8  # of Adam
-
-
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """Arguments of the module's call, targets, and which examples they are; `soft`: what a teacher answers."""
-
-    arguments: tuple[object, ...]
-    targets: Tensor
-    members: np.ndarray
-    soft: Tensor | None = None
-    tokens: int = 0  # that are read, without padding; 0 where nobody counts
-
-
-class Examples(Protocol):
-    """What the loop reads: the same examples, shuffled or in order of length."""
-
-    count: int
-
-    def steps(self, batch: int) -> int:
-        """Batches in one pass."""
-
-    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[Batch]:
-        """One pass in random order."""
-
-    def in_order(self, batch: int) -> Iterator[Batch]:
-        """One pass in any fixed order; every example once."""
 
 
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,49 +46,17 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[dict[str, float], ...]  # one row an epoch: epoch, loss, score, seconds
     examples_seen: int
     seconds: float
+    steps: int = 0  # updates an epoch
 
+    @property
+    def best_update(self) -> int:
+        """After how many updates the weights were those that are kept."""
+        return self.best_epoch * self.steps
 
-class Feed(Protocol):
-    """Where updates come from: each is one or several micro-batches, with the name of the task of each."""
-
-    steps: int  # updates an epoch
-
-    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
-        """One epoch, from 0; all its randomness comes from the seed and the epoch. None: another process's batch."""
-
-    def seen(self, epochs: int) -> int:
-        """Examples that were read in so many epochs, which are all so far."""
-
-    def state(self) -> dict[str, list[int]]:
-        """What a resumed run must know of the epochs before."""
-
-    def restore(self, state: dict[str, list[int]]) -> None:
-        """Goes on after the epochs that gave this state."""
-
-
-class Passes:
-    """One task: an epoch is a pass over its examples, an update one batch."""
-
-    def __init__(self, examples: Examples, training: Training) -> None:
-        self._examples, self._training = examples, training
-        self.steps = examples.steps(training.batch)
-
-    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
-        """Every example once, in a random order of the epoch's own."""
-        generator = np.random.default_rng(stream(self._training.seed, "order", epoch))
-        for batch in self._examples.shuffled(self._training.batch, generator):
-            yield (("", batch),)
-
-    def seen(self, epochs: int) -> int:
-        """All of them in each."""
-        return epochs * self._examples.count
-
-    def state(self) -> dict[str, list[int]]:
-        """Nothing: epochs do not depend on those before."""
-        return {}
-
-    def restore(self, state: dict[str, list[int]]) -> None:
-        """Nothing to go on from."""
+    @property
+    def updates(self) -> int:
+        """How many there were."""
+        return len(self.history) * self.steps
 
 
 class Curriculum:
@@ -135,6 +77,7 @@ class Curriculum:
         *,
         score: Callable[[], float],
         training: Training,
+        schedule: Schedule | None = None,
         rate: Callable[[str], float] = lambda name: 1.0,
         checkpoint: Path | None = None,
         events: Events | None = None,
@@ -143,7 +86,9 @@ class Curriculum:
         epsilon: float = EPSILON,
         last: bool = False,
     ) -> None:
-        self._run = _Run(devices, feed, training, rate, checkpoint, epsilon, last)
+        """`schedule` None: the epochs that `training` says, however few updates these have."""
+        schedule = schedule or training.schedule(feed.steps, passes=1)
+        self._run = _Run(devices, feed, training, schedule, rate, checkpoint, epsilon, last)
         self._run.resume()
         self._score, self._meter = score, meter or Meter(Events())
         self._events, self._label, self._seconds = events or Events(), label, 0.0
@@ -158,8 +103,24 @@ class Curriculum:
         """Epochs trained so far; fewer than asked for where patience ran out."""
         return self._run.done
 
-    def advance(self, epochs: int) -> float:
+    @property
+    def most(self) -> int:
+        """Epochs that the run may take."""
+        return self._run.schedule.rounds
+
+    @property
+    def patience(self) -> int:
+        """Epochs without a better score after which it is over."""
+        return self._run.schedule.patience
+
+    @property
+    def steps(self) -> int:
+        """Updates an epoch."""
+        return self._run.feed.steps
+
+    def advance(self, epochs: int | None = None) -> float:
         """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
+        epochs = self.most if epochs is None else epochs
         run, meter, began, steps = self._run, self._meter, time.monotonic(), self._run.feed.steps
         before = run.done * steps + (run.begun.updates if run.begun else 0)
         progress = self._progress = self._events.progress(self._label, unit="updates", done=before)
@@ -176,7 +137,7 @@ class Curriculum:
             last = run.history[-1]
             meter.epoch(last, step=run.done * steps)
             said = f"loss {last['loss']:.4f}, validation {last['score']:.4f}"
-            progress.update(run.done * steps, run.training.epochs * steps, said)
+            progress.update(run.done * steps, self.most * steps, said)
             run.save()
         progress.finish()
         self._seconds += time.monotonic() - began
@@ -184,7 +145,7 @@ class Curriculum:
 
     def train(self) -> Fitted:
         """Trains to the end, and leaves the module with the weights of its best validation epoch."""
-        self.advance(self._run.training.epochs)
+        self.advance()
         return self.finish()
 
     def finish(self) -> Fitted:
@@ -198,6 +159,7 @@ class Curriculum:
             history=tuple(run.history),
             examples_seen=run.feed.seen(run.done),
             seconds=self._seconds,
+            steps=run.feed.steps,
         )
 
     def _step(self, started: float, update: Update, mean_loss: float) -> None:
@@ -206,7 +168,7 @@ class Curriculum:
         if time.monotonic() - started > STEP_SECONDS:
             tokens = self._meter.tokens_a_second
             note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
-            self._progress.update(update.step, self._run.training.epochs * self._run.feed.steps, note)
+            self._progress.update(update.step, self.most * self._run.feed.steps, note)
 
 
 class Course(Curriculum):
@@ -228,19 +190,23 @@ class Course(Curriculum):
         checkpoint: Path | None = None,
         events: Events | None = None,
         label: str = "training",
+        last: bool = False,
     ) -> None:
         def objective(task: str, batch: Batch) -> Tensor:
             taught = () if batch.soft is None else (batch.soft,)
             return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
 
+        schedule = training.schedule(examples.steps(training.batch))
         super().__init__(
             Devices(module, objective),
-            Passes(examples, training),
+            Passes(examples, training, passes=schedule.passes),
             score=score,
             training=training,
+            schedule=schedule,
             checkpoint=checkpoint,
             events=events,
             label=label,
+            last=last,
         )
 
 
@@ -252,12 +218,13 @@ class _Run:
         devices: Devices,
         feed: Feed,
         training: Training,
+        schedule: Schedule,
         rate: Callable[[str], float],
         checkpoint: Path | None,
         epsilon: float,
         last: bool,
     ) -> None:
-        module, self.last = devices.module, last
+        module, self.schedule, self.last = devices.module, schedule, last
         self.devices, self.module, self.feed = devices, module, feed
         self.training, self.checkpoint = training, checkpoint
         self.parameters = [p for p in module.parameters() if p.requires_grad]
@@ -275,8 +242,8 @@ class _Run:
 
     @property
     def is_over(self) -> bool:
-        stale = not self.last and self.done - self.best_epoch >= self.training.patience
-        return self.done >= self.training.epochs or (self.done > 0 and stale)
+        stale = not self.last and self.done - self.best_epoch >= self.schedule.patience
+        return self.done >= self.schedule.rounds or (self.done > 0 and stale)
 
     def epoch(self, told: Callable[[Update, float], None], skipped: Callable[[list[str]], None]) -> float:
         """One epoch of updates; gives the mean loss over them.
@@ -298,7 +265,7 @@ class _Run:
             if index == begun.updates > 0:
                 torch.manual_seed(self._stream(number, index))
                 draw_on(begun.random, self.devices.place)  # unless there are more or fewer processes now
-            share = rate_at(number * steps + index, training.epochs * steps, training.warmup)
+            share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = training.learning_rate * share * group["scale"]
             self.optimizer.zero_grad(set_to_none=True)
@@ -387,9 +354,3 @@ class _Begun(msgspec.Struct, frozen=True, kw_only=True):
     updates: int = 0  # made
     total: float = 0.0  # of their losses
     random: Sequence[Tensor] = ()  # each process's generator, by rank; none at an epoch's start
-
-
-def stream(seed: int, *names: object) -> int:
-    """A seed of its own for each use, the same on every machine."""
-    content = ":".join(str(part) for part in (seed, *names))
-    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big")

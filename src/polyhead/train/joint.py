@@ -22,11 +22,12 @@ from polyhead.text.tokenise import Tokeniser
 from polyhead.train.devices import Place, devices_of, gathered
 from polyhead.train.events import Events, Meter
 from polyhead.train.examples import TextExamples, outputs_of, tell_unread
-from polyhead.train.fit import EPSILON, Batch, Curriculum, Fitted, stream
+from polyhead.train.feed import Batch, stream
+from polyhead.train.fit import EPSILON, Curriculum, Fitted
 from polyhead.train.joint_paths import with_trunk
 from polyhead.train.kept import keep_texts
 from polyhead.train.prepare import Prepared, Split
-from polyhead.train.sampling import Mixture, batches_in_a_pass
+from polyhead.train.sampling import Mixture, batches_in_a_pass, mixture_of
 from polyhead.train.smooth import normalise_heads, settle_heads
 from polyhead.train.together import Learning, Together
 from polyhead.train.weighting import Objective
@@ -164,14 +165,8 @@ class JointCourse:
             rows = _some(p.validation, recipe.validation_rows)
             self._validation[p.task.name] = (rows, text_examples(rows, p.task, self.tokeniser))
         sizes = {name: examples.count for name, examples in self.examples.items()}
-        self.mixture = Mixture(
-            sizes,
-            recipe,
-            batch=training.batch,
-            epochs=training.epochs,
-            seed=training.seed,
-            in_a_pass=batches_in_a_pass(self.examples, training, recipe.tokens) if recipe.tokens else None,
-        )
+        in_a_pass = batches_in_a_pass(self.examples, training, recipe.tokens) if recipe.tokens else None
+        self.mixture = mixture_of(sizes, recipe, training, in_a_pass)
         self.objective = Objective(
             {p.task.name: (p.task, p.train.examples.targets) for p in prepared},
             recipe.weighting,

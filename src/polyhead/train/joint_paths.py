@@ -13,7 +13,6 @@ from polyhead.sharing.lower import path_of
 from polyhead.sharing.make import check_shapes, options_of
 from polyhead.sharing.prompted import prompt_groups
 from polyhead.strategy import Branch, Pooled
-from polyhead.tasks.kinds import kind_of
 from polyhead.train.prepare import Prepared
 from polyhead.trunk_data import TrunkData
 
@@ -73,12 +72,6 @@ def _check(p: Prepared) -> None:
             "a branch that is trained together has its depth given, and no students",
             got=f"task '{p.task.name}'",
             do="set strategy.layers",
-        )
-    if isinstance(strategy, Pooled) and strategy.positions == "auto" and not kind_of(p.task).per_word:
-        raise TrainError(
-            "which pooler is best is found over a frozen trunk; a trunk that learns needs it given",
-            got=f"task '{p.task.name}', positions 'auto'",
-            allowed="first, mean, attention",
         )
 
 

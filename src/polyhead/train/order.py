@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.windows import Windowed
 
 SORTED_CHUNK = 64  # batches whose examples are sorted by length together: less padding, still random order

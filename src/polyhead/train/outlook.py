@@ -35,7 +35,7 @@ def outlook(
     if not todo:
         return [*lines, "nothing to train"]
     rows: list[Sequence[str]] = [
-        ("task", "kind", "train", "validation", "test", "batches/pass", "epochs", "parameters", "MFLOP/text")
+        ("task", "kind", "train", "validation", "test", "batches/pass", "updates", "parameters", "MFLOP/text")
     ]
     units = units_of({p.task.name: p.strategy for p in todo})
     plans = {name: merge({one: paths[one][-1] for one in unit}) for unit in units for name in unit}
@@ -48,7 +48,7 @@ def outlook(
                 p.task.kind,
                 *sizes,
                 _batches(p) if in_a_pass is None else str(in_a_pass[p.task.name]),
-                f"up to {p.training.epochs}",
+                _updates(p, in_a_pass),
                 f"{added.parameters:,}",
                 f"{added.flops / 1e6:.2f}",
             )
@@ -69,6 +69,14 @@ def outlook(
 def _batches(p: Prepared) -> str:
     batches = -(-len(p.train.examples.targets) // p.training.batch)
     return f"at least {batches}" if reads_windows(p.task) else str(batches)
+
+
+def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
+    """How many a training run takes at most."""
+    own = -(-len(p.train.examples.targets) // p.training.batch)
+    steps = own if in_a_pass is None else in_a_pass[p.task.name]
+    schedule = p.training.schedule(steps, passes=None if in_a_pass is None else 1)
+    return f"up to {schedule.rounds * schedule.passes * steps:,}"
 
 
 def _shared(plan: Plan, shape: Architecture) -> list[str]:

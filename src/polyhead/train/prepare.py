@@ -14,17 +14,18 @@ from polyhead.errors import EmptyData
 from polyhead.project import Project, TaskEntry, strategy_of, training_of
 from polyhead.recipe import Frozen, Training
 from polyhead.strategy import Strategy
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import Undivided, overlapping, split, split_together
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, Question, read_alone, texts_of
 from polyhead.text.tokenise import Input
 from polyhead.train.donor import Donor, kept_donors
-from polyhead.train.fit import stream
+from polyhead.train.feed import stream
 from polyhead.train.units import units_of
 from polyhead.train.windows import reads_windows
 
-TRAINER = 1  # counted up when the same declaration and data would train another part
+TRAINER = 2  # counted up when the same declaration and data would train another part
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +58,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     train: Split
     validation: Split
     test: Split | None
+    whole: Examples | None = None  # train and validation together, where the latter is a share held out
     donor: Donor | None = None  # that a run before this one trained; None: none, or this run trains it
 
     @property
@@ -85,7 +87,7 @@ def prepare(project: Project, folder: Path) -> list[Prepared]:
     whole = {entry.name: _whole(entry, folder) for entry in project.tasks}
     halves = _halves(project, whole)
     several = [
-        _prepared(project, entry, folder, *halves.get(entry.name, (whole[entry.name].examples, None)))
+        _prepared(project, entry, folder, whole[entry.name].examples, halves.get(entry.name))
         for entry in project.tasks
     ]
     for p in several:
@@ -132,12 +134,18 @@ def _trained_together(project: Project) -> list[tuple[str, ...]]:
 
 
 def _prepared(
-    project: Project, entry: TaskEntry, folder: Path, train: Examples, validation: Examples | None
+    project: Project,
+    entry: TaskEntry,
+    folder: Path,
+    whole: Examples,
+    halves: tuple[Examples, Examples] | None,
 ) -> Prepared:
     task, training = entry.task(), training_of(project, entry)
-    if validation is None:
+    if halves is not None:
+        train, validation = halves
+    else:
         assert not isinstance(entry.validation, float)
-        validation = read(entry.source(entry.validation, folder), task)
+        train, validation = whole, read(entry.source(entry.validation, folder), task)
     test = read(entry.source(entry.test, folder), task) if entry.test is not None else None
     for name, examples in (("train", train), ("validation", validation), ("test", test)):
         if examples is not None and not examples.targets:
@@ -146,6 +154,8 @@ def _prepared(
                 got=examples.report,
                 do="check the label column and the skipped rows",
             )
+    if task.metric is None:
+        task = msgspec.structs.replace(task, metric=kind_of(task).fitting_metric(task, train.targets))
     return Prepared(
         task=task,
         strategy=strategy_of(project, entry),
@@ -154,6 +164,7 @@ def _prepared(
         train=Split(name="train", examples=train),
         validation=Split(name="validation", examples=validation),
         test=Split(name="test", examples=test) if test is not None else None,
+        whole=whole if halves is not None else None,
     )
 
 

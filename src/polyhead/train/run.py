@@ -37,6 +37,7 @@ from polyhead.train.card import card_of
 from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events
 from polyhead.train.extract import Extraction, Extractor
+from polyhead.train.inputs import wanted
 from polyhead.train.lineage import load_any_trunk
 from polyhead.train.live import is_live, live_paths, train_unit
 from polyhead.train.numerics import numerics, precision_of
@@ -46,7 +47,7 @@ from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.probes import probes_of
 from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
-from polyhead.train.task_run import Trained, train_task, wanted
+from polyhead.train.task_run import Trained, train_task
 from polyhead.train.units import check_readers, check_whole, prepared_units, units_of
 
 FEW = 20  # rows of a split of which a score says little

@@ -15,7 +15,7 @@ import numpy as np
 
 from polyhead.errors import ConfigError
 from polyhead.recipe import Joint, Sampling, Training
-from polyhead.train.fit import stream
+from polyhead.train.feed import stream
 from polyhead.train.order import LengthSorted
 
 
@@ -106,6 +106,21 @@ class Mixture:
 
     def _check_epoch(self, epoch: int) -> None:
         assert 0 <= epoch < self._epochs, epoch
+
+
+def mixture_of(
+    sizes: Mapping[str, int], recipe: Joint, training: Training, in_a_pass: Mapping[str, int] | None = None
+) -> Mixture:
+    """The mixture of a training run, whose epochs are as many as its schedule takes."""
+    epochs = training.most_epochs
+    while True:
+        mixture = Mixture(
+            sizes, recipe, batch=training.batch, epochs=epochs, seed=training.seed, in_a_pass=in_a_pass
+        )
+        needed = training.schedule(mixture.steps, passes=1).rounds
+        if needed == epochs:
+            return mixture
+        epochs = needed
 
 
 def batches_in_a_pass(

@@ -55,8 +55,8 @@ def spread(candidates: Sequence[Candidate]) -> dict[int, dict[str, float]]:
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Searched:
     """The best of all depths and seeds, most of which train for an epoch or two only."""
-    epochs = branches.prepared.training.epochs
     running = {(layers, seed): _begun(branches, layers, seed) for layers in depths for seed in seeds}
+    epochs = max(course.most for _, course in running.values())
     fallen: list[Candidate] = []
     done = 0
     while done < epochs:
@@ -78,7 +78,7 @@ def grid(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> Sea
     for layers in depths:
         for seed in seeds:
             module, course = _begun(branches, layers, seed)
-            course.advance(branches.prepared.training.epochs)
+            course.advance()
             ended[layers, seed] = _ended(branches, (layers, seed), module, course)
     return _searched(ended, [])
 

@@ -15,7 +15,7 @@ from polyhead.recipe import Smoothing
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import LossName
 from polyhead.tasks.task import Task
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.loss import UNLABELLED, by_example, competing, span_each
 from polyhead.train.weighting import log_outcomes
 

@@ -22,7 +22,7 @@ from polyhead.text.question import read_alone
 from polyhead.text.tokenise import Tokeniser
 from polyhead.train.devices import Place
 from polyhead.train.donor import alone, asked_of_donors
-from polyhead.train.fit import stream
+from polyhead.train.feed import stream
 from polyhead.train.joint import JointCourse
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.prepare import Prepared
@@ -53,7 +53,9 @@ def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
     if recipe.sampling.kind == "schedule":
         recipe = msgspec.structs.replace(recipe, sampling=Sampling(cap=recipe.sampling.cap))
     epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
-    training = msgspec.structs.replace(course.training, epochs=epochs, patience=epochs, learning_rate=rate)
+    training = msgspec.structs.replace(
+        course.training, epochs=epochs, patience=epochs, least_updates=0, learning_rate=rate
+    )
     probing = JointCourse(
         list(course.prepared.values()),
         course.paths,

@@ -19,7 +19,8 @@ from polyhead.tasks.read import Examples
 from polyhead.text.batch import batches
 from polyhead.text.tokenise import Encoded
 from polyhead.train.events import Events
-from polyhead.train.fit import Batch, Course, Fitted
+from polyhead.train.feed import Batch
+from polyhead.train.fit import Course, Fitted
 from polyhead.train.loss import UNLABELLED, token_cross_entropy
 from polyhead.train.numerics import precision_of
 from polyhead.train.order import LengthSorted

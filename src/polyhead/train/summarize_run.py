@@ -169,7 +169,7 @@ def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
     steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
     return [
         f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
-        f"{sizes} documents, {steps:,} steps an epoch, up to {prepared.training.epochs} epochs",
+        f"{sizes} documents, {steps:,} steps an epoch, up to {prepared.training.schedule(steps).rounds} epochs",
         *skipped([prepared]),
     ]
 

@@ -26,7 +26,7 @@ from polyhead.train.examples import (
     soft_targets,
 )
 from polyhead.train.extract import Extractor, Wanted
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.order import LengthSorted
 from polyhead.train.prepare import Prepared, Split, single_inputs
 from polyhead.train.windows import Windowed, windowed

@@ -20,7 +20,7 @@ from polyhead.sharing.pooled import PooledPart
 from polyhead.strategy import Prompted, Strategy
 from polyhead.tasks.task import Task
 from polyhead.train.devices import on
-from polyhead.train.fit import Batch, stream
+from polyhead.train.feed import Batch, stream
 from polyhead.train.smooth import smoothed
 from polyhead.train.weighting import Objective
 from polyhead.trunk_data import TrunkData

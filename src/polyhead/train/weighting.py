@@ -13,7 +13,7 @@ from polyhead.recipe import Weighting
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import LossName
 from polyhead.tasks.task import Task
-from polyhead.train.fit import Batch
+from polyhead.train.feed import Batch
 from polyhead.train.loss import LOSSES, options_of, places_of, ranking_each, span_each
 from polyhead.train.sampling import size_shares
 

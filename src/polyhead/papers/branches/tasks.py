@@ -80,7 +80,7 @@ TASKS = tuple(entries(""))
 def prepared_for(entry: TaskEntry, size: Size) -> Prepared:
     """Training and validation rows are drawn from the train file by a fixed shuffle, the same for every seed."""
     from polyhead.tasks.read import read
-    from polyhead.train.fit import stream
+    from polyhead.train.feed import stream
     from polyhead.train.prepare import Prepared, Split
 
     task = entry.task()

@@ -38,7 +38,9 @@ RECIPE = Joint(
 )
 HEAD = Pooled(layers="last", positions="first", codec="float32")
 OUTPUT = Pooled(layers="last", positions="first", hidden=0)
-OUTPUT_TRAINING = Training(learning_rate=1e-3)  # of the output layer alone, over the frozen trunk
+OUTPUT_TRAINING = Training(
+    epochs=30, patience=6, learning_rate=1e-3
+)  # of the output layer alone, over the frozen trunk
 
 
 class TogetherRuns:

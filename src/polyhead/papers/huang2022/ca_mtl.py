@@ -32,7 +32,7 @@ from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import Path
 from polyhead.recipe import Training
-from polyhead.train.fit import stream
+from polyhead.train.feed import stream
 from polyhead.train.joint import JointCourse
 from polyhead.train.together import Together
 from polyhead.trunk_data import TrunkData

@@ -70,7 +70,12 @@ ISOLATED = Method(
     way="frozen",
     strategy=Prompted(isolated=True),
 )
-POOLED = Method(name="pooled-frozen", told="Pooled attention, trunk frozen", way="frozen", strategy=Pooled())
+POOLED = Method(
+    name="pooled-frozen",
+    told="Pooled attention, trunk frozen",
+    way="frozen",
+    strategy=Pooled(positions="attention"),
+)
 MAIN = (
     SINGLE,
     SHARED_POOLER,

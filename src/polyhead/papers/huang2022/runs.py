@@ -44,8 +44,10 @@ class Scale(Value):
     size: int | None = None  # headlines of a category; None: as many as there are
     test_rows: int | None = None  # None: all
     trunk: Training = Training(epochs=5, patience=5, batch=16, learning_rate=2e-4, warmup=0.1)
-    prompts: Training = Training(learning_rate=3e-3)  # isolated ones, with pooler and head
-    heads: Training = Training()  # pooled attention
+    prompts: Training = Training(
+        epochs=30, patience=6, learning_rate=3e-3
+    )  # isolated ones, with pooler and head
+    heads: Training = Training(epochs=30, patience=6)  # pooled attention
 
 
 class Runs(runs.Runs):

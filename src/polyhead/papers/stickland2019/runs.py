@@ -227,7 +227,7 @@ class Runs(runs.Runs):
         import torch
 
         from polyhead.nn.trunk import Trunk
-        from polyhead.train.fit import stream
+        from polyhead.train.feed import stream
 
         generator = torch.Generator().manual_seed(stream(seed, "scratch"))
         arrays = Trunk(self.plain.architecture, generator=generator).to_arrays()

@@ -38,9 +38,9 @@ def effort(runs: LeaveOut) -> tuple[Effort, ...]:
     trunks = runs.trunks()
     for without in trunks:
         learned_from = sum(train[one.task] for one in runs.trained_on(without))
-        learning += settings.learning.epochs * (learned_from * LEARNED + steps * STEP * 2)
+        learning += settings.learning.most_epochs * (learned_from * LEARNED + steps * STEP * 2)
     learned = sum(train.values()) * LEARNED + len(train) * np.ceil(settings.rows / settings.full.batch) * STEP
-    full = 2 * (settings.full.epochs * learned + sum(evaluated.values()) * READ)
+    full = 2 * (settings.full.most_epochs * learned + sum(evaluated.values()) * READ)
     read = 3 * (sum(train.values()) + sum(evaluated.values())) * READ
     heads = len(OF_PLAIN) + len(POOLERS) + len(OF_GROUP)
     answered = heads * sum(count[-1] for count in examples.values()) * HEAD_READ

@@ -75,7 +75,7 @@ class Settings(Value):
     test: int = 10_000  # rows of the reported split at most: all of them, of the eight sets
     max_tokens: int = 128
     learning: Training = Training(epochs=2, patience=2, batch=16, learning_rate=2e-4, warmup=0.06)
-    heads: Training = Training()
+    heads: Training = Training(epochs=30, patience=6)
     full: Training = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)
     recipe: Joint = RECIPE
     seed: int = 1

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from polyhead.train.prepare import Prepared
     from polyhead.trunk_data import TrunkData
 
-HEADS = Training()  # of tasks over a frozen trunk
+HEAD = Pooled(positions="attention")
+HEADS = Training(epochs=30, patience=6)  # of tasks over a frozen trunk
 FULL = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)  # all layers, one task
 
 
@@ -40,7 +41,7 @@ class Runs(runs.Runs):
         """A held-out task; `rows` fewer than all are the first of the same shuffle."""
         training = msgspec.structs.replace(training, seed=seed)
         return prepared_of(
-            self.data, one, train=rows, validation=VALIDATION, strategy=Pooled(), training=training
+            self.data, one, train=rows, validation=VALIDATION, strategy=HEAD, training=training
         )
 
     def trunk(self, mix: Mix, seed: int) -> FilePath:

@@ -119,7 +119,7 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
 
 def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
-    from polyhead.train.task_run import wanted
+    from polyhead.train.inputs import wanted
 
     extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor), extractor)])
 

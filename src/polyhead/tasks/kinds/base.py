@@ -82,6 +82,24 @@ class Kind(ABC):
     ) -> dict[str, float]:
         """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
 
+    def constant(
+        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> list[np.ndarray] | None:
+        """Outputs that give all examples one answer, the best by `targets`; None for a kind without such answers."""
+        return None
+
+    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
+        """What all of these outputs answer, where it is one and the same although the task has several answers."""
+        return None
+
+    def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
+        """The metric for a task that names none, where the default would hide how rare its labels are; else None."""
+        return None
+
+    def offsets(self, task: Task, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What may be added to the outputs so that rare labels are answered more often, the smallest first."""
+        return []
+
     @abstractmethod
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
         """Weights float32 (labels,) that balance the loss; None for a kind without classes."""

@@ -84,6 +84,18 @@ class Regression(base.RowKind):
         wanted, found = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
         return {"pearson": metrics.pearson(wanted, found), "spearman": metrics.spearman(wanted, found)}
 
+    def constant(
+        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> list[np.ndarray]:
+        """The mean."""
+        mean = np.asarray([np.mean(np.asarray(targets, np.float64))], np.float32)
+        return [mean] * len(examples)
+
+    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
+        """The one number that is answered."""
+        values = np.unique(_values(task, np.stack(outputs)))
+        return f"{values[0]:g}" if len(values) == 1 else None
+
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
         """None: there are no classes."""
 

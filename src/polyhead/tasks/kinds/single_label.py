@@ -12,6 +12,9 @@ from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
 
+RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
+BY_LABEL = ("f1", "macro_f1", "macro_recall", "matthews")
+
 
 class SingleLabel(base.RowKind):
     """Softmax over the labels; the answer is the most probable one, the first of equals."""
@@ -78,6 +81,44 @@ class SingleLabel(base.RowKind):
             table["f1"] = metrics.f1_of(task.labels.index(task.positive))
         return {name: table[name](wanted, found) for name in self.metrics(task)}
 
+    def constant(
+        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> list[np.ndarray]:
+        """The shares of the labels: the most frequent one is answered."""
+        shares = _shares(task, targets).astype(np.float32)
+        return [shares] * len(examples)
+
+    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
+        """The one label that is answered."""
+        answered = {int(np.argmax(row)) for row in outputs}
+        return f"'{task.labels[answered.pop()]}'" if len(answered) == 1 else None
+
+    def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
+        """`matthews` where the rarer of two labels has less than a fifth of the rows.
+
+        `macro_f1` where one of more labels has more than half of them. Accuracy is then high for a task that always
+        answers the most frequent label.
+        """
+        if task.positive is not None:
+            return None
+        most = float(_shares(task, targets).max())
+        if len(task.labels) == 2:
+            return "matthews" if most > RARE else None
+        return "macro_f1" if most > FREQUENT else None
+
+    def offsets(self, task: Task, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Half of `-log p(label)`, and all of it (Menon et al. 2021), for metrics by which labels count alike."""
+        if task.metric not in BY_LABEL and not (task.positive is not None and task.metric is None):
+            return []
+        shares = np.maximum(_shares(task, targets), 1 / max(len(targets), 1))
+        return [(-share * np.log(shares)).astype(np.float32) for share in (0.5, 1.0)]
+
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
         """`n / (k n_c)`, scikit-learn's 'balanced' (King and Zeng 2001)."""
         return base.balanced(np.array(targets, np.int64), len(task.labels))
+
+
+def _shares(task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
+    """Each label's share of the rows, float64 (labels,)."""
+    counts = np.bincount(np.array(targets, np.int64), minlength=len(task.labels))
+    return np.asarray(counts / max(len(targets), 1))

@@ -1,0 +1,305 @@
+"""Heads over kept features: each candidate is fitted and tried on rows held out, and one is kept.
+
+Where few rows are labelled, each of them is held out once (k folds), and the kept head learns from all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead.plan import Path
+from polyhead.sharing.pooled import PooledPart
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
+from polyhead.tasks.split import folds
+from polyhead.train.candidates import Candidate
+from polyhead.train.choice import best_of, score_of
+from polyhead.train.events import Events
+from polyhead.train.examples import FeatureExamples, outputs_of, tell_unread
+from polyhead.train.extract import Extractor
+from polyhead.train.feed import stream
+from polyhead.train.fit import Course, Fitted
+from polyhead.train.inputs import examples_of
+from polyhead.train.linear import Inputs, Solution, inputs_of, solutions
+from polyhead.train.loss import LOSSES
+from polyhead.train.prepare import Prepared, Split
+
+FOLDS = 5
+FOLDED_BELOW = 1000  # labelled rows: of fewer, a tenth says too little
+REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
+RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate and what it answers for rows that it did not learn from."""
+
+    candidate: Candidate
+    path: Path
+    outputs: list[np.ndarray]  # of the rows that choose
+    offset: (
+        np.ndarray | None
+    )  # that is added to the outputs, where rare labels count as much as frequent ones
+    setting: float  # the penalty of a linear head, or after how many updates training was best
+    fitted: Fitted
+    module: PooledPart | None  # as it learned from the training rows; None with folds
+
+
+class Trials:
+    """Fits the candidates of one task. `held` are the rows that choose: those of validation, with folds all."""
+
+    def __init__(
+        self, prepared: Prepared, extractor: Extractor, *, checkpoints: FilePath | None, events: Events
+    ) -> None:
+        self._prepared, self._extractor = prepared, extractor
+        self._checkpoints, self._events = checkpoints, events
+        self._folds: list[tuple[Split, Split]] = []
+        self.held = prepared.validation.examples
+        whole = prepared.whole
+        if whole is not None and len(whole.targets) < FOLDED_BELOW:
+            self._fold(whole)
+
+    @property
+    def folds(self) -> int:
+        """How many folds there are; 0 where validation rows choose."""
+        return len(self._folds)
+
+    def _fold(self, whole: Examples) -> None:
+        task, seed = self._prepared.task, self._prepared.training.seed
+        parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
+        if len(parts) < 2:
+            return
+        rows = range(len(whole.targets))
+        for held in parts:
+            kept = sorted(set(rows) - set(held))
+            self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
+        self.held = whole.take([row for held in parts for row in held])
+
+    def tried(self, candidate: Candidate, path: Path) -> Trial:
+        """The candidate, fitted without the rows that choose."""
+        solve = self._solved if candidate.solver == "linear" else self._trained
+        trial = solve(candidate, path)
+        return self._shifted(trial)
+
+    def best(self, several: Sequence[Trial]) -> Trial:
+        """The simplest, unless a later one is clearly better."""
+        return several[best_of(self._prepared.task, self.held, [one.outputs for one in several])]
+
+    def kept(self, trial: Trial) -> tuple[PooledPart, Fitted]:
+        """The part that goes into the bundle: of all labelled rows, where validation is a share of them."""
+        whole, module, fitted = self._prepared.whole, trial.module, trial.fitted
+        is_linear = trial.candidate.solver == "linear"
+        if whole is not None and (module is None or is_linear or len(whole.targets) < REFITTED_BELOW):
+            everything = _split(whole)
+            if is_linear:
+                module = self._module(trial.path)
+                _set(module, self._solution(module, trial, everything))
+            else:
+                module, fitted = self._again(trial, everything)
+        assert module is not None
+        if trial.offset is not None:
+            with torch.no_grad():
+                module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
+        return module, msgspec.structs.replace(
+            fitted, score=score_of(self._prepared.task, self.held, trial.outputs)
+        )
+
+    def _shifted(self, trial: Trial) -> Trial:
+        """The trial with the offset that is best for a metric by which all labels count alike."""
+        task, targets = self._prepared.task, self._prepared.train.examples.targets
+        offsets = kind_of(task).offsets(task, targets)
+        outputs = [trial.outputs, *([row + offset for row in trial.outputs] for offset in offsets)]
+        best = best_of(task, self.held, outputs)
+        offset = offsets[best - 1] if best else None
+        return msgspec.structs.replace(trial, outputs=outputs[best], offset=offset)
+
+    def _module(self, path: Path) -> PooledPart:
+        prepared = self._prepared
+        generator = torch.Generator().manual_seed(stream(prepared.training.seed, "init", prepared.task.name))
+        width = self._extractor.data.architecture.width
+        return PooledPart(path, width, dropout=prepared.training.dropout, generator=generator)
+
+    def _examples(self, split: Split, path: Path) -> FeatureExamples:
+        return examples_of(self._prepared, split, path, self._extractor)
+
+    # Linear heads
+
+    def _solved(self, candidate: Candidate, path: Path) -> Trial:
+        """Each fold's solutions side by side, from the strongest penalty on, until the loss rises."""
+        module = self._module(path)
+        pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
+        sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
+        best: tuple[float, list[Solution]] | None = None
+        rises = 0
+        for several in zip(*(solutions(train) for train, _ in sides), strict=True):
+            sizes = [len(held.values) for _, held in sides]
+            losses = [solution.loss(held) for solution, (_, held) in zip(several, sides, strict=True)]
+            loss = float(np.average(losses, weights=sizes))
+            if best is None or loss < best[0]:
+                best, rises = (loss, list(several)), 0
+            else:
+                rises += 1
+            if rises == RISES:
+                break
+        assert best is not None
+        outputs: list[np.ndarray] = []
+        for solution, (_, held) in zip(best[1], pairs, strict=True):
+            _set(module, solution)
+            outputs += outputs_of(module, self._examples(held, path))
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=outputs,
+            offset=None,
+            setting=best[1][0].penalty,
+            fitted=Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0),
+            module=None if self._folds else module,
+        )
+
+    def _inputs(self, module: PooledPart, split: Split) -> Inputs:
+        kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
+        return inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
+
+    def _solution(self, module: PooledPart, trial: Trial, split: Split) -> Solution:
+        """The head of this penalty, from all rows; stronger penalties come first, each where the last one ended."""
+        for solution in solutions(self._inputs(module, split)):
+            if solution.penalty <= trial.setting:
+                return solution
+        raise AssertionError(trial.setting)
+
+    # Heads that are trained in steps
+
+    def _trained(self, candidate: Candidate, path: Path) -> Trial:
+        if self._folds:
+            return self._trained_by_folds(candidate, path)
+        prepared, module = self._prepared, self._module(path)
+        train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
+        tell_unread(prepared, train, self._extractor.data.settings.max_tokens, self._events)
+        name = f"{prepared.task.name}-{candidate.strategy.positions}.pt"
+        fitted = self._course(
+            module,
+            train,
+            validation,
+            checkpoint=self._checkpoints / name if self._checkpoints else None,
+            events=self._events,
+        ).train()
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=outputs_of(module, validation),
+            offset=None,
+            setting=fitted.best_update,
+            fitted=fitted,
+            module=module,
+        )
+
+    def _trained_by_folds(self, candidate: Candidate, path: Path) -> Trial:
+        """All folds side by side, validated together; what is best for all of them is kept.
+
+        A fold alone holds out too few rows to say when to stop.
+        """
+        task, label = (
+            self._prepared.task,
+            f"{self._prepared.task.name} ({candidate.name}, {self.folds} folds)",
+        )
+        runs = []
+        for train, left_out in self._folds:
+            module = self._module(path)
+            course = self._course(module, self._examples(train, path), None)
+            runs.append((module, course, self._examples(left_out, path)))
+        progress = self._events.progress(label, unit="rounds")
+        best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
+        most, patience = runs[0][1].most, runs[0][1].patience
+        for number in range(1, most + 1):
+            outputs: list[np.ndarray] = []
+            for module, course, held in runs:
+                course.advance(number)
+                outputs += outputs_of(module.eval(), held)
+            score = score_of(task, self.held, outputs)
+            if score > best_score:
+                best_score, best_round, best_outputs = score, number, outputs
+            progress.update(number, most, f"{score:.4f}")
+            if number - best_round >= patience:
+                break
+        seconds = progress.finish()
+        fitted = runs[0][1].finish()
+        updates = best_round * fitted.steps
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=best_outputs,
+            offset=None,
+            setting=updates,
+            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
+            module=None,
+        )
+
+    def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
+        """Trained on all rows for as many updates as were best."""
+        module = self._module(trial.path)
+        examples = self._examples(everything, trial.path)
+        tell_unread(self._prepared, examples, self._extractor.data.settings.max_tokens, self._events)
+        course = self._course(module, examples, None, events=self._events)
+        course.advance(max(1, round(trial.setting / course.steps)))
+        return module, course.finish()
+
+    def _course(
+        self,
+        module: PooledPart,
+        train: FeatureExamples,
+        validation: FeatureExamples | None,
+        *,
+        checkpoint: FilePath | None = None,
+        events: Events | None = None,
+    ) -> Course:
+        """A training run; without `validation` nothing stops it, and its last weights are kept."""
+        prepared, task, kind = self._prepared, self._prepared.task, kind_of(self._prepared.task)
+
+        def score() -> float:
+            if validation is None:
+                return 0.0
+            return score_of(task, prepared.validation.examples, outputs_of(module, validation))
+
+        balanced = kind.class_weights(task, prepared.train.examples.targets)
+        weights = None
+        if prepared.training.class_weights and balanced is not None:
+            weights = torch.from_numpy(balanced)
+        return Course(
+            module,
+            train,
+            loss=LOSSES[kind.loss],
+            score=score,
+            training=prepared.training,
+            weights=weights,
+            checkpoint=checkpoint,
+            events=events,
+            label=f"{task.name} ({module.path.pool.positions})",
+            last=validation is None,
+        )
+
+
+def _split(examples: Examples) -> Split:
+    return Split(name="train", examples=examples)
+
+
+def _set(module: PooledPart, solution: Solution) -> None:
+    with torch.no_grad():
+        module.head.output.weight.copy_(solution.weight)
+        module.head.output.bias.copy_(solution.bias)
+    module.eval()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Small products take longer on several threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
