@@ -1,0 +1,67 @@
+"""Which head is kept: the simplest, unless another is better by more than chance."""
+
+import numpy as np
+import pytest
+
+from polyhead.tasks.read import Examples, ReadReport
+from polyhead.tasks.task import Task
+from polyhead.train.choice import best_of, score_of, standard_error
+
+TASK = Task(name="t", kind="single_label", labels=("no", "yes"))
+
+
+def examples(targets):
+    return Examples(
+        inputs=[(f"text {i}",) for i in range(len(targets))],
+        targets=[np.asarray(target) for target in targets],
+        words=None,
+        rows=list(range(len(targets))),
+        report=ReadReport(),
+    )
+
+
+def outputs(answers):
+    return [np.eye(2, dtype=np.float32)[answer] for answer in answers]
+
+
+def right_in(targets, count):
+    """Answers of which so many are right, anywhere."""
+    wrong = set(np.random.default_rng(count).permutation(len(targets))[count:].tolist())
+    return outputs([1 - t if i in wrong else t for i, t in enumerate(targets)])
+
+
+def test_a_clearly_better_one_takes_the_place_of_the_simplest():
+    targets = [i % 2 for i in range(100)]
+    several = [right_in(targets, 70), right_in(targets, 90)]
+    assert best_of(TASK, examples(targets), several) == 1
+
+
+def test_one_row_more_is_chance():
+    targets = [i % 2 for i in range(100)]
+    several = [right_in(targets, 70), right_in(targets, 71)]
+    assert score_of(TASK, examples(targets), several[1]) > score_of(TASK, examples(targets), several[0])
+    assert best_of(TASK, examples(targets), several) == 0
+
+
+def test_equal_outputs_differ_by_no_error_and_the_first_is_kept():
+    targets = [0, 1] * 10
+    same = right_in(targets, 15)
+    assert standard_error(TASK, examples(targets), same, same) == 0.0
+    assert best_of(TASK, examples(targets), [same, list(same), list(same)]) == 0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_few_rows_are_no_error(rows):
+    targets = [i % 2 for i in range(rows)]
+    assert best_of(TASK, examples(targets), [right_in(targets, 0), right_in(targets, rows)]) in (0, 1)
+
+
+def test_the_standard_error_is_about_that_of_a_paired_difference():
+    """Of independent rows: the standard deviation of the rows' differences over the root of their number."""
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, 2, 2000)
+    first, second = ((rng.random(2000) < share).astype(int) for share in (0.7, 0.75))
+    answers = [np.where(side, targets, 1 - targets) for side in (first, second)]
+    estimated = standard_error(TASK, examples(targets), *map(outputs, answers))
+    expected = np.std(second - first) / np.sqrt(2000)
+    assert 0.4 * expected < estimated < 2 * expected

@@ -1,0 +1,91 @@
+"""Linear heads: the minimum that scikit-learn finds, the cosine free of penalty, and what is read of examples."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from polyhead.train.linear import PENALTIES, Inputs, solutions
+
+RNG = np.random.default_rng(5)
+
+
+def inputs(values, targets, *, loss="cross_entropy", outputs=3, cosine=None):
+    return Inputs(
+        values=torch.from_numpy(values),
+        targets=torch.from_numpy(targets),
+        members=torch.arange(len(values)),
+        loss=loss,
+        outputs=outputs,
+        cosine=cosine,
+    )
+
+
+def clouds(rows=90, width=6, classes=3):
+    """Points around one centre a class, so wide that the classes overlap."""
+    labels = np.arange(rows) % classes
+    centres = RNG.normal(size=(classes, width)) * 1.5
+    return (centres[labels] + RNG.normal(size=(rows, width))).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("penalty", [PENALTIES[1], PENALTIES[4], PENALTIES[7]], ids="penalty {:.2g}".format)
+def test_the_solution_is_that_of_scikit_learn(penalty):
+    """Its C is 1 / (rows * penalty) on inputs of mean square 1."""
+    values, labels = clouds()
+    given = inputs(values, labels)
+    found = next(one for one in solutions(given) if one.penalty == penalty)
+    model = LogisticRegression(C=1 / (len(values) * penalty), tol=1e-8, max_iter=5000)
+    model.fit(values / given.scale, labels)
+    np.testing.assert_allclose(
+        torch.softmax(given.values @ found.weight.T + found.bias, dim=1).numpy(),
+        model.predict_proba(values / given.scale),
+        atol=2e-3,
+    )
+
+
+def test_the_solution_of_a_regression_is_that_of_ridge_regression():
+    values, _ = clouds(rows=50)
+    targets = (values[:, 0] * 0.3 + 0.1 * RNG.normal(size=50)).astype(np.float32)
+    given = inputs(values, targets, loss="squared_error", outputs=1)
+    for found in solutions(given, PENALTIES[:6]):
+        # mean (y - f)^2 + p / 2 |w|^2 is, times the rows, Ridge's with alpha = rows p / 2.
+        model = Ridge(alpha=len(values) * found.penalty / 2).fit(values / given.scale, targets)
+        outputs = (given.values @ found.weight.T + found.bias)[:, 0].numpy()
+        np.testing.assert_allclose(outputs, model.predict(values / given.scale), atol=2e-3)
+
+
+def test_weaker_penalties_fit_the_rows_better():
+    values, labels = clouds()
+    given = inputs(values, labels)
+    losses = [found.loss(given) for found in solutions(given)]
+    assert losses == sorted(losses, reverse=True) and losses[-1] < 0.8 * losses[0]
+
+
+def test_the_strongest_penalty_leaves_the_cosine_of_a_pair():
+    """Outputs are then a rising line of the cosine, whatever else the rows hold."""
+    width = 4
+    u, v = (RNG.normal(size=(60, width)) for _ in range(2))
+    u, v = (side / np.linalg.norm(side, axis=1, keepdims=True) * np.sqrt(width) for side in (u, v))
+    compared = np.concatenate([u, v, abs(u - v), u * v], axis=1).astype(np.float32)
+    cosine = (u * v).sum(axis=1) / width
+    targets = (0.5 + 0.4 * cosine).astype(np.float32)
+    given = inputs(compared, targets, loss="squared_error", outputs=1, cosine=3 * width)
+    found = next(solutions(given, [1e6]))
+    outputs = (given.values @ found.weight.T + found.bias)[:, 0].numpy()
+    np.testing.assert_allclose(outputs, targets, atol=1e-3)
+
+
+def test_options_of_some_examples_compete_among_themselves():
+    """Three examples of two, three and two options; those of the outer two are numbered anew."""
+    examples = torch.tensor([0, 0, 1, 1, 1, 2, 2])
+    right = torch.tensor([1, 0, 0, 0, 1, 0, 1])
+    whole = Inputs(
+        values=torch.arange(7.0)[:, None],
+        targets=torch.stack([examples, right], dim=1),
+        members=examples,
+        loss="ranking",
+        outputs=1,
+    )
+    some = whole.of([0, 2])
+    assert some.targets.tolist() == [[0, 1], [0, 0], [1, 0], [1, 1]]
+    assert some.values[:, 0].tolist() == [0, 1, 5, 6]
