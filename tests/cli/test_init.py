@@ -351,7 +351,7 @@ def test_what_an_empty_cell_of_several_labels_says_is_written_down_and_counted(t
     (entry,) = read_project(tmp_path / "polyhead.toml").tasks
     assert (entry.empty, entry.labels) == ("none", ("a", "b"))
     path = tmp_path / "other.toml"
-    (tmp_path / "one.csv").write_text("text,label\nx,a\ny,\nz,b\n")
+    (tmp_path / "one.csv").write_text("text,label\nx,a\ny,\nz,b\nw,a\nv,b\nu,a\n")
     assert run("init", "one.csv", "--kind", "single_label", "-o", path, cwd=tmp_path).code == 0
     assert read_project(path).tasks[0].empty is None
 
