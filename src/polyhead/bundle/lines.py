@@ -61,6 +61,15 @@ def owned(root: FilePath, owner: str, version: str, record: str | None = None) -
     return Owned(arrays=facts.arrays, needs=facts.needs)
 
 
+def was_trained(root: FilePath, *version: str) -> bool:
+    """Whether `polyhead train` made the version, given by its place; it may have where its record cannot be read."""
+    try:
+        raw = read_inside(root, *version, TASK, limit=LARGEST_JSON)
+        return msgspec.json.decode(raw, type=_Made).trained_with.fingerprint is not None
+    except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True
+
+
 def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
     """The same of the live version; None too where there is none."""
     live = bundle.lines.get(owner)
@@ -161,3 +170,15 @@ class _Facts(msgspec.Struct):
 
     arrays: str
     needs: dict[str, str] = {}
+
+
+class _Training(msgspec.Struct):
+    """What `polyhead train` notes of each part that it made."""
+
+    fingerprint: object = None
+
+
+class _Made(msgspec.Struct):
+    """How a version came to be."""
+
+    trained_with: _Training
