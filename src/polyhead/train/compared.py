@@ -17,7 +17,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.engine.agreement import without_scores
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError
+from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
@@ -86,8 +86,13 @@ def rivals(
     drafts: Sequence[Draft],
     families: Sequence[FamilyDraft],
     events: Events,
+    *,
+    strict: bool,
 ) -> dict[str, Compared]:
-    """The tasks that have a live version, each beside its new one; says of which there is nothing to compare."""
+    """The tasks that have a live version, each beside its new one; says of which there is nothing to compare.
+
+    `strict`: an error of the new version is raised; else a version is written though it could not be compared.
+    """
     owned = {family.family: family.arrays for family in families}
     owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
     found = {}
@@ -104,8 +109,10 @@ def rivals(
             }
             try:
                 found[name] = compared(bundle, p, record, draft.arrays, others, events)
-            except BundleError as error:
-                reason = f"its live version cannot be read ({error.what})"
+            except PolyheadError as error:
+                if strict and not isinstance(error, BundleError):
+                    raise
+                reason = f"they could not both be asked ({error.what})"
         if reason is not None:
             events.line(f"{name}: not compared with {bundle.version(name)}: {reason}")
     return found

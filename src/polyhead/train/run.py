@@ -14,7 +14,7 @@ from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.isolation import certified
-from polyhead.errors import ConfigError, TrainError
+from polyhead.errors import TrainError
 from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
@@ -47,7 +47,7 @@ from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task, wanted
-from polyhead.train.units import check_readers, check_whole, prepared_units, units_of
+from polyhead.train.units import check_budget, check_readers, check_whole, prepared_units, units_of
 
 FEW = 20  # rows of a split of which a score says little
 
@@ -92,7 +92,7 @@ def train_project(
     cache = cache or root.with_name(root.name + "-cache")
     branches = {e.name for e in project.tasks if isinstance(strategy_of(project, e), Branch)}
     if only:
-        _check_only(project, only)
+        check_budget(project, only)
         if project.donors is not None and given is None:  # held out together, as the donors did
             given = [p for p in prepare(project, folder) if p.task.name in only]
         check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
@@ -187,21 +187,6 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
             do="set one [training] precision",
         )
     return precisions[0]
-
-
-def _check_only(project: Project, only: tuple[str, ...]) -> None:
-    """One budget is for all branches together, so a choice among some of them would be another one."""
-    left = [
-        entry.name
-        for entry in project.tasks
-        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
-    ]
-    if project.allocation.rule == "budget" and left:
-        raise ConfigError(
-            "the project's [allocation] has one budget for all branches, so all are trained together",
-            got=f"tasks {list(only)}, without {left}",
-            do="leave --tasks out; what is trained already is not trained again",
-        )
 
 
 def _changes(todo: Sequence[Prepared], units: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -302,7 +287,8 @@ class _Run:
         label = numerics(self._extractor.precision)
         drafts = drafts_of(several, self._extractor.data, self._prints, label)
         bundle = Bundle.open(self._root, verify=False)
-        found = rivals(bundle, [p for p, _ in several], drafts, families, self._events)
+        tasks, strict = [p for p, _ in several], self._if_better
+        found = rivals(bundle, tasks, drafts, families, self._events, strict=strict)
         if self._if_better and found and not unit_is_better(list(found.values())):
             self._remember(bundle, [p.task.name for p, _ in several], found)
             return False
