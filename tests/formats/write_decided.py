@@ -15,6 +15,8 @@ from formats.write_v1 import golden_part, golden_record, ramp
 from formats.write_v1 import write as write_v1
 from polyhead.bundle.read import Bundle
 
+TRAINED = {"fingerprint": "0" * 16, "task": {"name": "gone"}}  # as training notes it
+
 
 def write(folder: Path) -> Bundle:
     """The golden bundle, written into `folder` by the code of today."""
@@ -26,7 +28,7 @@ def write(folder: Path) -> Bundle:
     task = msgspec.structs.replace(record.task, name="gone")
     nodes = (*record.path.nodes[:-1], msgspec.structs.replace(record.path.head, part="task:gone"))
     path = msgspec.structs.replace(record.path, nodes=nodes)
-    made = msgspec.structs.replace(record, task=task, path=path, trained_with={"fingerprint": "0" * 16})
+    made = msgspec.structs.replace(record, task=task, path=path, trained_with=TRAINED)
     bundle.add_task(made, golden_part(), scores={}, probes=[], card="# gone\n")
     bundle.remove_task("gone")
     return Bundle.open(folder)

@@ -361,7 +361,7 @@ def test_a_unit_is_trained_whole_or_not_at_all(new, held, named):
     found = choices({"a", *new}, [("u", "v")], tags, decisions, Wish(retrain=tuple(named)), {})
     asked, stays = bool(new) or bool(named), bool(set(held) - set(named))
     assert found.todo == {"a", *("uv" if asked and not stays else "")}
-    assert set(found.left) == set("uv" if asked and stays else "")
+    assert set(found.left) == ({*new, *named} if asked and stays else set())
 
 
 def test_attempts_count_while_the_version_that_they_lost_to_is_live(train):

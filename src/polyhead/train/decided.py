@@ -102,16 +102,17 @@ def choices(
     """
     todo, left = set[str](), dict[str, str]()
     grouped = {name: tuple(unit) for unit in units for name in unit}
+    asked = {*new, *wish.retrain}
     for unit in dict.fromkeys(grouped.get(name, (name,)) for name in tags):
-        if {*new, *wish.retrain}.isdisjoint(unit):
+        if asked.isdisjoint(unit):
             continue
         held = {name: _held(name, tags[name], decisions, wish, rivals) for name in unit}
         reasons = {name: reason for name, reason in held.items() if reason is not None}
         if not reasons:
             todo.update(unit)
             continue
-        whose = ", ".join(reasons)
-        left |= {name: reasons.get(name, f"it shares arrays with {whose}, which stays") for name in unit}
+        whose = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        left |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in asked}
     return Choices(todo=frozenset(todo), left={name: left[name] for name in tags if name in left})
 
 

@@ -126,9 +126,11 @@ def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -
     """`left` are the tasks that stay, with the owners that they would lose."""
     owners = sorted(set[str]().union(*left.values()))
     gone = sorted(set(left).union(*(group for group in bundle.groups() if not group.isdisjoint(left))))
+    again = ",".join(name for name in names if name in gone)
     ways = [
         "name another bundle in the project file",
-        f"`polyhead tasks remove {bundle.root} {' '.join(gone)}` first",
+        f"`polyhead tasks remove {bundle.root} {' '.join(gone)}` first"
+        + (f", then train with --retrain {again}" if again else ""),
     ]
     if task_names(owners):
         ways.insert(0, "keep the prompt group's tasks together in the project file")
