@@ -98,6 +98,7 @@ class TaskEntry(Value):
     choices: str | None = None  # None: "choices"
     answers: str | None = None  # None: "answers"
     separator: str | None = None
+    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
     team: str | None = None  # who answers for the task; for its card
     model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
     strategy: Strategy | None = None
@@ -159,6 +160,7 @@ class TaskEntry(Value):
             choices=self.choices,
             answers=self.answers,
             separator=self.separator,
+            empty=self.empty,
             where=chosen.where,
             limit=chosen.limit,
         )

@@ -169,7 +169,12 @@ def test_a_group_is_updated_as_one_and_its_family_with_it(bundle, trunk, tmp_pat
     assert set(opened.families) == {ROWS, ADAPTERS}  # all its readers were replaced, so the name was free
     assert opened.families[ROWS].version == "v0002"
     set_versions(bundle.root, dict.fromkeys(GROUP, "v0001"))
-    assert read_bundle_file(bundle.root) == bundle._content
+    found = read_bundle_file(bundle.root)
+    assert {name for name, line in found.tasks.items() if line.pinned} == set(GROUP)
+    before = bundle._content.lines
+    assert {o: (x.version, x.record) for o, x in found.lines.items()} == {
+        o: (x.version, x.record) for o, x in before.items()
+    }
 
 
 def test_a_reader_of_a_family_is_updated_alone_by_a_family_of_another_name(bundle, trunk, tmp_path):

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import msgspec
 import numpy as np
@@ -7,12 +8,14 @@ import pytest
 from disk import FullDisk, run_forking
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
-from polyhead.bundle.manifest import FIRST_KEYS
+from polyhead.bundle.manifest import FIRST_KEYS, read_bundle_file
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.errors import (
     BadName,
     BundleError,
+    CorruptFile,
     PolyheadError,
     UnknownTask,
     WeightsMismatch,
@@ -123,7 +126,8 @@ def test_old_version_is_brought_back(bundle):
     before = (bundle.root / "bundle.json").read_bytes()
     add(bundle, "first", shift=1, replace=True)
     bundle.set_version("first", "v0001")
-    assert (bundle.root / "bundle.json").read_bytes() == before
+    after = json.loads((bundle.root / "bundle.json").read_bytes())
+    assert after["tasks"]["first"].pop("pinned") is True and after == json.loads(before)
     assert add(bundle, "first", shift=2, replace=True) == "v0003"
     with pytest.raises(BundleError, match="v0007"):
         bundle.set_version("first", "v0007")
@@ -365,3 +369,37 @@ def test_folder_that_cannot_be_written_is_a_bundle_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BundleError, match="cannot be created"):
         write_bundle(tmp_path / "file", golden_trunk())
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"removed": ["../out"]}, BadName),
+        ({"removed": [""]}, BadName),
+        ({"removed": "first"}, CorruptFile),
+        ({"removed": [1]}, CorruptFile),
+        ({"pinned": "yes"}, CorruptFile),
+        ({"pinned": 1}, CorruptFile),
+    ],
+    ids=["path", "empty name", "no list", "number", "word", "one"],
+)
+def test_decisions_that_cannot_be_meant_are_refused(bundle, change, error):
+    path = bundle.root / "bundle.json"
+    content = json.loads(path.read_text())
+    (content["tasks"]["first"] if "pinned" in change else content).update(change)
+    path.write_text(json.dumps(content))
+    with pytest.raises(error):
+        Bundle.open(bundle.root)
+
+
+def test_names_of_removed_tasks_are_those_that_training_made(bundle):
+    """Of what came otherwise nothing is left; a record that cannot be read may have been training's."""
+    made = {"fingerprint": "0" * 16, "task": {"name": "first"}}
+    for trained_with, removed in ((made, ("first",)), ({**made, "task": {"name": "other"}}, ()), ({}, ())):
+        root = bundle.root.with_name(f"copy-{len(removed)}-{len(trained_with)}")
+        shutil.copytree(bundle.root, root)
+        folder = root / "tasks" / "first" / "v0001"
+        record = json.loads((folder / "task.json").read_text())
+        (folder / "task.json").write_text(json.dumps(record | {"trained_with": trained_with}))
+        remove_tasks(root, ["first"])
+        assert read_bundle_file(root).removed == removed

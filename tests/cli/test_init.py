@@ -343,6 +343,19 @@ def test_rows_without_label_or_text_are_counted(tmp_path):
     assert "1 lone surrogates replaced" in done.out
 
 
+def test_what_an_empty_cell_of_several_labels_says_is_written_down_and_counted(tmp_path):
+    (tmp_path / "rows.csv").write_text("text,label\nx,a;b\ny,\nz, \nw,a\nv,b\nu,\n")
+    done = run("init", "rows.csv", "--kind", "multi_label", "--separator", ";", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "6 rows, 6 used, 3 with an empty label cell, read as none of the labels" in done.out
+    (entry,) = read_project(tmp_path / "polyhead.toml").tasks
+    assert (entry.empty, entry.labels) == ("none", ("a", "b"))
+    path = tmp_path / "other.toml"
+    (tmp_path / "one.csv").write_text("text,label\nx,a\ny,\nz,b\nw,a\nv,b\nu,a\n")
+    assert run("init", "one.csv", "--kind", "single_label", "-o", path, cwd=tmp_path).code == 0
+    assert read_project(path).tasks[0].empty is None
+
+
 def test_a_project_file_that_cannot_be_read_is_left_alone(tmp_path):
     data, path = write(tmp_path / "x.jsonl", ROWS), tmp_path / "polyhead.toml"
     for content, said in [

@@ -329,7 +329,7 @@ def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answe
         assert done.code == 0, done.err
     before = {file.name for file in (tmp_path / "bundle" / "certificates").glob("*.json")}
     bits = answers(tmp_path / "bundle", ("topics", "names", "alike"))
-    done = run("train", written(home, tmp_path, "urgency"))
+    done = run("train", written(home, tmp_path, "urgency"), "--retrain", "urgency")
     assert done.code == 0, done.err
     assert "urgency: 3 other tasks answer their probes as before" in done.out + done.err
     (new,) = {f.name for f in (tmp_path / "bundle" / "certificates").glob("*.json")} - before
@@ -346,7 +346,7 @@ def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answe
 
 
 def test_a_branch_added_to_its_own_project_proves_that_the_trained_ones_answer_as_before(home, tmp_path):
-    done = run("train", written(home, tmp_path, "urgency"))
+    done = run("train", written(home, tmp_path, "urgency"), "--retrain", "urgency")
     assert done.code == 0 and not list((tmp_path / "bundle").glob("certificates/*.json"))
     done = run("train", written(home, tmp_path, "urgency", "alike"))
     assert done.code == 0, done.err

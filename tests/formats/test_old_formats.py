@@ -5,10 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from formats.write_decided import write as write_decided
 from formats.write_families import ADAPTERS, PATHS, POOLER, ROWS, arrays
 from formats.write_families import write as write_families
 from formats.write_v1 import golden_part, golden_record, golden_trunk, write
 from polyhead.bundle.format import FORMAT
+from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.trunk_data import arrays_digest
 
@@ -97,3 +99,28 @@ def test_bundle_with_families_written_today_has_the_files_and_keys_of_the_golden
     assert names[0] - {".lock"} == names[1] - {".lock"} and len(names[1]) > 25
     for name in sorted(name for name in names[1] if name.endswith(".json")):
         assert _keys((today / name).read_text()) == _keys((SHARING / name).read_text()), name
+
+
+DECIDED = Path(__file__).parent / "decided"
+SECOND = "7f7cc7d3fc8eb9ee3257c249c5175450b4633c67e553c470dcd0e2450005fbe6"
+
+
+def test_golden_bundle_about_which_something_was_decided_says_what_it_said():
+    bundle = Bundle.open(DECIDED)
+    bundle.verify()
+    assert bundle.versions("mood") == ["v0001", "v0002"] and bundle.removed == ("gone",)
+    live = bundle.lines["mood"]
+    assert (live.version, live.pinned) == ("v0001", True)
+    assert bundle.tasks["mood"].arrays == PART
+    assert bundle.view({"mood": Live(version="v0002", record=SECOND)}).tasks["mood"].prefix == PREFIX
+
+
+def test_a_bundle_of_before_says_that_nothing_was_decided(golden):
+    assert not golden.lines["mood"].pinned and golden.removed == ()
+
+
+def test_bundle_with_decisions_written_today_has_the_files_and_keys_of_the_golden_one(tmp_path):
+    today = write_decided(tmp_path / "today").root
+    names = [{str(p.relative_to(root)) for p in root.rglob("*.*")} for root in (today, DECIDED)]
+    assert names[0] - {".lock"} == names[1] - {".lock"}
+    assert _keys((today / "bundle.json").read_text()) == _keys((DECIDED / "bundle.json").read_text())

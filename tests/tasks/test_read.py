@@ -186,7 +186,7 @@ def test_csv_cells_become_labels_of_each_kind(tmp_path):
     assert (found.report.unlabelled, found.inputs[1]) == (1, ("z,z",))
     table = 'text,label\nx,a|c\ny,[]\nz,"[""b""]"\nw,\n'
     found = read(source(tmp_path, table, "b.csv", separator="|"), TOPICS)
-    assert [target.tolist() for target in found.targets] == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert [target.tolist() for target in found.targets] == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 0]]
     table = "tokens\ttags\nred pill now\tB-x I-x O\n"
     found = read(source(tmp_path, table, "c.tsv", tokens="tokens", tags="tags", separator=" "), BIO)
     assert found.targets[0].tolist() == [1, 2, 0]

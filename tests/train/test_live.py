@@ -315,9 +315,9 @@ POOLER = OnTop(width=8, heads=2, layers=1, pooler="shared")
 ROWS = Prompted(shared=1, hidden=6)
 
 
-def trained(home, root, strategy, *names, **changes):
+def trained(home, root, strategy, *names, retrain=(), **changes):
     made = msgspec.structs.replace(project(home, strategy, *names), bundle=str(root), **changes)
-    return train_project(made, folder=home, cache=root.with_name("cache"))
+    return train_project(made, folder=home, cache=root.with_name("cache"), retrain=retrain)
 
 
 def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
@@ -367,9 +367,13 @@ def test_a_group_that_lost_a_member_is_refused_before_any_work(home, tmp_path, m
     ):
         error = refused(home, root, monkeypatch, strategy, *names)
         assert "topics" in str(error.got) and "task:mood" in str(error.got)
-        assert f"tasks remove {root} mood topics urgency`" in error.do
+        again = ",".join(names)
+        assert (
+            f"tasks remove {root} mood topics urgency` first, then train with --retrain {again}" in error.do
+        )
     remove_tasks(root, ["mood", "urgency", "topics"])
-    assert set(trained(home, root, GROUP, "mood", "urgency").trained) == {"mood", "urgency"}
+    again = ("mood", "urgency")  # as it says
+    assert set(trained(home, root, GROUP, *again, retrain=again).trained) == set(again)
 
 
 def test_names_of_groups_that_differ_in_case_alone_are_refused_before_any_work(home, tmp_path, monkeypatch):
@@ -398,11 +402,17 @@ def test_arrays_that_an_earlier_step_of_the_run_sets_free_are_no_clash(home, tmp
     assert set(train_project(made, folder=home, cache=tmp_path / "cache").trained) == set(NAMES)
 
 
-def test_a_unit_of_which_a_task_was_removed_is_trained_whole(home, tmp_path):
+def test_a_unit_of_which_a_task_was_removed_stays_and_is_trained_whole_where_that_task_is_named(
+    home, tmp_path
+):
     root = tmp_path / "bundle"
     trained(home, root, ENDS)
     remove_tasks(root, ["urgency"])
-    assert set(trained(home, root, ENDS).trained) == set(NAMES)
+    found = trained(home, root, ENDS)
+    assert (set(found.left), found.kept, found.trained) == ({"urgency"}, ("mood",), {})
+    other = msgspec.structs.replace(TRAINING, seed=5)
+    assert "it was removed" in trained(home, root, ENDS, training=other).left["mood"]
+    assert set(trained(home, root, ENDS, retrain=("urgency",)).trained) == set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from polyhead.sharing.pooled import pooled_path
 from polyhead.testing import tiny_trunk
 from polyhead.train.events import Events
 from polyhead.train.numerics import numerics, precision_of
-from polyhead.train.outlook import outlook
+from polyhead.train.outlook import outlook, skipped
 from polyhead.train.prepare import prepare, single_inputs
 from polyhead.train.probes import PROBES, probes_of
 
@@ -53,6 +53,24 @@ def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_
     assert "  at least 4  " in next(line for line in lines if line.startswith("names"))
     counted = outlook([one], {"names": [path]}, trunk.architecture, kept=(), in_a_pass={"names": 11})
     assert next(line.split() for line in counted if line.startswith("names"))[5] == "11"
+
+
+@pytest.mark.parametrize("empty", ["none", "skip"])
+def test_how_many_rows_have_an_empty_label_cell_is_said_whatever_it_says(tmp_path, empty):
+    """Ten true negatives of one file went as rows that nobody labelled."""
+    tiny.project(tmp_path)  # writes the trunk and the data
+    cells = ["order", "bill;card", "", "card", "", "order;bill", "bill", "", "order"]
+    rows = "".join(f"the lamp is good {i},{cell}\n" for i, cell in enumerate(cells))
+    (tmp_path / "rows.csv").write_text(f"text,topics\n{rows}")
+    asked = tiny.project(tmp_path, "topics", train="rows.csv", separator=";", empty=empty)
+    entry = msgspec.structs.replace(asked.tasks[0], validation="rows.csv", test=None)
+    (one,) = prepare(msgspec.structs.replace(asked, tasks=(entry,)), tmp_path)
+    said = {
+        "none": "topics, train: of 9 rows: 3 with an empty label cell, read as none of the labels",
+        "skip": "topics, train: of 9 rows: 3 without a label, skipped",
+    }
+    assert said[empty] in skipped([one])
+    assert len(one.train.examples.targets) == (9 if empty == "none" else 6)
 
 
 def test_a_share_of_train_is_held_out_the_same_for_the_same_seed_and_never_twice(tmp_path):

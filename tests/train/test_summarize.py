@@ -14,6 +14,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 import summarizers
 import tiny
 from cli.commands import run
+from polyhead.bundle.model_write import remove_models, set_models
 from polyhead.bundle.models import MODELS, Models
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
@@ -28,7 +29,7 @@ from polyhead.seq2seq_data import Summarizer
 from polyhead.train import fit, summarize, summarize_run
 from polyhead.train.events import Events
 from polyhead.train.loss import LOSSES
-from polyhead.train.prepare import prepare
+from polyhead.train.prepare import Prepared, prepare
 from polyhead.train.run import train_project
 from polyhead.train.summarize import SummaryExamples, smoothed_loss, train_summarizer
 
@@ -352,3 +353,48 @@ def test_a_touched_model_is_found_and_a_model_can_be_removed(both, tmp_path):
     config.write_bytes(whole)
     assert run("tasks", "remove", root, "brief").out.startswith("removed brief")
     assert set(Session(root).tasks) == {"mood"} and not checked(root).findings
+
+
+def test_a_summarizer_that_was_rolled_back_or_removed_stays_so(tmp_path):
+    """As tasks that read the trunk; and its old and new summaries are compared."""
+    lines = []
+
+    def train(seed, **asked):
+        lines.clear()
+        training = msgspec.structs.replace(TRAINING, epochs=4 if seed == 2 else 1, seed=seed)
+        made = project(tmp_path, training=training, count=8)
+        return train_project(made, folder=tmp_path, events=Events(say=lines.append), **asked)
+
+    train(1)
+    outcome = train(2)
+    found = outcome.compared["brief"]
+    assert (found.rows, found.held_out) == (8, True) and found.changed
+    assert any(f"brief: rouge_l {found.live:.4f} -> {found.new:.4f} on 8 validation rows" in x for x in lines)
+    assert found.new == outcome.trained["brief"]["validation"]["rouge_l"]
+    set_models(outcome.bundle, {"brief": "v0001"})
+    before = (tmp_path / "bundle" / "models.json").read_bytes()
+    assert "v0001 is pinned" in train(2).left["brief"] and not train(2).trained
+    assert (tmp_path / "bundle" / "models.json").read_bytes() == before
+    assert train(1).kept == ("brief",)
+    tried = train(3, retrain=("brief",), if_better=True)
+    assert bool(tried.trained) == tried.compared["brief"].is_better
+    remove_models(outcome.bundle, ["brief"])
+    assert "removed" in train(1).left["brief"] and Models(outcome.bundle).removed == ("brief",)
+    assert set(train(1, retrain=("brief",)).trained) == {"brief"} and not Models(outcome.bundle).removed
+
+
+def test_other_test_documents_alone_train_no_summarizer_again(tmp_path, monkeypatch):
+    made = project(tmp_path, training=one_epoch(), count=8)
+    with monkeypatch.context() as patched:  # fingerprints held them once
+        patched.setattr(
+            summarize_run._fingerprint,
+            "__kwdefaults__",
+            {"precision": None, "of": Prepared.first_fingerprint},
+        )
+        train_project(made, folder=tmp_path)
+    assert train_project(made, folder=tmp_path).kept == ("brief",)
+    tiny.write_jsonl(tmp_path / "fewer.jsonl", [{"text": "a lamp", "label": "lamp"}])
+    again = msgspec.structs.replace(made, bundle="again")
+    train_project(again, folder=tmp_path)
+    tasks = (msgspec.structs.replace(again.tasks[0], test="fewer.jsonl"),)
+    assert train_project(msgspec.structs.replace(again, tasks=tasks), folder=tmp_path).kept == ("brief",)

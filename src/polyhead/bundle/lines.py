@@ -61,6 +61,16 @@ def owned(root: FilePath, owner: str, version: str, record: str | None = None) -
     return Owned(arrays=facts.arrays, needs=facts.needs)
 
 
+def was_trained(root: FilePath, section: str, name: str, version: str) -> bool:
+    """Whether `polyhead train` made the version under this name; it may have where its record cannot be read."""
+    try:
+        raw = read_inside(root, section, name, version, TASK, limit=LARGEST_JSON)
+        made = msgspec.json.decode(raw, type=_Made).trained_with
+        return made.fingerprint is not None and made.task.get("name") == name
+    except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True
+
+
 def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
     """The same of the live version; None too where there is none."""
     live = bundle.lines.get(owner)
@@ -161,3 +171,16 @@ class _Facts(msgspec.Struct):
 
     arrays: str
     needs: dict[str, str] = {}
+
+
+class _Training(msgspec.Struct, frozen=True):
+    """What `polyhead train` notes of each part that it made."""
+
+    fingerprint: object = None
+    task: dict[str, object] = {}
+
+
+class _Made(msgspec.Struct):
+    """How a version came to be."""
+
+    trained_with: _Training = _Training()

@@ -34,11 +34,12 @@ from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk_data import TextSettings, trunk_digest
 
 
-class Live(Value, frozen=True, kw_only=True):
+class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
     """The live version of a task, and the SHA-256 of its task.json."""
 
     version: str
     record: str
+    pinned: bool = False  # a person went back to it from a newer one, so training does not replace it unasked
 
 
 class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,6 +49,9 @@ class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
     trunk: str  # digest
     tasks: dict[str, Live]
     families: dict[str, Live] = {}  # by owner; written where there are any
+    removed: tuple[
+        str, ...
+    ] = ()  # tasks that training made and a person removed; written where there are any
 
     @property
     def lines(self) -> dict[str, Live]:
@@ -58,7 +62,8 @@ class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
         """The same with these live versions, by owner."""
         tasks = {name: lines[owner] for owner in lines if (name := owner.removeprefix(TASK_OF)) != owner}
         families = {owner: live for owner, live in lines.items() if is_family(owner)}
-        return msgspec.structs.replace(self, tasks=tasks, families=families)
+        removed = tuple(name for name in self.removed if name not in tasks)
+        return msgspec.structs.replace(self, tasks=tasks, families=families, removed=removed)
 
 
 class TrunkRecord(Value, frozen=True, kw_only=True):
@@ -308,7 +313,7 @@ class _Numbered(msgspec.Struct):
 
 
 def _check_bundle_file(found: BundleFile, path: FilePath) -> None:
-    for name in found.tasks:
+    for name in (*found.tasks, *found.removed):
         check_name(name)
     for owner in found.families:
         check_family(owner)

@@ -40,7 +40,7 @@ from polyhead.bundle.manifest import (
     task_json,
 )
 from polyhead.bundle.model_write import new_models, remove_models
-from polyhead.bundle.models import MODELS, Models
+from polyhead.bundle.models import MODELS, Models, read_models_file
 from polyhead.bundle.owners import (
     Owned,
     is_family,
@@ -169,12 +169,13 @@ def copy_models(
 @contextmanager
 def models_added(source: Models, names: Mapping[str, str], root: FilePath) -> Iterator[dict[str, str]]:
     """`copy_models` before the block; what was copied is removed again if the block fails."""
+    before = read_models_file(root).removed
     made = copy_models(source, names, root) if names else {}
     try:
         yield made
     except BaseException:
         if made:
-            remove_models(root, list(made))
+            remove_models(root, list(made), removed=before)
         raise
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from polyhead.bundle.files import check_no_links, hash_inside, remove_leftovers, writing
 from polyhead.bundle.format import CARD, PROBES, SCORES, TASK
+from polyhead.bundle.lines import was_trained
 from polyhead.bundle.manifest import Live, read_bundle_file
 from polyhead.bundle.models import (
     FORMAT,
@@ -76,7 +77,7 @@ def new_models(root: FilePath, writers: Mapping[str, Writer], *, replace: bool =
             settle(folders[name], version)
         for changed in (root / MODELS, root):
             sync_folder(changed)
-        _replace_list(root, lines)
+        _replace_list(root, lines, there.removed)
     except BaseException:
         _undo(root, made)
         raise
@@ -84,21 +85,32 @@ def new_models(root: FilePath, writers: Mapping[str, Writer], *, replace: bool =
 
 
 def set_models(root: FilePath | str, wanted: Mapping[str, str]) -> None:
-    """Makes older or newer versions on disk the live ones, all in one step; every file of them is hashed first."""
+    """Makes older or newer versions on disk the live ones, all in one step; every file of them is hashed first.
+
+    Those that are not the newest of their task are pinned: training leaves them until it is asked by their names.
+    """
     root = FilePath(root)
     with writing(root, f"other versions of {listed(list(wanted))} cannot be made live in {root}"):
         models, found = Models(root), dict[str, Live]()
         for name, version in wanted.items():
-            if version not in models.versions(name):
-                raise BundleError(f"task '{name}' has no version {version}", allowed=models.versions(name))
-            found[name] = Live(version=version, record=hash_inside(root, MODELS, name, version, TASK))
+            there = models.versions(name)
+            if version not in there:
+                raise BundleError(f"task '{name}' has no version {version}", allowed=there)
+            record = hash_inside(root, MODELS, name, version, TASK)
+            found[name] = Live(version=version, record=record, pinned=version != there[-1])
         for error in Models(root, found).touched():
             raise error
-        _replace_list(root, {**models.lines, **found})
+        _replace_list(root, {**models.lines, **found}, read_models_file(root).removed)
 
 
-def remove_models(root: FilePath | str, names: Sequence[str]) -> None:
-    """Removes tasks with their models, all versions of them."""
+def remove_models(
+    root: FilePath | str, names: Sequence[str], *, removed: Sequence[str] | None = None
+) -> None:
+    """Removes tasks with their models, all versions of them.
+
+    `removed` are the names that models.json keeps as those of removed tasks, so that training does not make them again
+    unasked; by default also those of the ones here that training made.
+    """
     root = FilePath(root)
     with writing(root, f"{listed(names)} cannot be removed from {root}"):
         there = read_models_file(root)
@@ -106,12 +118,14 @@ def remove_models(root: FilePath | str, names: Sequence[str]) -> None:
         if unknown:
             raise UnknownTask(f"{root} has no such model", got=unknown, allowed=sorted(there.models))
         kept = {name: line for name, line in there.models.items() if name not in names}
-        _replace_list(root, kept)
+        made = [name for name in names if was_trained(root, MODELS, name, there.models[name].version)]
+        _replace_list(root, kept, (*there.removed, *made) if removed is None else removed)
         _sweep(root, msgspec.structs.replace(there, models=kept))
 
 
-def _replace_list(root: FilePath, models: Mapping[str, Live]) -> None:
-    replace_file(root / LIST, to_json(ModelsFile(format=FORMAT, models=dict(models))))
+def _replace_list(root: FilePath, models: Mapping[str, Live], removed: Sequence[str]) -> None:
+    left = tuple(name for name in dict.fromkeys(removed) if name not in models)
+    replace_file(root / LIST, to_json(ModelsFile(format=FORMAT, models=dict(models), removed=left)))
 
 
 def _sweep(root: FilePath, there: ModelsFile) -> None:

@@ -48,11 +48,14 @@ MODEL, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_conf
 HASHED = (MODEL, CONFIG, GENERATION, TOKENIZER, SCORES, PROBES)
 
 
-class ModelsFile(Value):
+class ModelsFile(Value, omit_defaults=True):
     """models.json: the live version of every task that owns its model."""
 
     format: int
     models: dict[str, Live]
+    removed: tuple[
+        str, ...
+    ] = ()  # tasks that training made and a person removed; written where there are any
 
 
 class ModelRecord(Value):
@@ -75,6 +78,11 @@ class Models(Notes):
         self.root = FilePath(root)
         self.lines: Mapping[str, Live] = read_models_file(self.root).models if lines is None else lines
         self._records: dict[str, ModelRecord] = {}
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Tasks that training made and a person removed since, as models.json says now."""
+        return read_models_file(self.root).removed
 
     @property
     def tasks(self) -> dict[str, Task]:
@@ -240,8 +248,9 @@ def read_models_file(root: FilePath) -> ModelsFile:
             do="install the version that wrote it, or train the models again",
         )
     found = decoded(raw, ModelsFile, path)
-    for name, line in found.models.items():
+    for name in (*found.models, *found.removed):
         check_name(name)
+    for name, line in found.models.items():
         if not VERSION.fullmatch(line.version) or not re.fullmatch(r"[0-9a-f]{64}", line.record):
             raise CorruptFile(f"{path}: task '{name}' has no version or digest", got=line, path=path)
     return found

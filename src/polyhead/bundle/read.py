@@ -104,6 +104,11 @@ class Bundle(Notes):
         """The live version of every family and the SHA-256 of its family.json, by owner."""
         return self._content.families
 
+    @property
+    def removed(self) -> tuple[str, ...]:
+        """Tasks that training made and a person removed since; training leaves them unless asked by their names."""
+        return self._content.removed
+
     def groups(self) -> list[frozenset[str]]:
         """Tasks that stand or fall together, since one reads the prompt of another; a task alone is in none."""
         prompts = [
@@ -232,7 +237,7 @@ class Bundle(Notes):
         remove_tasks(self.root, [name])
 
     def set_version(self, name: str, version: str) -> None:
-        """Rolls a task back (or forward) to a version that is still on disk."""
+        """Rolls a task back (or forward) to a version that is still on disk; one before the newest is pinned."""
         write.set_versions(self.root, {name: version})
 
     def _read_small_files(self) -> None:

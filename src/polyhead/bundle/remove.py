@@ -6,9 +6,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
+import msgspec
+
 from polyhead.bundle.files import check_no_links, writing
 from polyhead.bundle.format import FAMILIES, TASKS
-from polyhead.bundle.lines import check_known, families_on_disk, on_disk, owned, replace_lines, without_reader
+from polyhead.bundle.lines import (
+    check_known,
+    families_on_disk,
+    on_disk,
+    owned,
+    replace_lines,
+    was_trained,
+    without_reader,
+)
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
 from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
 from polyhead.bundle.versions import remove_folder, sweep_folders
@@ -19,6 +29,7 @@ from polyhead.errors import BundleError
 def remove_tasks(root: FilePath, names: Sequence[str]) -> None:
     """Takes tasks' lines out of bundle.json, then removes their folders with all versions, and families that go too.
 
+    bundle.json keeps the names of those that training made, so that it does not make them again unasked.
     Raises UnknownTask, and BundleError where a task that stays reads arrays of one of them.
     """
     with writing(root, f"{listed(names)} cannot be removed from {root}"):
@@ -57,9 +68,10 @@ def put_back(
     """
     with writing(root, f"bundle.json of {root} could not be put back as it was"):
         try:
-            now = read_bundle_file(root).lines
+            there = read_bundle_file(root)
         except BundleError:
-            now = after.lines  # what is there cannot be read, so nobody's change is lost with it
+            there = after  # what is there cannot be read, so nobody's change is lost with it
+        now = there.lines
         old, new = before.lines, after.lines
         differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
         lost = [o for o in differing if o in old and old[o].version not in on_disk(root, o)]
@@ -70,10 +82,11 @@ def put_back(
         lines = {o: wanted[o] for o in {**old, **now} if o in wanted}  # each in its old place
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
         check_whole({}, facts, undone)
-        replace_lines(root, before, lines)
-        for owner, there in versions_before.items():
+        removed = tuple(dict.fromkeys((*before.removed, *there.removed)))
+        replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
+        for owner, known in versions_before.items():
             for version in set(on_disk(root, owner)) - {
-                *there,
+                *known,
                 lines[owner].version if owner in lines else "",
             }:
                 with suppress(OSError):
@@ -87,7 +100,11 @@ def _unlist(root: FilePath, names: Sequence[str]) -> None:
         check_known(bundle, name)
         check_no_links(root, *place_of(owner))
     gone = {*owners, *without_reader(root, bundle, {}, gone=owners)}
-    replace_lines(root, bundle, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
+    made = [
+        name for name in names if was_trained(root, *place_of(owner_named(name)), bundle.tasks[name].version)
+    ]
+    told = msgspec.structs.replace(bundle, removed=tuple(dict.fromkeys((*bundle.removed, *made))))
+    replace_lines(root, told, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
 
 
 def _sweep(root: FilePath, section: str) -> None:

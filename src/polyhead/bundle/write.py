@@ -171,6 +171,7 @@ def set_versions(
 ) -> None:
     """Makes older or newer versions on disk the live ones, all in one step, with the families that they were made with.
 
+    Those that are not the newest of their task are pinned: training leaves them until it is asked by their names.
     `records` says which SHA-256 a version's task.json must have, by task, where somebody wrote that down. Raises
     BundleError for a version that is not there, or one that does not fit what stays live.
     """
@@ -225,7 +226,7 @@ def _line_of(root: FilePath, bundle: BundleFile, name: str, version: str) -> Liv
     if version not in there:
         raise BundleError(f"task '{name}' has no version {version}", allowed=there)
     raw = read_inside(root, TASKS, name, version, TASK, limit=LARGEST_JSON)
-    return Live(version=version, record=hashlib.sha256(raw).hexdigest())
+    return Live(version=version, record=hashlib.sha256(raw).hexdigest(), pinned=version != there[-1])
 
 
 def _families_of(root: FilePath, bundle: BundleFile, owned: Owned) -> dict[str, tuple[Live, Owned]]:

@@ -93,6 +93,8 @@ def declare(asked: Asked, folder: Path) -> Declared:
         counts = {label: seen[label] for label in (sorted(seen) if asked.spans else labels)}
         unseen = tuple(v for v in sorted({str(v) for values in found[1:] for v in values}) if not seen[v])
         entry["labels"] = labels
+    if asked.kind == "multi_label":
+        entry["empty"] = "none"
     if asked.model is not None:
         entry["model"] = _place(asked.model, folder) if Path(asked.model).is_dir() else asked.model
     entry |= {key: _place(name, folder) for key, name in _splits(asked).items()} | _columns(asked)
@@ -170,7 +172,7 @@ def _labels_in(asked: Asked, path: str) -> Iterator[object]:
     for row in rows:
         any_row = True
         value = row.values.get(asked.column)
-        if value is not None and value != "":
+        if value is not None and value != "" and not _says_none(asked, value):
             found = True
             yield from _labels_of(asked, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
     if found:
@@ -181,6 +183,11 @@ def _labels_in(asked: Asked, path: str) -> Iterator[object]:
     if asked.column in there:
         raise EmptyData(f"{path}: no row has a value in column '{asked.column}'", do="name another column")
     raise no_column(path, asked.column, there, by="Name it with --label, or --spans or --tokens")
+
+
+def _says_none(asked: Asked, value: object) -> bool:
+    """Whether a cell without visible text says that no label applies."""
+    return asked.kind == "multi_label" and isinstance(value, str) and not value.strip()
 
 
 def _labels_of(asked: Asked, value: object, *, from_cells: bool, where: str) -> list[object]:

@@ -112,6 +112,11 @@ def _told(declared: Declared, output: str) -> list[str]:
     lines += [f"{split}: {_rows(report)}" for split, report in declared.reports.items()]
     if "validation" not in entry:
         lines.append("validation: a tenth of train is held out")
+    if entry.get("empty") == "none":
+        lines.append(
+            'empty: a cell without text says that none of the labels applies; write empty = "skip" if it says that '
+            "nobody labelled the row"
+        )
     if entry.get("null_answers"):
         lines.append("null_answers: some rows have no answer, so the task may answer that there is none")
     if "range" in entry:
@@ -132,6 +137,7 @@ def _rows(report: ReadReport) -> str:
     skipped = {
         "without a label, skipped": report.unlabelled,
         "with an empty text, skipped": report.empty,
+        "with an empty label cell, read as none of the labels": report.none,
         "lone surrogates replaced": report.repaired,
         "spans widened to whole words": report.widened,
     }

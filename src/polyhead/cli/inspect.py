@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.agree import agreement_lines
+from polyhead.cli.listing import removed_lines, shown_version
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.cli.quantize import change_lines
 
@@ -70,6 +71,7 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     if models.lines:
         printer.lines(["", "Models of their own: they share nothing with the trunk", ""])
         printer.lines([f"  {line}" for line in table(_models(models), left=3)])
+    printer.lines([line for removed in removed_lines(opened, models) for line in ("", removed)])
     found = {name: _of_model(models, name) for name in models.lines}
     more = {"models": found, "agreements": measured, "calibration": calibration}
     printer.json(_as_json(opened, tokens, verify) | {key: value for key, value in more.items() if value})
@@ -126,7 +128,7 @@ def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
                 len(record.task.labels) or "-",
                 f"{own.parameters:,}",
                 in_bytes(own.bytes),
-                bundle.version(name),
+                shown_version(bundle.version(name), bundle.lines[name].pinned),
             ]
         )
     return rows
@@ -190,7 +192,8 @@ def _models(models: Models) -> list[list[object]]:
         metric, score = models.headline(name)
         shown = "-" if score is None else f"{score:.4f}"
         kind = models.record(name).task.kind
-        rows.append([name, kind, metric, shown, in_bytes(models.size(name)), live.version])
+        version = shown_version(live.version, live.pinned)
+        rows.append([name, kind, metric, shown, in_bytes(models.size(name)), version])
     return rows
 
 
@@ -199,6 +202,7 @@ def _of_model(models: Models, name: str) -> dict[str, Any]:
     return {
         "task": record.task,
         "version": models.lines[name].version,
+        "pinned": models.lines[name].pinned,
         "model": {"name": record.name, "digest": record.model, "settings": record.settings},
         "scores": models.scores(name),
         "trained_with": record.trained_with,
@@ -219,6 +223,7 @@ def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
     return {
         "task": record.task,
         "version": bundle.version(name),
+        "pinned": bundle.lines[name].pinned,
         "versions": bundle.versions(name),
         "path": record.path,
         "scores": bundle.scores(name),
@@ -244,6 +249,7 @@ def _as_json(bundle: Bundle, tokens: int, verified: bool) -> dict[str, Any]:
             "kind": record.task.kind,
             "labels": record.task.labels,
             "version": bundle.version(name),
+            "pinned": bundle.lines[name].pinned,
         }
         tasks[name] |= {"metric": metric, "score": score, "split": split, "added": added[name]}
     return {**facts, "tasks": tasks, "families": _family_facts(bundle, total), "plan": plan, "total": total}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import IO, Any
 
+from polyhead.cli.raw import check_lines, packed, packed_input
 from polyhead.config import Value
 from polyhead.errors import BadValue, DataError
 from polyhead.tasks.rows import lines_in
@@ -32,7 +33,7 @@ class Piece(Value, eq=False):
 def pieces(source: IO[bytes]) -> Iterator[Piece]:
     """All lines of `source`: as soon as a read of a pipe gave whole lines, they are given on.
 
-    Lines end in LF, CR LF or CR.
+    Lines end in LF, CR LF or CR. Raises DataError for bytes that begin as those of a packed file.
     """
     number = 0
     for block in _whole_lines(source):
@@ -40,6 +41,8 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
         blank = 0
         for line in (part for one in block for part in lines_in(one)):
             number += 1
+            if number == 1 and (what := packed(line)) is not None:
+                raise packed_input(what)
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
                 lines.append((number, text))
@@ -54,6 +57,7 @@ def pieces(source: IO[bytes]) -> Iterator[Piece]:
 
 def read_lines(path: str) -> list[Line]:
     """All lines of a file that are not blank; raises DataError that names the file."""
+    check_lines(path, "auto", do="give its texts in a file of their own, one a line or as JSON Lines")
     try:
         with open(path, "rb") as source:
             return [line_of(number, raw, "auto") for piece in pieces(source) for number, raw in piece.lines]

@@ -23,6 +23,7 @@ def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
         "kind": record.task.kind,
         "labels": record.task.labels,
         "version": bundle.version(name),
+        "pinned": bundle.lines[name].pinned,
         "versions": bundle.versions(name),
         "metric": metric,
         "score": score,
@@ -41,6 +42,7 @@ def model_row(models: Models, name: str) -> dict[str, Any]:
         "kind": record.task.kind,
         "labels": record.task.labels,
         "version": models.version(name),
+        "pinned": models.lines[name].pinned,
         "versions": models.versions(name),
         "metric": metric,
         "score": score,
@@ -50,6 +52,17 @@ def model_row(models: Models, name: str) -> dict[str, Any]:
         "probes": len(models.probes(name)),
         "team": None,
     }
+
+
+def shown_version(version: str, pinned: bool) -> str:
+    """`v0001`, or `v0001 (pinned)` where a person went back to it."""
+    return f"{version} (pinned)" if pinned else version
+
+
+def removed_lines(bundle: Bundle, models: Models) -> list[str]:
+    """A line where tasks that training made were removed since."""
+    names = [*bundle.removed, *models.removed]
+    return [f"removed, so that `train` leaves them: {', '.join(names)}"] if names else []
 
 
 def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
@@ -70,7 +83,8 @@ def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
     rows = [heading + (["team"] if has_team else [])]
     for name, row in tasks.items():
         score = "-" if row["score"] is None else f"{row['score']:.4f}"
-        cells: list[object] = [name, row["kind"], row["metric"], row["version"], len(row["versions"])]
+        live = shown_version(row["version"], row["pinned"])
+        cells: list[object] = [name, row["kind"], row["metric"], live, len(row["versions"])]
         depths = ["-" if row[key] is None else row[key] for key in ("tap", "own_layers")]
         cells += [len(row["labels"]) or "-", score, *depths, in_bytes(row["bytes"])]
         rows.append(cells + ([row["team"] or "-"] if has_team else []))

@@ -60,14 +60,14 @@ def opened(
     return session
 
 
-def names_in(given: tuple[str, ...]) -> tuple[str, ...]:
+def names_in(given: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...]:
     """Task names of an option that may be repeated and may hold several between commas, each once.
 
     Raises click.BadParameter for an option that names none.
     """
     names = tuple(dict.fromkeys(name.strip() for one in given for name in one.split(",") if name.strip()))
     if given and not names:
-        raise click.BadParameter("it names no task", param_hint="'--tasks'")
+        raise click.BadParameter("it names no task", param_hint=f"'{option}'")
     return names
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,15 @@ import click
 from polyhead.cli.lines import Line, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, counted, note, writing
+from polyhead.cli.raw import check_lines
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
+
+SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parquet"}
+"""Files of rows that `polyhead score` reads, and what it may write for each."""
 
 
 @click.command("predict")
@@ -55,7 +60,8 @@ def command(
     A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair,
     {"tokens": [...]}, {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]}
     (with or without a "context") for multiple choice; an "id" comes back with the answers. Lines from a pipe are
-    answered as they arrive.
+    answered as they arrive. A table (.csv, .tsv, .parquet) or a packed file (.gz) is refused: its rows are answered by
+    `polyhead score`.
 
     An answer line holds the number of its line, "answers" by task, the "receipt" of what they cost, under
     "skipped" the tasks that do not fit the input, with the reason, and under "failed", where there are any,
@@ -63,6 +69,8 @@ def command(
     no task can answer, has its reason in its place; all other lines are answered, and the command ends with exit
     code 1, as it does where a task failed.
     """
+    if file != DASH:
+        _check(bundle, file, form)
     with _source(file) as source, _target(output) as target:
         session = opened(
             bundle, names_in(tasks), backend=backend, precision=precision, deterministic=deterministic
@@ -144,6 +152,20 @@ def _rows(
         fields = msgspec.to_builtins(result)
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows
+
+
+def _check(bundle: str, file: str, form: str) -> None:
+    """Raises DataError where the file is one of rows, with the command that answers them."""
+    name, quoted = file.lower(), shlex.quote(file)
+    ending = next((end for end in SCORED if name.endswith((end, f"{end}.gz"))), None)
+    if name.endswith(".gz") and ending in (None, ".parquet"):
+        do = f"unpack it first: gunzip {quoted}"
+    elif ending is None:
+        do = "name it as what it is, and answer its rows with `polyhead score`"
+    else:
+        words = shlex.join(["polyhead", "score", bundle, file, f"answered{SCORED[ending]}"])
+        do = f"answer its rows: `{words}`, with --text COLUMN where the texts are not in column 'text'"
+    check_lines(file, form, do=do)
 
 
 @contextlib.contextmanager

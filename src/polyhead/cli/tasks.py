@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.certificates import answers_changed, end
-from polyhead.cli.listing import listed, model_row, task_row
+from polyhead.cli.listing import listed, model_row, removed_lines, task_row
 from polyhead.cli.output import Printer, counted, json_option
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ def list_(bundle: str, json_to: str | None) -> None:
         printer.lines(listed(rows))
     groups = [sorted(group) for group in opened.groups()]
     printer.lines([f"stand or fall together: {', '.join(group)}" for group in groups])
+    printer.lines(removed_lines(opened, models))
     shared = {"groups": groups, "families": {owner: line.version for owner, line in opened.families.items()}}
-    printer.json({"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared})
+    removed = [*opened.removed, *models.removed]
+    printer.json({"bundle": bundle, "trunk": opened.digest, "tasks": rows, **shared, "removed": removed})
 
 
 @command.command("add")
@@ -164,7 +166,8 @@ def update(
 def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
 
-    Families that no other task reads go with them. Tasks of one prompt group are removed together.
+    Families that no other task reads go with them. Tasks of one prompt group are removed together. `polyhead train`
+    leaves what was removed until it is asked by `--retrain`, or the task is added again.
     """
     from polyhead.bundle.merge import taken_of
     from polyhead.bundle.model_write import remove_models
@@ -192,7 +195,8 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 
     The one that was live stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
     prompt group go back together: VERSION is of the first, and the others get the versions that were made with it.
-    Tasks that own their models go back apart from others.
+    Tasks that own their models go back apart from others. A version before the newest is pinned: `polyhead train`
+    leaves it until it is asked by `--retrain`, or the newest is live again.
     """
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle

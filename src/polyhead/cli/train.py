@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,12 +17,23 @@ if TYPE_CHECKING:
     from polyhead.train.events import Events
 
 
-FROZEN = ("frozen", "donors")  # recipes by which no trunk learns
+FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of a bundle get new versions
 
 
 @click.command("train")
 @click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
 @tasks_option("Train these tasks only, with commas between them.")
+@click.option(
+    "--retrain",
+    multiple=True,
+    metavar="NAMES",
+    help="Train these tasks whatever was decided: rolled back, removed, lost under --if-better, or trained already.",
+)
+@click.option(
+    "--if-better",
+    is_flag=True,
+    help="Keep a task's live version unless the new one scores better on the same validation rows.",
+)
 @click.option(
     "--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's."
 )
@@ -48,6 +59,8 @@ FROZEN = ("frozen", "donors")  # recipes by which no trunk learns
 def command(
     project: str,
     tasks: tuple[str, ...],
+    retrain: tuple[str, ...],
+    if_better: bool,
     bundle: str | None,
     seed: int | None,
     cache: str | None,
@@ -59,7 +72,8 @@ def command(
     """Train every task of PROJECT (polyhead.toml) over its frozen trunk, into a bundle.
 
     Prints what it is going to do first. The trunk reads each text once; a run that was stopped goes on where it
-    stopped, and tasks that are in the bundle already, trained the same way, are kept.
+    stopped, and tasks that are in the bundle already, trained the same way, are kept. A task that a person rolled back
+    or removed is left, and said to be; a task that had a live version is shown with its old and its new score.
 
     With recipe "joint" the trunk learns with the tasks, and is a new one: its bundle is its own. Such a bundle's folder
     may be the trunk of another project, whose tasks then stand on what was learned. Started by torchrun, several
@@ -90,19 +104,28 @@ def command(
         raise UnknownTask(f"{project} declares no such task", got=unknown, allowed=names)
     kind = str(plan.recipe.__struct_config__.tag)
     place = place_in(os.environ, "cpu" if kind in FROZEN else device or "auto")
+    again = names_in(retrain, "--retrain")
     _check(kind, several=place.world > 1, chosen=bool(device or tensorboard), only=only)
+    _check_decided(kind, again, if_better)
     told = _told(printer, events, tensorboard) if place.is_first else Events()
     folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
     with stoppable("the same command goes on from there"):
-        outcome = _trained(plan, folder, kept, told, place, only)
+        wish = {"retrain": again, "if_better": if_better} if kind in FROZEN else {}
+        outcome = _trained(plan, folder, kept, told, place, only, wish)
     if place.is_first:
         printer.json(outcome)
 
 
 def _trained(
-    project: Project, folder: Path, cache: Path | None, told: Events, place: Place, only: tuple[str, ...]
+    project: Project,
+    folder: Path,
+    cache: Path | None,
+    told: Events,
+    place: Place,
+    only: tuple[str, ...],
+    wish: dict[str, Any],
 ) -> object:
-    """What the project's recipe does."""
+    """What the project's recipe does; `wish` are the arguments of recipes that put several versions in one bundle."""
     from polyhead.recipe import Donors, FineTune, Joint, LeaveOut
     from polyhead.train.donors_run import train_donors
     from polyhead.train.fine_tune_run import fine_tune_project
@@ -111,14 +134,14 @@ def _trained(
     from polyhead.train.run import train_project
 
     if isinstance(project.recipe, Donors):
-        return train_donors(project, folder=folder, cache=cache, events=told, only=only)
+        return train_donors(project, folder=folder, cache=cache, events=told, only=only, **wish)
     if isinstance(project.recipe, Joint):
         return train_together(project, folder=folder, cache=cache, events=told, place=place)
     if isinstance(project.recipe, LeaveOut):
         return train_leave_out(project, folder=folder, cache=cache, events=told, place=place, only=only)
     if isinstance(project.recipe, FineTune):
         return fine_tune_project(project, folder=folder, cache=cache, events=told, place=place, only=only)
-    return train_project(project, folder=folder, cache=cache, events=told, only=only)
+    return train_project(project, folder=folder, cache=cache, events=told, only=only, **wish)
 
 
 def _check(kind: str, *, several: bool, chosen: bool, only: tuple[str, ...]) -> None:
@@ -142,6 +165,18 @@ def _check(kind: str, *, several: bool, chosen: bool, only: tuple[str, ...]) -> 
             "a joint recipe trains all tasks of its project together",
             got=f"--tasks {','.join(only)}",
             do="leave --tasks out, or give those tasks a project file of their own",
+        )
+
+
+def _check_decided(kind: str, retrain: tuple[str, ...], if_better: bool) -> None:
+    from polyhead.errors import ConfigError
+
+    if (retrain or if_better) and kind not in FROZEN:
+        raise ConfigError(
+            "--retrain and --if-better are for recipes that replace tasks of a bundle one by one",
+            got=f"recipe '{kind}', by which a bundle is trained once",
+            allowed=list(FROZEN),
+            do="leave them out; another bundle name trains anew",
         )
 
 

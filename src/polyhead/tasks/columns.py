@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
@@ -38,6 +39,7 @@ class Source(Value):
     separator: str | None = None  # between several labels (or tokens, or choices) in one string
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
     limit: int | None = None  # at most so many of them
+    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
 
     @property
     def is_file(self) -> bool:
@@ -75,6 +77,13 @@ def columns_of(source: Source, task: Task) -> Columns:
     wrong = _wrong(source, task)
     if wrong:
         raise ConfigError(f"task '{task.name}': {wrong}", got=source, do="name the columns of the task")
+    if source.empty == "none" and task.kind != "multi_label":
+        raise ConfigError(
+            f"task '{task.name}': an empty cell can say that no label applies for kind 'multi_label' alone",
+            got=f"empty = 'none' with kind '{task.kind}'",
+            allowed="empty = 'skip': the row is not labelled",
+            do="leave 'empty' out, or give 'none' a label of its own and write it into the cells",
+        )
     others = tuple(source.where or {})
     if task.kind == "multiple_choice":
         return Columns(

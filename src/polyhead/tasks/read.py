@@ -27,9 +27,10 @@ class ReadReport(Value):
 
     rows: int = 0  # that `where` and `limit` let through
     used: int = 0
-    unlabelled: int = 0  # skipped: the label is missing, null or an empty cell
+    unlabelled: int = 0  # skipped: the label is missing or null, or an empty cell that does not say "none"
     empty: int = 0  # skipped: a text is missing or blank
     repaired: int = 0  # lone surrogates replaced by U+FFFD in rows used
+    none: int = 0  # of those used: an empty cell that says that no label applies
     widened: int = 0  # spans of characters that begin or end inside a word, and took the whole word
 
 
@@ -87,6 +88,7 @@ class _Reader:
     def __init__(self, source: Source, task: Task) -> None:
         self.source, self.task, self.kind = source, task, kind_of(task)
         self.columns: Columns = columns_of(source, task)
+        self.blank_is_none = task.kind == "multi_label" and source.empty != "skip"
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
         self.found: list[Example] = []
         self.targets: list[np.ndarray] = []
@@ -202,6 +204,9 @@ class _Reader:
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
         value = row.values.get(self.columns.label)
+        if self.blank_is_none and isinstance(value, str) and not value.strip():
+            self.counts["none"] += 1
+            return []
         if value is None or value == "":
             return None
         separated = self.source.separator and not self.columns.choices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from polyhead.bundle.read import Bundle
@@ -15,7 +17,7 @@ from polyhead.train.task_run import paths_of
 
 
 def pooled_paths(
-    todo: list[Prepared], prepared: list[Prepared], extractor: Extractor, bundle: Bundle
+    todo: list[Prepared], prepared: Sequence[Prepared], extractor: Extractor, bundle: Bundle
 ) -> dict[str, list[Path]]:
     """Each pooled task's candidate paths; uint8 constants are shared by all tasks that store the same value.
 
@@ -49,7 +51,7 @@ def _key(path: Path, per: str) -> bytes:
     return msgspec.json.encode([msgspec.structs.replace(pool, codec=bare), per])
 
 
-def _texts_like(key: bytes, prepared: list[Prepared], extractor: Extractor) -> list[Input]:
+def _texts_like(key: bytes, prepared: Sequence[Prepared], extractor: Extractor) -> list[Input]:
     """Training inputs of every task that stores the same value, taken in turn."""
     lists: list[list[Input]] = []
     for p in prepared:

@@ -25,6 +25,8 @@ def train_donors(
     cache: FilePath | None = None,
     events: Events | None = None,
     only: tuple[str, ...] = (),
+    retrain: tuple[str, ...] = (),
+    if_better: bool = False,
 ) -> Outcome:
     """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a bundle of its own.
 
@@ -55,4 +57,6 @@ def train_donors(
     stage = msgspec.structs.replace(
         project, recipe=Frozen(), tasks=tuple(entry for entry in project.tasks if entry.name in names)
     )
-    return train_project(stage, folder=folder, cache=cache, events=events, given=given)
+    return train_project(
+        stage, folder=folder, cache=cache, events=events, given=given, retrain=retrain, if_better=if_better
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path as FilePath
 
@@ -90,9 +90,9 @@ def _train(
         events.line(line)
     training = joint_training(prepared)
     data = load_any_trunk(project, folder)
-    fingerprint = fingerprint_of(prepared, recipe, data)
+    fingerprint, *first = fingerprints_of(prepared, recipe, data)
     checkpoint = cache / "joint" / f"{fingerprint}.pt"
-    known = from_first(place, _known(root, fingerprint, recipe, events))
+    known = from_first(place, _known(root, (fingerprint, *first), recipe, events))
     if known is not None:
         if place.is_first:
             clean(root, checkpoint)
@@ -178,9 +178,9 @@ def data_of(p: Prepared) -> dict[str, object]:
     return {"rows": len(p.train.examples.targets), "sha256": p.train.digest}
 
 
-def _known(root: FilePath, fingerprint: str, recipe: Joint, events: Events) -> JointOutcome | None:
+def _known(root: FilePath, fingerprints: Sequence[str], recipe: Joint, events: Events) -> JointOutcome | None:
     """What an earlier run left, if it trained the same."""
-    found = known_bundle(root, fingerprint)
+    found = known_bundle(root, *fingerprints)
     if found is None:
         return None
     bundle, lineage = found
@@ -195,7 +195,21 @@ def _known(root: FilePath, fingerprint: str, recipe: Joint, events: Events) -> J
     )
 
 
-def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
+def fingerprints_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> tuple[str, str]:
+    """The fingerprint of today, and the first one, under which a trunk may have been learned."""
+    return (
+        fingerprint_of(prepared, recipe, data),
+        fingerprint_of(prepared, recipe, data, of=Prepared.first_fingerprint),
+    )
+
+
+def fingerprint_of(
+    prepared: Sequence[Prepared],
+    recipe: Joint,
+    data: TrunkData,
+    *,
+    of: Callable[[Prepared], dict[str, object]] = Prepared.fingerprint,
+) -> str:
     """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
     recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
     told = msgspec.to_builtins(recipe)
@@ -209,5 +223,5 @@ def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData)
         told["passes"] = "by tokens"  # at first they were counted by `batch`
     if recipe.head_epochs and recipe.sampling.kind == "schedule":
         told["probes"] = "by size"  # at first by the schedule's first epochs
-    content = [data.digest, told, [p.fingerprint() for p in prepared]]
+    content = [data.digest, told, [of(p) for p in prepared]]
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]

@@ -26,7 +26,7 @@ from polyhead.train.events import Events
 from polyhead.train.joint import Learned
 from polyhead.train.joint_paths import with_owner
 from polyhead.train.lineage import Lineage, lineage_of, write_lineage
-from polyhead.train.prepare import Prepared
+from polyhead.train.prepare import Prepared, rows_of
 from polyhead.train.probes import probes_of
 from polyhead.train.task_run import Trained
 
@@ -34,13 +34,13 @@ Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""
 
 
-def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
-    """What an earlier run left, if it trained the same; raises BundleError where something else is there."""
+def known_bundle(root: FilePath, *fingerprints: str) -> tuple[Bundle, Lineage] | None:
+    """What an earlier run left under one of these fingerprints; raises BundleError where something else is there."""
     if not (root / BUNDLE).exists():
         check_empty(root)
         return None
     lineage = lineage_of(root)
-    if lineage is None or lineage.fingerprint != fingerprint:
+    if lineage is None or lineage.fingerprint not in fingerprints:
         raise BundleError(
             f"the bundle {root.name} holds another trunk, or was trained otherwise",
             got="a learned trunk of other data or numbers"
@@ -187,6 +187,7 @@ def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:
             "recipe": lineage.recipe["kind"],
             "lineage": lineage.fingerprint,
             **p.fingerprint(),
+            "data": rows_of(p.splits),
             "numerics": lineage.numerics,
         },
     )

@@ -117,6 +117,7 @@ def _said(report: ReadReport) -> str:
     facts = {
         "without a label, skipped": report.unlabelled,
         "with an empty text, skipped": report.empty,
+        "with an empty label cell, read as none of the labels": report.none,
         "lone surrogates replaced": report.repaired,
         "spans widened to whole words": report.widened,
     }

@@ -67,15 +67,30 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         return (self.train, self.validation) + ((self.test,) if self.test else ())
 
     def fingerprint(self) -> dict[str, object]:
-        """What decides the trained part, besides the trunk; equal fingerprints need no second training."""
+        """What decides the trained part, besides the trunk; equal fingerprints need no second training.
+
+        No part learns from test rows, nor is one chosen by them.
+        """
+        return self._told_of(self.train, self.validation)
+
+    def first_fingerprint(self) -> dict[str, object]:
+        """The same as it was told at first, test rows included: by it what was trained then is known again."""
+        return self._told_of(*self.splits)
+
+    def _told_of(self, *splits: Split) -> dict[str, object]:
         donor = {} if self.donor is None else {"donor": self.donor.digest}
         return donor | {
             "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
             "task": _told(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
             "training": msgspec.to_builtins(self.training),
-            "data": {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in self.splits},
+            "data": rows_of(splits),
         }
+
+
+def rows_of(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
+    """How many rows each split has, and their digest."""
+    return {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in splits}
 
 
 def prepare(project: Project, folder: Path) -> list[Prepared]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -10,14 +9,13 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead import __version__
+from polyhead.bundle.attempts import keep_attempts
 from polyhead.bundle.families import FamilyDraft
-from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.isolation import certified
-from polyhead.errors import ConfigError, TrainError
-from polyhead.plan import Path, merge
+from polyhead.errors import TrainError
+from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
 from polyhead.sharing.branch import private_layers
@@ -33,10 +31,13 @@ from polyhead.train.branch_task import (
     kept_grove,
     write_options,
 )
-from polyhead.train.card import card_of
 from polyhead.train.codecs import pooled_paths
+from polyhead.train.compared import Compared, rivals, unit_is_better
+from polyhead.train.decided import Choices, Decisions, Wish, choices, left_line
+from polyhead.train.drafts import drafts_of
 from polyhead.train.events import Events
 from polyhead.train.extract import Extraction, Extractor
+from polyhead.train.fingerprints import Fingerprint, fingerprints_of, rescored, tag, untrained
 from polyhead.train.inputs import wanted
 from polyhead.train.lineage import load_any_trunk
 from polyhead.train.live import is_live, live_paths, train_unit
@@ -44,11 +45,10 @@ from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.opened import opened
 from polyhead.train.outlook import outlook
 from polyhead.train.prepare import Prepared, prepare
-from polyhead.train.probes import probes_of
 from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task
-from polyhead.train.units import check_readers, check_whole, prepared_units, units_of
+from polyhead.train.units import check_budget, check_readers, check_whole, prepared_units, units_of
 
 FEW = 20  # rows of a split of which a score says little
 
@@ -59,6 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     bundle: str
     trained: dict[str, dict[str, dict[str, float]]]  # task -> split -> metric -> value
     kept: tuple[str, ...]  # tasks that were trained already, unchanged
+    left: dict[str, str] = {}  # tasks that were not trained this way, and stay so: why
+    compared: dict[str, Compared] = {}  # tasks that had a live version: it beside the new one
     extraction: Extraction
     seconds: float
 
@@ -71,22 +73,27 @@ def train_project(
     events: Events | None = None,
     only: tuple[str, ...] = (),
     given: Sequence[Prepared] | None = None,
+    retrain: tuple[str, ...] = (),
+    if_better: bool = False,
 ) -> Outcome:
     """Trains every declared task over the frozen trunk and writes each into the bundle as soon as it is done.
 
     `folder` is where relative paths start; with `given` no file is read. Features and checkpoints are kept in `cache`
     (default: beside the bundle), so an interrupted run goes on where it stopped, and another task over the same texts
-    encodes nothing."""
+    encodes nothing. What was rolled back or removed stays so but for the tasks to `retrain`, which are trained whatever
+    was decided; with `if_better` a live version stays unless the new one scores better on the same validation rows."""
+    wish = Wish(retrain=retrain, if_better=if_better)
+    wish.check([entry.name for entry in project.tasks], only)
     if has_summaries(project):
         return train_with_summaries(
-            train_project, project, folder=folder, cache=cache, events=events, only=only
+            train_project, project, folder=folder, cache=cache, events=events, only=only, wish=wish
         )
     began, events = time.monotonic(), events or Events()
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
     branches = {e.name for e in project.tasks if isinstance(strategy_of(project, e), Branch)}
     if only:
-        _check_only(project, only)
+        check_budget(project, only)
         if project.donors is not None and given is None:  # held out together, as the donors did
             given = [p for p in prepare(project, folder) if p.task.name in only]
         check_whole({entry.name: strategy_of(project, entry) for entry in project.tasks}, only)
@@ -95,10 +102,30 @@ def train_project(
     prepared = prepared_units(given or prepare(project, folder), events)
     data = load_any_trunk(project, folder)
     extractor = Extractor(data, folder=cache / "features", precision=_one_precision(prepared))
-    bundle = opened(root, data, [p.task.name for p in prepared])
+    outcome = _train(project, prepared, extractor, root, cache, branches, events, wish)
+    outcome = msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
+    left = f", {len(outcome.left)} left as they are" if outcome.left else ""
+    told = f"{len(outcome.trained)} trained, {len(outcome.kept)} kept{left}"
+    events.line(f"bundle {project.bundle}: {told}, in {duration(outcome.seconds)}")
+    return outcome
+
+
+def _train(
+    project: Project,
+    prepared: Sequence[Prepared],
+    extractor: Extractor,
+    root: FilePath,
+    cache: FilePath,
+    branches: set[str],
+    events: Events,
+    wish: Wish,
+) -> Outcome:
+    """Trains what is to be trained and writes it; `branches` are all tasks of the project that have them."""
+    bundle = opened(root, extractor.data, [p.task.name for p in prepared])
     prints = fingerprints_of(prepared, project.allocation)
     units = units_of({p.task.name: p.strategy for p in prepared if is_live(p)})
-    todo = _todo(bundle, prepared, prints, units)
+    chosen = _chosen(bundle, prepared, project.allocation, prints, units, wish)
+    todo = [p for p in prepared if p.task.name in chosen.todo]
     pooled = [p for p in todo if isinstance(p.strategy, Pooled)]
     branched = [p for p in prepared if isinstance(p.strategy, Branch)]
     live = live_paths(prepared, extractor.data)
@@ -106,19 +133,50 @@ def train_project(
     paths = pooled_paths(pooled, prepared, extractor, bundle)
     paths |= {p.task.name: branch_paths(p, extractor) for p in branched}
     paths |= {name: [path] for name, path in live.items()}
-    kept = tuple(p.task.name for p in prepared if p not in todo)
+    kept = tuple(name for name in prints if name not in chosen.todo and name not in chosen.left)
+    for line in (*chosen.lines(), *rescored(bundle, [p for p in prepared if p.task.name in kept])):
+        events.line(line)
     for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
         events.line(line)
     extraction = _extract(_read(prepared, todo, project.allocation), paths, extractor, events)
-    run = _Run(root, cache, extractor, events, prints, paths, {p.task.name for p in todo}, branches)
+    run = _Run(root, cache, extractor, events, prints, paths, set(chosen.todo), branches, wish.if_better)
     for p in pooled:
         run.train_pooled(p)
     run.train_branches(branched, project.allocation)
     for unit in units:
         run.train_unit([p for p in todo if p.task.name in unit])
-    seconds = time.monotonic() - began
-    events.line(f"bundle {project.bundle}: {len(todo)} trained, {len(kept)} kept, in {duration(seconds)}")
-    return Outcome(bundle=str(root), trained=run.scores, kept=kept, extraction=extraction, seconds=seconds)
+    return Outcome(
+        bundle=str(root),
+        trained=run.scores,
+        kept=kept,
+        left={**chosen.left, **run.left},
+        compared=run.compared,
+        extraction=extraction,
+        seconds=0.0,
+    )
+
+
+def _chosen(
+    bundle: Bundle,
+    prepared: Sequence[Prepared],
+    allocation: Choice,
+    prints: Mapping[str, Fingerprint],
+    units: Sequence[tuple[str, ...]],
+    wish: Wish,
+) -> Choices:
+    """What is to be trained, after all that was decided before."""
+    return choices(
+        untrained(bundle, prepared, allocation, prints),
+        units,
+        {name: tag(one) for name, one in prints.items()},
+        Decisions.of(bundle),
+        wish,
+        {
+            p.task.name: (bundle.tasks[p.task.name].task, p.task)
+            for p in prepared
+            if p.task.name in bundle.lines
+        },
+    )
 
 
 def _one_precision(prepared: Sequence[Prepared]) -> str:
@@ -130,65 +188,6 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
             do="set one [training] precision",
         )
     return precisions[0]
-
-
-def _check_only(project: Project, only: tuple[str, ...]) -> None:
-    """One budget is for all branches together, so a choice among some of them would be another one."""
-    left = [
-        entry.name
-        for entry in project.tasks
-        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
-    ]
-    if project.allocation.rule == "budget" and left:
-        raise ConfigError(
-            "the project's [allocation] has one budget for all branches, so all are trained together",
-            got=f"tasks {list(only)}, without {left}",
-            do="leave --tasks out; what is trained already is not trained again",
-        )
-
-
-def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, dict[str, object]]:
-    """What decides each trained part; for a branch that is one of several to choose from, the choice too.
-
-    Under one budget a choice depends on all branches, so each names every other's own way of training.
-    """
-    found = {p.task.name: p.fingerprint() for p in several}
-    among = {p.task.name: _tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
-    said: dict[str, object] = msgspec.to_builtins(choice)
-    if choice.rule == "budget":
-        said["among"] = among
-    for unit in units_of({p.task.name: p.strategy for p in several if is_live(p)}):
-        if len(unit) > 1:  # whoever else learns decides what each learns
-            tags = {name: _tag(found[name]) for name in unit}
-            for name in unit:
-                found[name]["among"] = tags
-    for p in several:
-        if isinstance(p.strategy, Branch) and (p.strategy.layers is None or p.strategy.students):
-            found[p.task.name]["allocation"] = said
-    return found
-
-
-def _tag(fingerprint: dict[str, object]) -> str:
-    """A short name for one exact way of training. How values are computed is left out: a trained task stays."""
-    named = {name: value for name, value in fingerprint.items() if name != "numerics"}
-    return hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
-
-
-def _is_done(bundle: Bundle, prepared: Prepared, fingerprint: dict[str, object]) -> bool:
-    record = bundle.tasks.get(prepared.task.name)
-    return record is not None and record.trained_with.get("fingerprint") == _tag(fingerprint)
-
-
-def _todo(
-    bundle: Bundle,
-    prepared: Sequence[Prepared],
-    prints: Mapping[str, dict[str, object]],
-    units: Sequence[tuple[str, ...]],
-) -> list[Prepared]:
-    """What is not trained yet; of a unit all tasks, if one is missing."""
-    new = {p.task.name for p in prepared if not _is_done(bundle, p, prints[p.task.name])}
-    new.update(name for unit in units if not new.isdisjoint(unit) for name in unit)
-    return [p for p in prepared if p.task.name in new]
 
 
 def _changes(todo: Sequence[Prepared], units: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -211,19 +210,23 @@ class _Run:
         paths: dict[str, list[Path]],
         todo: set[str],
         branches: set[str],
+        if_better: bool,
     ) -> None:
         """`branches`: all tasks of the project that have them, also where this run leaves some out."""
+        self._if_better = if_better
         self._root, self._cache, self._extractor, self._events = root, cache, extractor, events
         self._prints, self._paths, self._todo, self._branches = prints, paths, todo, branches
         self.scores: dict[str, dict[str, dict[str, float]]] = {}
+        self.left: dict[str, str] = {}  # what lost to its live version
+        self.compared: dict[str, Compared] = {}
 
     def train_pooled(self, p: Prepared) -> None:
         """A task on kept features; its checkpoints go when it is in the bundle."""
         folder = self._folder("checkpoints", p)
         paths = self._paths[p.task.name]
         trained = train_task(p, paths, self._extractor, checkpoints=folder, events=self._events)
-        self._commit([(p, trained)])
-        shutil.rmtree(folder, ignore_errors=True)
+        if self._commit([(p, trained)]):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def train_branches(self, branched: list[Prepared], choice: Choice) -> None:
         """Every task's branches first, then the choice between them; both are kept in the cache.
@@ -268,42 +271,71 @@ class _Run:
             checkpoint=folder / "unit.pt",
             events=self._events,
         )
-        self._commit([(p, found.trained[p.task.name]) for p in unit], found.families)
-        shutil.rmtree(folder, ignore_errors=True)
+        if self._commit([(p, found.trained[p.task.name]) for p in unit], found.families):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _folder(self, kind: str, p: Prepared) -> FilePath:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
         ways = {name: v for name, v in self._prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self._paths[p.task.name]]
-        return self._cache / kind / _tag({**ways, "paths": paths, "precision": self._extractor.precision})
+        return self._cache / kind / tag({**ways, "paths": paths, "precision": self._extractor.precision})
 
-    def _commit(self, several: list[tuple[Prepared, Trained]], families: Sequence[FamilyDraft] = ()) -> None:
-        names = [p.task.name for p, _ in several]
+    def _commit(self, several: list[tuple[Prepared, Trained]], families: Sequence[FamilyDraft] = ()) -> bool:
+        """Writes tasks into the bundle in one step, until which nothing of them is visible there.
 
-        def act() -> None:
-            label = numerics(self._extractor.precision)
-            prints = {name: {**self._prints[name], "numerics": label} for name in names}
-            _commit(self._root, several, families, self._extractor, prints)
-
-        if set(Bundle.open(self._root, verify=False).tasks) <= self._todo:
-            act()  # every task of the bundle is trained by this run
-        else:
-            found = certified(self._root, "train", act, changing=names)
-            others = len(found.before)
-            said = (
-                "one other task of the bundle answers its"
-                if others == 1
-                else f"{others} other tasks answer their"
-            )
-            self._events.line(f"{', '.join(names)}: {said} probes as before")
+        False where their live versions stay, since they are better and that was asked; what was tried is remembered.
+        """
+        label = numerics(self._extractor.precision)
+        drafts = drafts_of(several, self._extractor.data, self._prints, label)
+        bundle = Bundle.open(self._root, verify=False)
+        tasks, strict = [p for p, _ in several], self._if_better
+        found = rivals(bundle, tasks, drafts, families, self._events, strict=strict)
+        if self._if_better and found and not unit_is_better(list(found.values())):
+            self._remember(bundle, [p.task.name for p, _ in several], found)
+            return False
+        self._add(bundle, drafts, families)
         for p, trained in several:
             name = p.task.name
             self.scores[name] = trained.scores
             self._events.line(_score_line(p, trained))
+            if name in found:
+                self._events.line(f"{name}: {found[name].line()}")
             self._events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
+        self.compared |= found
+        return True
+
+    def _add(self, bundle: Bundle, drafts: list[Draft], families: Sequence[FamilyDraft]) -> None:
+        names = [draft.record.task.name for draft in drafts]
+
+        def act() -> None:
+            add_tasks(self._root, drafts, families=families, replace=True)
+
+        if set(bundle.lines) <= self._todo - self.left.keys():
+            act()  # every task of the bundle is trained by this run
+            return
+        others = len(certified(self._root, "train", act, changing=names).before)
+        said = (
+            "one other task of the bundle answers its"
+            if others == 1
+            else f"{others} other tasks answer their"
+        )
+        self._events.line(f"{', '.join(names)}: {said} probes as before")
+
+    def _remember(self, bundle: Bundle, names: list[str], found: Mapping[str, Compared]) -> None:
+        """Notes what lost, and says so; its checkpoints stay, so that it can be had by `retrain`."""
+        attempts = {
+            name: one.attempt(tag(self._prints[name]), bundle.lines[name].record)
+            for name, one in found.items()
+        }
+        keep_attempts(self._root, attempts)
+        for name in names:
+            lost = f"it shares arrays with {', '.join(found)}, of which the live version stays"
+            self.left[name] = found[name].kept_line(bundle.version(name)) if name in found else lost
+            self._events.line(left_line(name, self.left[name]))
+        self.compared |= found
 
 
-def _read(prepared: list[Prepared], todo: list[Prepared], choice: Choice) -> list[Prepared]:
+def _read(prepared: Sequence[Prepared], todo: list[Prepared], choice: Choice) -> list[Prepared]:
     """The tasks whose kept values the run reads; under one budget every branch, as the choice is among all."""
     among_all = choice.rule == "budget" and any(isinstance(p.strategy, Branch) for p in todo)
     names = {p.task.name for p in todo}
@@ -331,46 +363,6 @@ def _extract(
         )
     events.event("extraction", **msgspec.structs.asdict(extraction))
     return extraction
-
-
-def _commit(
-    root: FilePath,
-    several: Sequence[tuple[Prepared, Trained]],
-    families: Sequence[FamilyDraft],
-    extractor: Extractor,
-    prints: Mapping[str, dict[str, object]],
-) -> None:
-    """Writes the tasks into the bundle; until then nothing of them is visible there."""
-    drafts = []
-    plan = merge({p.task.name: trained.path for p, trained in several})
-    for p, trained in several:
-        fingerprint = prints[p.task.name]
-        record = TaskRecord(
-            task=p.task,
-            path=trained.path,
-            trunk=extractor.digest,
-            trained_with={"fingerprint": _tag(fingerprint), "polyhead": __version__, **fingerprint},
-        )
-        draft = Draft(
-            record=record,
-            arrays=trained.arrays,
-            scores={"splits": trained.scores, "tried": trained.tried, "history": _untimed(trained)},
-            probes=probes_of(p),
-            card=card_of(p, trained, extractor.data, plan),
-        )
-        drafts.append(draft)
-    add_tasks(root, drafts, families=families, replace=True)
-
-
-def _untimed(trained: Trained) -> list[dict[str, float]]:
-    """The epochs without their seconds: what a bundle holds is the same for the same seed.
-
-    Branches that were found again come from a file, where an epoch's number has become a float.
-    """
-    return [
-        {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
-        for row in trained.fitted.history
-    ]
 
 
 def _score_line(prepared: Prepared, trained: Trained) -> str:

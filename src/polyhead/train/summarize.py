@@ -130,10 +130,15 @@ def train_summarizer(
 
 def evaluate(model: Seq2Seq, prepared: Prepared, examples: Examples, events: Events) -> dict[str, float]:
     """All metrics of the kind on the whole split, of what the model writes."""
-    task, progress = prepared.task, events.progress(f"{prepared.task.name}: writing", unit="summaries")
-    written = model.write(texts_of(examples), show=lambda done: progress.update(done, len(examples.inputs)))
+    return examples.scores(prepared.task, written(model, prepared.task.name, examples, events))
+
+
+def written(model: Seq2Seq, name: str, examples: Examples, events: Events) -> list[np.ndarray]:
+    """What the model writes for each document: arrays of one string."""
+    progress = events.progress(f"{name}: writing", unit="summaries")
+    found = model.write(texts_of(examples), show=lambda done: progress.update(done, len(examples.inputs)))
     progress.finish()
-    return examples.scores(task, [np.array(one.text, np.str_) for one in written])
+    return [np.array(one.text, np.str_) for one in found]
 
 
 def _padded(summaries: Sequence[Encoded]) -> np.ndarray:

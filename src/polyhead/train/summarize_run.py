@@ -13,26 +13,31 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from polyhead import __version__
+from polyhead.bundle.attempts import keep_attempts
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.model_write import ModelDraft, add_model, check_model_name
 from polyhead.bundle.models import Models
 from polyhead.bundle.write import write_bundle
-from polyhead.nn.seq2seq import load_seq2seq
+from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
 from polyhead.progress import duration
 from polyhead.project import Project, TaskEntry, TrunkChoice
 from polyhead.seq2seq_data import Seq2SeqData, Summarizer
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
 from polyhead.train.card import score_table
+from polyhead.train.compared import Compared, beside
+from polyhead.train.decided import Decisions, Wish, choices, left_line
 from polyhead.train.events import Events
 from polyhead.train.extract import Extraction
 from polyhead.train.lineage import load_any_trunk
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.outlook import skipped
-from polyhead.train.prepare import Prepared, prepare
+from polyhead.train.prepare import Prepared, prepare, rows_of
 from polyhead.train.probes import probes_of
-from polyhead.train.summarize import Summarized, train_summarizer
+from polyhead.train.summarize import Summarized, train_summarizer, written
 
 if TYPE_CHECKING:
     from polyhead.train.run import Outcome
@@ -53,6 +58,7 @@ def train_with_summaries(
     cache: FilePath | None,
     events: Events | None,
     only: tuple[str, ...],
+    wish: Wish,
 ) -> Outcome:
     """What `train` does for the tasks that read the trunk, then a model for each summarization task."""
     began, told = time.monotonic(), events or Events()
@@ -63,18 +69,22 @@ def train_with_summaries(
     names = tuple(entry.name for entry in asked if entry not in mine)
     if names:
         rest = msgspec.structs.replace(project, tasks=others)
-        outcome = train(rest, folder=folder, cache=cache, events=told, only=names if only else ())
+        asked_again = tuple(name for name in wish.retrain if name in names)
+        outcome = train(
+            rest,
+            folder=folder,
+            cache=cache,
+            events=told,
+            only=names if only else (),
+            retrain=asked_again,
+            if_better=wish.if_better,
+        )
     else:
         outcome = _without_tasks(root, project, folder)
     for entry in mine:
         several = msgspec.structs.replace(project, tasks=(entry,))
-        trained = _train(root, prepare(several, folder)[0], entry, folder, cache, told)
-        name = {entry.name: trained} if trained is not None else {}
-        outcome = msgspec.structs.replace(
-            outcome,
-            trained={**outcome.trained, **name},
-            kept=outcome.kept if trained is not None else (*outcome.kept, entry.name),
-        )
+        made = _train(root, prepare(several, folder)[0], entry, folder, cache, told, wish)
+        outcome = made.within(outcome, entry.name)
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
 
@@ -88,6 +98,25 @@ def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcom
     return Outcome(bundle=str(root), trained={}, kept=(), extraction=nothing, seconds=0.0)
 
 
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one task: it was trained, or left for a reason, or is trained already."""
+
+    scores: dict[str, dict[str, float]] | None = None
+    left: str | None = None
+    compared: Compared | None = None
+
+    def within(self, outcome: Outcome, name: str) -> Outcome:
+        """What the run did, this task among others."""
+        is_kept = self.scores is None and self.left is None
+        return msgspec.structs.replace(
+            outcome,
+            trained=outcome.trained | ({} if self.scores is None else {name: self.scores}),
+            kept=outcome.kept + ((name,) if is_kept else ()),
+            left=outcome.left | ({} if self.left is None else {name: self.left}),
+            compared=outcome.compared | ({} if self.compared is None else {name: self.compared}),
+        )
+
+
 def _train(
     root: FilePath,
     prepared: Prepared,
@@ -95,45 +124,71 @@ def _train(
     folder: FilePath,
     cache: FilePath | None,
     events: Events,
-) -> dict[str, dict[str, float]] | None:
-    """Its scores, or None where the bundle has it already, trained the same way."""
+    wish: Wish,
+) -> _Made:
+    """Trains the task unless the bundle has it already, trained the same way, or something else was decided."""
     task, choice = prepared.task, _choice(entry)
     place = TrunkChoice(name=choice.name).place(folder)  # a folder beside the project file, or a hub id
     data = load_seq2seq(
         place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams
     )
     data = msgspec.structs.replace(data, name=choice.name)
-    fingerprint = _fingerprint(prepared, choice, data)
-    there = Models(root)
-    if task.name in there.lines and there.record(task.name).trained_with.get("fingerprint") in _tags(
+    fingerprint, there = _fingerprint(prepared, choice, data), Models(root)
+    tag = str(fingerprint["fingerprint"])
+    is_live = task.name in there.lines
+    is_known = is_live and there.record(task.name).trained_with.get("fingerprint") in _tags(
         prepared, choice, data
-    ):
-        events.line(f"{task.name}: trained already, unchanged")
-        return None
-    check_model_name(root, task.name, replace=task.name in there.lines)
+    )
+    rival = {task.name: (there.record(task.name).task, task)} if is_live else {}
+    new = set() if is_known else {task.name}
+    chosen = choices(new, (), {task.name: tag}, Decisions.of_models(root), wish, rival)
+    if not chosen.todo:
+        for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
+            events.line(line)
+        return _Made(left=chosen.left.get(task.name))
+    check_model_name(root, task.name, replace=is_live)
     for line in _outlook(prepared, data):
         events.line(line)
-    kept = (cache or root.with_name(root.name + "-cache")) / "checkpoints" / str(fingerprint["fingerprint"])
-    found = train_summarizer(
-        prepared,
-        data,
-        smoothing=choice.smoothing,
-        checkpoint=kept / f"{task.name}-summarizer.pt",
-        events=events,
-    )
-    draft = ModelDraft(
-        task=task,
+    kept = (cache or root.with_name(root.name + "-cache")) / "checkpoints" / tag
+    checkpoint = kept / f"{task.name}-summarizer.pt"
+    found = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
+    compared = _compared(there, prepared, found, events) if is_live else None
+    if compared is not None and wish.if_better and not compared.is_better:
+        keep_attempts(root, {task.name: compared.attempt(tag, there.lines[task.name].record)})
+        reason = compared.kept_line(there.version(task.name))
+        events.line(left_line(task.name, reason))
+        return _Made(left=reason, compared=compared)
+    add_model(root, _draft(prepared, found, fingerprint), replace=is_live)
+    shutil.rmtree(kept, ignore_errors=True)
+    events.line(_score_line(prepared, found))
+    if compared is not None:
+        events.line(f"{task.name}: {compared.line()}")
+    events.event("task", task=task.name, scores=found.scores, history=found.fitted.history)
+    return _Made(scores=found.scores, compared=compared)
+
+
+def _draft(prepared: Prepared, found: Summarized, fingerprint: dict[str, object]) -> ModelDraft:
+    facts = {**fingerprint, "data": rows_of(prepared.splits)}
+    return ModelDraft(
+        task=prepared.task,
         data=found.data,
-        trained_with={"polyhead": __version__, "numerics": numerics("float32"), **fingerprint},
+        trained_with={"polyhead": __version__, "numerics": numerics("float32"), **facts},
         scores={"splits": found.scores, "history": _untimed(found)},
         probes=probes_of(prepared),
         card=card_of(prepared, found),
     )
-    add_model(root, draft, replace=task.name in there.lines)
-    shutil.rmtree(kept, ignore_errors=True)
-    events.line(_score_line(prepared, found))
-    events.event("task", task=task.name, scores=found.scores, history=found.fitted.history)
-    return found.scores
+
+
+def _compared(there: Models, prepared: Prepared, found: Summarized, events: Events) -> Compared:
+    """The live model beside the new one."""
+    name = prepared.task.name
+    record = there.record(name)
+
+    def written_by(data: Seq2SeqData) -> Callable[[Examples], list[np.ndarray]]:
+        return lambda examples: written(Seq2Seq(data), name, examples, events)
+
+    live = written_by(there.data(name))
+    return beside(prepared, record.task, record.trained_with, live, written_by(found.data))
 
 
 def _choice(entry: TaskEntry) -> Summarizer:
@@ -142,10 +197,15 @@ def _choice(entry: TaskEntry) -> Summarizer:
 
 
 def _fingerprint(
-    prepared: Prepared, choice: Summarizer, data: Seq2SeqData, *, precision: str | None = None
+    prepared: Prepared,
+    choice: Summarizer,
+    data: Seq2SeqData,
+    *,
+    precision: str | None = None,
+    of: Callable[[Prepared], dict[str, object]] = Prepared.fingerprint,
 ) -> dict[str, object]:
     """What decides the trained model, and its digest under `fingerprint`."""
-    facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
+    facts = {name: fact for name, fact in of(prepared).items() if name != "strategy"}
     facts |= {
         "trainer": TRAINER,
         "model": {"name": choice.name, "digest": data.digest},
@@ -158,10 +218,14 @@ def _fingerprint(
 
 
 def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[object]:
-    """Of every precision that `auto` may stand for: a model that was trained on another machine stays."""
+    """Of every precision that `auto` may stand for, told as today or at first: what was trained so stays."""
     own = prepared.training.precision
     named = ("float32", "bfloat16") if own == "auto" else (own,)
-    return {_fingerprint(prepared, choice, data, precision=one)["fingerprint"] for one in named}
+    return {
+        _fingerprint(prepared, choice, data, precision=one, of=of)["fingerprint"]
+        for one in named
+        for of in (Prepared.fingerprint, Prepared.first_fingerprint)
+    }
 
 
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:

@@ -12,8 +12,9 @@ from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
+from polyhead.project import Project, strategy_of
 from polyhead.sharing.prompted import shared_prompt
-from polyhead.strategy import InLayer, OnTop, Prompted, Strategy
+from polyhead.strategy import Branch, InLayer, OnTop, Prompted, Strategy
 from polyhead.train.events import Events
 from polyhead.train.leaks import without_leaks
 
@@ -60,6 +61,21 @@ def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None
                 got=f"tasks {[name for name in names if name in only]}, without {left}",
                 do="ask for all of them, or leave --tasks out",
             )
+
+
+def check_budget(project: Project, only: Sequence[str]) -> None:
+    """One budget is for all branches together, so a choice among some of them would be another one."""
+    left = [
+        entry.name
+        for entry in project.tasks
+        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
+    ]
+    if project.allocation.rule == "budget" and left:
+        raise ConfigError(
+            "the project's [allocation] has one budget for all branches, so all are trained together",
+            got=f"tasks {list(only)}, without {left}",
+            do="leave --tasks out; what is trained already is not trained again",
+        )
 
 
 def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepared]:
@@ -110,9 +126,11 @@ def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -
     """`left` are the tasks that stay, with the owners that they would lose."""
     owners = sorted(set[str]().union(*left.values()))
     gone = sorted(set(left).union(*(group for group in bundle.groups() if not group.isdisjoint(left))))
+    again = ",".join(name for name in names if name in gone)
     ways = [
         "name another bundle in the project file",
-        f"`polyhead tasks remove {bundle.root} {' '.join(gone)}` first",
+        f"`polyhead tasks remove {bundle.root} {' '.join(gone)}` first"
+        + (f", then train with --retrain {again}" if again else ""),
     ]
     if task_names(owners):
         ways.insert(0, "keep the prompt group's tasks together in the project file")

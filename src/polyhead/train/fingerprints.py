@@ -1,0 +1,77 @@
+"""What decides each trained part, and which parts a bundle holds that were trained so already."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from polyhead.bundle.read import Bundle
+from polyhead.project import Choice
+from polyhead.strategy import Branch
+from polyhead.train.live import is_live
+from polyhead.train.prepare import Prepared, rows_of
+from polyhead.train.units import units_of
+
+Fingerprint = dict[str, object]
+
+
+def fingerprints_of(
+    several: Sequence[Prepared],
+    choice: Choice,
+    *,
+    of: Callable[[Prepared], Fingerprint] = Prepared.fingerprint,
+) -> dict[str, Fingerprint]:
+    """What decides each trained part; for a branch that is one of several to choose from, the choice too.
+
+    Under one budget a choice depends on all branches, so each names every other's own way of training.
+    """
+    found = {p.task.name: of(p) for p in several}
+    among = {p.task.name: tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
+    said: dict[str, object] = msgspec.to_builtins(choice)
+    if choice.rule == "budget":
+        said["among"] = among
+    for unit in units_of({p.task.name: p.strategy for p in several if is_live(p)}):
+        if len(unit) > 1:  # whoever else learns decides what each learns
+            tags = {name: tag(found[name]) for name in unit}
+            for name in unit:
+                found[name]["among"] = tags
+    for p in several:
+        if isinstance(p.strategy, Branch) and (p.strategy.layers is None or p.strategy.students):
+            found[p.task.name]["allocation"] = said
+    return found
+
+
+def tag(fingerprint: Mapping[str, object]) -> str:
+    """A short name for one exact way of training. How values are computed is left out: a trained task stays."""
+    named = {name: value for name, value in fingerprint.items() if name != "numerics"}
+    return hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
+
+
+def untrained(
+    bundle: Bundle, prepared: Sequence[Prepared], choice: Choice, prints: Mapping[str, Fingerprint]
+) -> set[str]:
+    """The tasks of which the bundle holds no part that was trained so, by today's `prints` or by first ones."""
+    found = {name: record.trained_with.get("fingerprint") for name, record in bundle.tasks.items()}
+    new = {name for name, one in prints.items() if found.get(name) != tag(one)}
+    if new.isdisjoint(found):
+        return new
+    first = fingerprints_of(prepared, choice, of=Prepared.first_fingerprint)
+    return {name for name in new if found.get(name) != tag(first[name])}
+
+
+def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:
+    """A line for each trained task whose test rows are others than those of its scores."""
+    lines = []
+    for p in prepared:
+        record = bundle.tasks.get(p.task.name)
+        known = record.trained_with.get("data") if record is not None else None
+        if p.test is None or not isinstance(known, dict):
+            continue
+        if known.get("test") != rows_of([p.test])["test"]:
+            lines.append(
+                f"{p.task.name}: its test rows are others than those of its scores, which changes nothing that was "
+                "trained; `polyhead evaluate` scores it on them"
+            )
+    return lines

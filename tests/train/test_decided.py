@@ -1,0 +1,394 @@
+"""What was decided stays decided: versions that people went back to, tasks that they removed, what is better."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from polyhead.bundle.attempts import FILE, Attempt, keep_attempts, read_attempts
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.remove import remove_tasks
+from polyhead.engine.evaluate import evaluate_bundle
+from polyhead.engine.session import Session
+from polyhead.errors import ConfigError, CorruptFile, UnknownTask
+from polyhead.project import Choice, DataFile
+from polyhead.recipe import FineTune, Joint, Search
+from polyhead.strategy import Branch, Prompted
+from polyhead.tasks.task import Task
+from polyhead.train import run as running
+from polyhead.train.decided import Decisions, Wish, choices
+from polyhead.train.events import Events
+from polyhead.train.fine_tune_run import fine_tune_project
+from polyhead.train.fingerprints import fingerprints_of, tag
+from polyhead.train.joint_run import fingerprint_of, train_together
+from polyhead.train.prepare import Prepared, prepare
+from polyhead.train.run import train_project
+
+GOOD = msgspec.structs.replace(tiny.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
+POOR = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-5)
+OTHER = msgspec.structs.replace(POOR, seed=5)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with trunk and data; every test has a bundle of its own and the kept features of all."""
+    folder = tmp_path_factory.mktemp("decided")
+    tiny.project(folder)
+    return folder
+
+
+@pytest.fixture
+def train(home, tmp_path):
+    """Trains tiny tasks into the test's bundle: the outcome, and what was said."""
+
+    def run(*names, training=POOR, validation=None, test=None, strategy=tiny.STRATEGY, labels=None, **asked):
+        project = tiny.project(home, *(names or ("mood",)), training=training, strategy=strategy)
+        changes = {"validation": validation, "test": test, "labels": labels}
+        changes = {key: value for key, value in changes.items() if value is not None}
+        tasks = tuple(msgspec.structs.replace(entry, **changes) for entry in project.tasks)
+        project = msgspec.structs.replace(project, tasks=tasks, bundle=str(tmp_path / "bundle"))
+        lines = []
+        cache = home / "cache" if strategy is tiny.STRATEGY else tmp_path / "cache"
+        outcome = train_project(project, folder=home, cache=cache, events=Events(say=lines.append), **asked)
+        return outcome, "\n".join(lines)
+
+    run.root = tmp_path / "bundle"
+    return run
+
+
+def content(root):
+    """Every file of a bundle but its locks and certificates."""
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.name != ".lock" and "certificates" not in path.parts
+    }
+
+
+def test_a_version_that_a_person_went_back_to_stays_live_until_its_task_is_named(train):
+    """The next run trained it again and undid the rollback."""
+    train()
+    train(training=OTHER)
+    bundle = Bundle.open(train.root)
+    assert bundle.versions("mood") == ["v0001", "v0002"] and not bundle.lines["mood"].pinned
+    bundle.set_version("mood", "v0001")
+    before = content(train.root)
+    for training in (OTHER, GOOD):
+        outcome, said = train(training=training)
+        assert "mood: its live version v0001 is pinned" in said and "--retrain mood" in said
+        assert not outcome.trained and not outcome.kept and set(outcome.left) == {"mood"}
+        assert content(train.root) == before
+    outcome, said = train()  # the declaration that made the live version: there is nothing to say
+    assert outcome.kept == ("mood",) and "pinned" not in said
+    outcome, _ = train(training=OTHER, retrain=("mood",))
+    bundle = Bundle.open(train.root)
+    assert set(outcome.trained) == {"mood"} and bundle.version("mood") == "v0003"
+    assert not bundle.lines["mood"].pinned
+    assert train(training=OTHER)[0].kept == ("mood",)
+
+
+def test_going_forward_to_the_newest_version_is_no_decision_against_newer_ones(train):
+    train()
+    train(training=OTHER)
+    before = content(train.root)
+    Bundle.open(train.root).set_version("mood", "v0001")
+    Bundle.open(train.root).set_version("mood", "v0002")
+    assert content(train.root) == before
+    assert set(train()[0].trained) == {"mood"}
+
+
+def test_a_removed_task_stays_away_until_it_is_named_and_others_go_on(train):
+    """Its table was still in the project file, so the next run trained it again."""
+    train("mood", "urgency")
+    remove_tasks(train.root, ["mood"])
+    for training in (POOR, OTHER):
+        outcome, said = train("mood", "urgency", training=training)
+        assert "mood: it was removed from the bundle, and its table is still in the project file" in said
+        assert set(outcome.left) == {"mood"} and tuple(Bundle.open(train.root).tasks) == ("urgency",)
+    assert outcome.trained.keys() == {"urgency"} and Bundle.open(train.root).removed == ("mood",)
+    outcome, _ = train("mood", "urgency", training=OTHER, retrain=("mood",))
+    bundle = Bundle.open(train.root)
+    assert outcome.kept == ("urgency",) and set(bundle.tasks) == {"mood", "urgency"} and not bundle.removed
+
+
+def test_a_task_that_is_named_is_trained_though_it_was_trained_so_already(train):
+    train()
+    first = tiny.part_bytes(train.root, "mood")
+    outcome, said = train(retrain=("mood",))
+    assert set(outcome.trained) == {"mood"} and Bundle.open(train.root).version("mood") == "v0002"
+    assert tiny.part_bytes(train.root, "mood") == first  # same seed, same bytes
+    assert "0 answers changed" in said
+
+
+def test_names_to_train_again_must_be_the_projects_and_the_runs(train):
+    with pytest.raises(UnknownTask, match="declares no such task"):
+        train(retrain=("moods",))
+    with pytest.raises(ConfigError, match="leaves out"):
+        train("mood", "urgency", only=("mood",), retrain=("urgency",))
+    assert not train.root.exists()
+
+
+def answers(root, home, task):
+    """What the live version answers on the validation file, and its metrics there."""
+    project = tiny.project(home, task)
+    session = Session(root, backend="reference")
+    (score,) = evaluate_bundle(session, project, folder=home, split="validation")
+    texts = [
+        json.loads(x)["text"] for x in (home / "data/messages-validation.jsonl").read_text().splitlines()
+    ]
+    found = [result.answers[task] for result in session.predict(texts, tasks=[task])]
+    return found, score.scores
+
+
+WHAT = {"mood": ("label", "accuracy"), "topics": ("labels", "micro_f1"), "names": ("spans", "span_f1")}
+
+
+@pytest.mark.parametrize("task", WHAT)
+def test_the_old_and_the_new_score_and_the_answers_that_changed_are_said(train, home, task):
+    """By another backend: scores of both versions, and how many rows have another answer."""
+    what, metric = WHAT[task]
+    train(task)
+    before, old = answers(train.root, home, task)
+    outcome, said = train(task, training=GOOD)
+    after, new = answers(train.root, home, task)
+
+    def said_by(answer):
+        value = answer[what]
+        return [{k: v for k, v in one.items() if k != "score"} for one in value] if what == "spans" else value
+
+    changed = sum(said_by(one) != said_by(other) for one, other in zip(before, after, strict=True))
+    found = outcome.compared[task]
+    assert (found.rows, found.of, found.changed, found.held_out) == (12, 12, changed, True)
+    assert (found.live, found.new) == pytest.approx((old[metric], new[metric]), abs=1e-6)
+    answer = "1 answer" if changed == 1 else f"{changed} answers"
+    line = f"{task}: {metric} {old[metric]:.4f} -> {new[metric]:.4f} on 12 validation rows, {answer} changed"
+    assert line in said.splitlines()
+
+
+def test_numbers_count_as_changed_from_a_hundredth_of_their_range(train, home):
+    train("urgency")
+    before, _ = answers(train.root, home, "urgency")
+    outcome, said = train("urgency", training=GOOD)
+    after, _ = answers(train.root, home, "urgency")
+    moved = np.abs([a["value"] - b["value"] for a, b in zip(before, after, strict=True)])
+    assert outcome.compared["urgency"].changed == int((moved > 0.01).sum()) > 0
+    assert "answers changed by more than 0.01" in said
+
+
+def test_only_a_better_version_replaces_the_live_one_where_that_is_asked(train):
+    train(training=GOOD)
+    before = content(train.root)
+    outcome, said = train(if_better=True)
+    found = outcome.compared["mood"]
+    assert found.new <= found.live and set(outcome.left) == {"mood"} and not outcome.trained
+    assert "not better, so v0001 stays live" in said
+    after = content(train.root)
+    assert after.pop(FILE) and after == before
+    Session(train.root).predict(["the lamp is good"])  # the bundle is whole
+
+
+def test_what_lost_once_is_not_tried_again_until_something_changes(train, monkeypatch):
+    train(training=GOOD)
+    train(if_better=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(running, "train_task", lambda *_, **__: pytest.fail("it was tried before"))
+        for asked in ({"if_better": True}, {}):
+            outcome, said = train(**asked)
+            assert set(outcome.left) == {"mood"}
+            assert "trained this way it lost to its live version v0001 (accuracy" in said
+    assert "mood" in train(training=OTHER, if_better=True)[0].compared  # another way of training is tried
+    assert train(retrain=("mood",))[0].trained  # and the first by its name, whatever it scores
+    assert Bundle.open(train.root).version("mood") == "v0002" and not read_attempts(train.root)
+
+
+def test_a_better_version_goes_live_and_a_tie_does_not(train):
+    train()
+    outcome, _ = train(training=GOOD, if_better=True)
+    assert set(outcome.trained) == {"mood"} and outcome.compared["mood"].is_better
+    assert Bundle.open(train.root).version("mood") == "v0002"
+    outcome, _ = train(training=GOOD, if_better=True, retrain=("mood",))
+    assert outcome.compared["mood"].live == outcome.compared["mood"].new and set(outcome.left) == {"mood"}
+
+
+def test_rows_that_the_old_version_may_have_learned_from_are_said(train):
+    train(validation=0.3)
+    _, said = train(validation=0.3, training=OTHER)  # another seed holds other rows out
+    assert "may have been trained on some of these" in said
+    _, said = train(validation=0.3, training=msgspec.structs.replace(OTHER, epochs=2))
+    assert "answers changed" in said or "1 answer changed" in said
+    assert "may have been trained" not in said
+
+
+def test_versions_that_answer_different_questions_are_not_compared(train):
+    train()
+    outcome, said = train(labels=("bad", "good", "other"), if_better=True)
+    assert "its live version answers something else (another labels)" in said and set(outcome.left) == {
+        "mood"
+    }
+    outcome, said = train(labels=("bad", "good", "other"))
+    assert (
+        "mood: not compared with v0001" in said and not outcome.compared and set(outcome.trained) == {"mood"}
+    )
+
+
+def test_other_test_rows_alone_train_and_publish_nothing(train, home):
+    train()
+    before = content(train.root)
+    fewer = DataFile(path="data/messages-test.jsonl", limit=5)
+    outcome, said = train(test=fewer)
+    assert outcome.kept == ("mood",) and outcome.extraction.passes == 0 and content(train.root) == before
+    assert "mood: its test rows are others than those of its scores" in said and "polyhead evaluate" in said
+    assert "test rows" not in train()[1]
+    project = msgspec.structs.replace(tiny.project(home, "mood"), bundle=str(train.root))
+    (entry,) = project.tasks
+    project = msgspec.structs.replace(project, tasks=(msgspec.structs.replace(entry, test=fewer),))
+    assert evaluate_bundle(Session(train.root), project, folder=home)[0].rows == 5
+
+
+STRATEGIES = {
+    "pooled": tiny.STRATEGY,
+    "branch": Branch(layers=1),
+    "group": Prompted(hidden=6, shared=1),
+}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_was_trained_while_test_rows_counted_is_known_again(train, home, monkeypatch, name):
+    """Fingerprints held them once; no upgrade trains everything anew."""
+    names, strategy = ("mood", "urgency"), STRATEGIES[name]
+    with monkeypatch.context() as patched:
+        patched.setattr(running.fingerprints_of, "__kwdefaults__", {"of": Prepared.first_fingerprint})
+        train(*names, strategy=strategy)
+    before = content(train.root)
+    prepared = prepare(tiny.project(home, *names, training=POOR, strategy=strategy), home)
+    found = {
+        name: record.trained_with["fingerprint"] for name, record in Bundle.open(train.root).tasks.items()
+    }
+    today = {name: tag(one) for name, one in fingerprints_of(prepared, Choice()).items()}
+    assert all(found[name] != today[name] for name in names)
+    assert train(*names, strategy=strategy)[0].kept == names
+    assert content(train.root) == before
+
+
+def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path, monkeypatch):
+    recipes = {
+        "joint": (Joint(), train_together),
+        "fine_tune": (
+            FineTune(search=Search(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.0,))),
+            fine_tune_project,
+        ),
+    }
+    fewer = DataFile(path="data/messages-test.jsonl", limit=5)
+    for name, (recipe, run) in recipes.items():
+        made = tiny.project(home, "mood", training=POOR)
+        made = msgspec.structs.replace(made, recipe=recipe, bundle=str(tmp_path / name))
+        with monkeypatch.context() as patched:  # as the first fingerprints were
+            patched.setattr(fingerprint_of, "__kwdefaults__", {"of": Prepared.first_fingerprint})
+            run(made, folder=home)
+        before = content(tmp_path / name)
+        known = msgspec.to_builtins(run(made, folder=home))
+        assert known.get("kept") or known["tasks"]["mood"]["kept"]
+        assert content(tmp_path / name) == before
+        tasks = (msgspec.structs.replace(made.tasks[0], test=fewer),)
+        made = msgspec.structs.replace(made, bundle=str(tmp_path / f"{name}-today"))
+        run(made, folder=home)
+        known = msgspec.to_builtins(run(msgspec.structs.replace(made, tasks=tasks), folder=home))
+        assert known.get("kept") or known["tasks"]["mood"]["kept"]
+
+
+# What a run trains, by hand: tasks a, b, c with v0001 live unless said otherwise; u and v are one unit.
+
+LIVE = Live(version="v0001", record="0" * 64)
+PINNED = Live(version="v0001", record="0" * 64, pinned=True)
+LOST = Attempt(fingerprint="tag", record="0" * 64, metric="accuracy", live=0.9, tried=0.8)
+ONE, TWO = (Task(name="t", kind="single_label", labels=labels) for labels in (("a", "b"), ("a", "c")))
+CASES = {
+    "nothing": ({}, {}, [], {}, {"a", "b"}, set()),
+    "pinned": ({"a": PINNED}, {}, [], {}, {"b"}, {"a"}),
+    "removed": ({}, {}, ["a"], {}, {"b"}, {"a"}),
+    "lost": ({"a": LIVE}, {"a": LOST}, [], {}, {"b"}, {"a"}),
+    "lost another way": (
+        {"a": LIVE},
+        {"a": msgspec.structs.replace(LOST, fingerprint="x")},
+        [],
+        {},
+        {"a", "b"},
+        set(),
+    ),
+    "pinned and named": ({"a": PINNED}, {}, [], {"retrain": ("a",)}, {"a", "b"}, set()),
+    "removed and named": ({}, {}, ["a"], {"retrain": ("a",)}, {"a", "b"}, set()),
+    "lost and named": ({"a": LIVE}, {"a": LOST}, [], {"retrain": ("a",)}, {"a", "b"}, set()),
+    "all pinned": ({"a": PINNED, "b": PINNED, "u": PINNED}, {}, [], {}, set(), {"a", "b"}),
+    "done and named": ({}, {}, [], {"retrain": ("c",)}, {"a", "b", "c"}, set()),
+    "another is named": ({"a": PINNED}, {}, [], {"retrain": ("b",)}, {"b"}, {"a"}),
+    "other labels": ({"a": LIVE}, {}, [], {"if_better": True}, {"b"}, {"a"}),
+    "other labels and named": (
+        {"a": LIVE},
+        {},
+        [],
+        {"if_better": True, "retrain": ("a",)},
+        {"a", "b"},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_run_trains_and_what_it_leaves(case):
+    lines, attempts, removed, wish, todo, left = CASES[case]
+    decisions = Decisions(lines=lines, removed=removed, attempts=attempts)
+    found = choices(
+        {"a", "b"},
+        (),
+        dict.fromkeys("abcu", "tag"),
+        decisions,
+        Wish(**wish),
+        {"a": (ONE, TWO), "b": (ONE, ONE)},
+    )
+    assert (found.todo, set(found.left)) == (todo, left)
+    assert all(f"--retrain {name}" in line for name, line in zip(found.left, found.lines(), strict=True))
+
+
+@pytest.mark.parametrize("new", [set(), {"u"}, {"v"}, {"u", "v"}], ids=["none", "first", "second", "both"])
+@pytest.mark.parametrize("held", ["", "u", "v", "uv"])
+@pytest.mark.parametrize("named", ["", "u", "v", "uv"])
+def test_a_unit_is_trained_whole_or_not_at_all(new, held, named):
+    decisions = Decisions(lines=dict.fromkeys(held, PINNED), removed=(), attempts={})
+    tags = dict.fromkeys("auv", "tag")
+    found = choices({"a", *new}, [("u", "v")], tags, decisions, Wish(retrain=tuple(named)), {})
+    asked, stays = bool(new) or bool(named), bool(set(held) - set(named))
+    assert found.todo == {"a", *("uv" if asked and not stays else "")}
+    assert set(found.left) == ({*new, *named} if asked and stays else set())
+
+
+def test_attempts_count_while_the_version_that_they_lost_to_is_live(train):
+    train("mood", "urgency")
+    lines = Bundle.open(train.root).lines
+    lost = {name: msgspec.structs.replace(LOST, record=line.record) for name, line in lines.items()}
+    keep_attempts(train.root, {**lost, "nobody": LOST})
+    assert read_attempts(train.root) == lost
+    train("mood", "urgency", training=OTHER, only=("mood",))
+    assert set(read_attempts(train.root)) == {"urgency"}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"attempts": []}',
+        b'{"attempts": {"mood": 1}}',
+        b'{"attempts": {"mood": {}}}',
+        b'{"x": 1}',
+    ],
+)
+def test_a_damaged_list_of_attempts_is_named(train, raw):
+    train()
+    (train.root / FILE).write_bytes(raw)
+    with pytest.raises(CorruptFile, match=FILE) as caught:
+        train(training=OTHER)
+    assert "delete it" in caught.value.do
