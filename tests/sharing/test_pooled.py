@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from polyhead.architecture import Architecture
-from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
 from polyhead.sharing.pooled import PooledPart, compared, owner_of, pooled_path, with_codec
 from polyhead.strategy import Pooled
@@ -71,9 +70,8 @@ def test_a_pair_read_separately_has_a_head_over_both():
     assert path_of("alike").head.separate and not path_of("same").head.separate
 
 
-def test_auto_must_be_decided_before_there_is_a_path():
-    with pytest.raises(ConfigError, match="'auto'"):
-        path_of(positions="auto")
+def test_auto_is_attention_where_nothing_chooses():
+    assert path_of(positions="auto") == path_of(positions="attention")
 
 
 def test_with_codec_changes_the_codec_alone():

@@ -44,10 +44,20 @@ def home(tmp_path_factory):
 def train(home, tmp_path):
     """Trains tiny tasks into the test's bundle: the outcome, and what was said."""
 
-    def run(*names, training=POOR, validation=None, test=None, strategy=tiny.STRATEGY, labels=None, **asked):
+    def run(
+        *names,
+        training=POOR,
+        validation=None,
+        test=None,
+        strategy=tiny.STRATEGY,
+        labels=None,
+        tested=True,
+        **asked,
+    ):
         project = tiny.project(home, *(names or ("mood",)), training=training, strategy=strategy)
         changes = {"validation": validation, "test": test, "labels": labels}
         changes = {key: value for key, value in changes.items() if value is not None}
+        changes |= {} if tested else {"test": None}
         tasks = tuple(msgspec.structs.replace(entry, **changes) for entry in project.tasks)
         project = msgspec.structs.replace(project, tasks=tasks, bundle=str(tmp_path / "bundle"))
         lines = []
@@ -214,12 +224,35 @@ def test_a_better_version_goes_live_and_a_tie_does_not(train):
 
 
 def test_rows_that_the_old_version_may_have_learned_from_are_said(train):
-    train(validation=0.3)
-    _, said = train(validation=0.3, training=OTHER)  # another seed holds other rows out
+    train(validation=0.3, tested=False)
+    _, said = train(validation=0.3, training=OTHER, tested=False)  # another seed holds other rows out
     assert "may have been trained on some of these" in said
-    _, said = train(validation=0.3, training=msgspec.structs.replace(OTHER, epochs=2))
+    _, said = train(validation=0.3, training=msgspec.structs.replace(OTHER, epochs=2), tested=False)
     assert "answers changed" in said or "1 answer changed" in said
     assert "may have been trained" not in said
+
+
+def test_versions_that_learned_from_their_validation_rows_are_compared_on_test_rows(train):
+    """Where a share of few rows is held out, the kept part learns from all of them in the end."""
+    train(validation=0.3)
+    first = Bundle.open(train.root).scores("mood")
+    outcome, said = train(validation=0.3, training=OTHER)
+    second = Bundle.open(train.root).scores("mood")
+    assert first["refitted"] and second["refitted"]
+    compared = outcome.compared["mood"]
+    assert compared.split == "test" and "test rows" in said and "may have been trained" not in said
+    assert compared.live == pytest.approx(first["splits"]["test"]["accuracy"])
+    assert compared.new == pytest.approx(second["splits"]["test"]["accuracy"])
+
+
+def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(train):
+    train(validation=0.3, tested=False)
+    first = Bundle.open(train.root).scores("mood")["splits"]["validation"]["accuracy"]
+    longer = msgspec.structs.replace(POOR, epochs=2)
+    outcome, _ = train(validation=0.3, training=longer, tested=False)
+    second = Bundle.open(train.root).scores("mood")["splits"]["validation"]["accuracy"]
+    compared = outcome.compared["mood"]
+    assert (compared.live, compared.new, compared.held_out) == (first, second, True)
 
 
 def test_versions_that_answer_different_questions_are_not_compared(train):

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
+import msgspec
 
-from polyhead.plan import Path
+from polyhead.plan import Codec, Path
+from polyhead.sharing.pooled import pooled_path
+from polyhead.strategy import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
-from polyhead.tasks.task import Task
-from polyhead.train.candidates import Candidate
+from polyhead.train.candidates import Candidate, baseline_of, candidates_of
+from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
 from polyhead.train.extract import Extractor
-from polyhead.train.heads import Trial, Trials
+from polyhead.train.heads import Trial, Trials, one_thread
 from polyhead.train.inputs import examples_of
 from polyhead.train.prepare import Prepared
+
+if TYPE_CHECKING:
+    from polyhead.train.task_run import Trained  # which itself asks here for baselines
 
 Baselines = dict[str, dict[str, dict[str, float]]]
 """`constant` and `linear`: split -> metric -> value."""
@@ -33,21 +39,44 @@ def constant_scores(prepared: Prepared, held: Examples) -> dict[str, dict[str, f
     return scores
 
 
-def baselines_of(
-    prepared: Prepared,
-    trials: Trials,
-    several: Sequence[Trial],
-    extractor: Extractor,
-    other: tuple[Candidate, Path] | None = None,
-) -> Baselines:
-    """Scores of simple answers on the rows that choose, and on test.
+def baseline_path(prepared: Prepared, path: Path, extractor: Extractor) -> Path | None:
+    """The path of the linear head with which one on `path` is compared; None where it needs no more or has none.
 
-    The linear one is the best of the linear heads that were tried, else `other`, which is tried here.
+    Of a task over words it reads the same words; else the mean vectors of the last two layers.
     """
+    task, strategy = prepared.task, prepared.strategy
+    kind, pooled = kind_of(task), isinstance(strategy, Pooled)
+    has_linear = pooled and any(one.solver == "linear" for one in _candidates(prepared, extractor))
+    if kind.loss == "span" or has_linear:
+        return None
+    if kind.per_word and pooled:
+        head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)
+        return Path(nodes=(*path.nodes[:-1], head))
+    shape = extractor.data.architecture
+    codec = Codec(name="float16")
+    return pooled_path(task, baseline_of(), trunk=extractor.digest, shape=shape, codec=codec)
+
+
+def with_baselines(prepared: Prepared, trained: Trained, extractor: Extractor) -> Trained:
+    """The same with the scores of simple answers, where it has none yet."""
+    if trained.baselines:
+        return trained
+    with one_thread():
+        trials = Trials(prepared, extractor, checkpoints=None, events=Events())
+        several = []
+        path = baseline_path(prepared, trained.path, extractor)
+        if path is not None:
+            several = [trials.tried(Candidate(name="linear", strategy=baseline_of(), solver="linear"), path)]
+        baselines = baselines_of(prepared, trials, several, extractor)
+    return msgspec.structs.replace(trained, baselines=baselines)
+
+
+def baselines_of(
+    prepared: Prepared, trials: Trials, several: Sequence[Trial], extractor: Extractor
+) -> Baselines:
+    """Scores of simple answers on the rows that choose, and on test; the linear one is the best of those tried."""
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
     linear = [trial for trial in several if trial.candidate.solver == "linear"]
-    if not linear and other is not None:
-        linear = [trials.tried(*other)]
     if linear:
         best = trials.best(linear)
         baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
@@ -58,6 +87,7 @@ def baselines_of(
     return baselines
 
 
-def alike(task: Task, outputs: Sequence[np.ndarray]) -> str | None:
-    """The one label that all of these outputs answer, where there is one and the task has several."""
-    return kind_of(task).alike(task, outputs)
+def _candidates(prepared: Prepared, extractor: Extractor) -> tuple[Candidate, ...]:
+    strategy = prepared.strategy
+    assert isinstance(strategy, Pooled)
+    return candidates_of(prepared.task, strategy, extractor.data.architecture.layers)

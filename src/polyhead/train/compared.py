@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -12,7 +13,6 @@ import numpy as np
 from polyhead.bundle.attempts import Attempt
 from polyhead.bundle.complete import check_read
 from polyhead.bundle.families import FamilyDraft
-from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.engine.agreement import without_scores
@@ -41,9 +41,10 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     live: float
     new: float
     rows: int
-    of: int  # validation rows in all
+    of: int  # rows of the split in all
     changed: int  # rows with another answer
-    held_out: bool  # whether it is known that the live version was not trained on these rows either
+    held_out: bool  # whether it is known that neither score is of rows that its version was trained on
+    split: str = "validation"
     close: float | None = None  # regression: numbers that differ by more are other answers
 
     @property
@@ -56,7 +57,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         rows = f"{self.rows:,}" if self.rows == self.of else f"{self.rows:,} of {self.of:,}"
         more = "" if self.close is None else f" by more than {self.close:g}"
         answers = "1 answer" if self.changed == 1 else f"{self.changed:,} answers"
-        said = f"{self.metric} {self.live:.4f} -> {self.new:.4f} on {rows} validation rows, {answers} changed{more}"
+        score = f"{self.metric} {self.live:.4f} -> {self.new:.4f}"
+        said = f"{score} on {rows} {self.split} rows, {answers} changed{more}"
         if self.held_out:
             return said
         return f"{said}; the old version held out other rows, so it may have been trained on some of these"
@@ -108,7 +110,7 @@ def rivals(
                 if owner not in (TRUNK, owner_of(p.task))
             }
             try:
-                found[name] = compared(bundle, p, record, draft.arrays, others, events)
+                found[name] = compared(bundle, p, draft, others, events)
             except PolyheadError as error:
                 if strict and not isinstance(error, BundleError):
                     raise
@@ -121,8 +123,7 @@ def rivals(
 def compared(
     bundle: Bundle,
     prepared: Prepared,
-    record: TaskRecord,
-    arrays: Mapping[str, np.ndarray],
+    draft: Draft,
     others: Mapping[str, Mapping[str, np.ndarray]],
     events: Events,
 ) -> Compared:
@@ -138,10 +139,12 @@ def compared(
         return _outputs(session, name, examples, events)
 
     def then(examples: Examples) -> Outputs:
-        session.attach(record, arrays, others=others)
+        session.attach(draft.record, draft.arrays, others=others)
         return outputs(examples)
 
-    return beside(prepared, live.task, live.trained_with, outputs, then)
+    return beside(
+        prepared, live.task, live.trained_with, outputs, then, notes=(bundle.scores(name), draft.scores)
+    )
 
 
 def beside(
@@ -150,28 +153,53 @@ def beside(
     trained_with: Mapping[str, object],
     first: Callable[[Examples], Outputs],
     second: Callable[[Examples], Outputs],
+    *,
+    notes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> Compared:
-    """Two versions by what they put out for some of the validation rows, the live one first."""
-    task, validation = prepared.task, prepared.validation
-    examples = _some(validation.examples)
+    """Two versions by what they put out for some of the rows of a split, the live one first.
+
+    These are the validation rows. Where a version learned from its validation rows after they had chosen it, `notes`
+    (what is written beside each version) say so: then the test rows count, and without any the scores of training, if
+    both were trained on the same rows.
+    """
+    refitted = any(note.get("refitted") for note in notes)
+    task, split = prepared.task, prepared.validation
+    if refitted and prepared.test is not None:
+        split = prepared.test
+    examples = _some(split.examples)
     kind, metric = kind_of(task), kind_of(task).default_metric(task)
     # Each decides as it does when it is asked; what counts as good is what the new declaration says.
     asked = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
     old, new = first(examples), second(examples)
     known = trained_with.get("data")
-    held_out = isinstance(known, dict) and known.get("validation") == rows_of([validation])["validation"]
+    same = [prepared.train, prepared.validation] if refitted else [prepared.validation]
+    held_out = split is prepared.test or (
+        isinstance(known, dict) and {name: known.get(name) for name in rows_of(same)} == rows_of(same)
+    )
     close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
     before, after = _answers(asked, old, examples), _answers(task, new, examples)
+    scores = [
+        kind.evaluate(asked, old, examples.targets, _examples(examples))[metric],
+        examples.scores(task, new)[metric],
+    ]
+    if refitted and split is prepared.validation:
+        scores = [_held_out_score(note, metric, score) for note, score in zip(notes, scores, strict=True)]
     return Compared(
         metric=metric,
-        live=kind.evaluate(asked, old, examples.targets, _examples(examples))[metric],
-        new=examples.scores(task, new)[metric],
+        live=scores[0],
+        new=scores[1],
         rows=len(examples.targets),
-        of=len(validation.examples.targets),
+        of=len(split.examples.targets),
+        split=split.name,
         changed=sum(_differ(one, other, close) for one, other in zip(before, after, strict=True)),
         held_out=held_out,
         close=close,
     )
+
+
+def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> float:
+    """The score that training measured on rows that its part had not learned from yet."""
+    return float(note.get("splits", {}).get("validation", {}).get(metric, otherwise))
 
 
 def unit_is_better(found: Sequence[Compared]) -> bool:

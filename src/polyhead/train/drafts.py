@@ -38,20 +38,9 @@ def drafts_of(
         draft = Draft(
             record=record,
             arrays=trained.arrays,
-            scores={"splits": trained.scores, "tried": trained.tried, "history": _untimed(trained)},
+            scores=trained.notes(),
             probes=probes_of(p),
             card=card_of(p, trained, data, plan),
         )
         drafts.append(draft)
     return drafts
-
-
-def _untimed(trained: Trained) -> list[dict[str, float]]:
-    """The epochs without their seconds: what a bundle holds is the same for the same seed.
-
-    Branches that were found again come from a file, where an epoch's number has become a float.
-    """
-    return [
-        {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
-        for row in trained.fitted.history
-    ]

@@ -90,13 +90,20 @@ class Trials:
         """The simplest, unless a later one is clearly better."""
         return several[best_of(self._prepared.task, self.held, [one.outputs for one in several])]
 
-    def kept(self, trial: Trial) -> tuple[PooledPart, Fitted]:
-        """The part that goes into the bundle: of all labelled rows, where validation is a share of them."""
-        whole, module, fitted = self._prepared.whole, trial.module, trial.fitted
+    def learns_all(self, trial: Trial) -> bool:
+        """Whether the kept part learns from all labelled rows: where validation is a share of them."""
+        whole = self._prepared.whole
+        if whole is None:
+            return False
         is_linear = trial.candidate.solver == "linear"
-        if whole is not None and (module is None or is_linear or len(whole.targets) < REFITTED_BELOW):
+        return is_linear or trial.module is None or len(whole.targets) < REFITTED_BELOW
+
+    def kept(self, trial: Trial) -> tuple[PooledPart, Fitted]:
+        """The part that goes into the bundle."""
+        whole, module, fitted = self._prepared.whole, trial.module, trial.fitted
+        if whole is not None and self.learns_all(trial):
             everything = _split(whole)
-            if is_linear:
+            if trial.candidate.solver == "linear":
                 module = self._module(trial.path)
                 _set(module, self._solution(module, trial, everything))
             else:

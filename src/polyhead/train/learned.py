@@ -21,6 +21,7 @@ from polyhead.files import held, sync_folder
 from polyhead.plan import merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
+from polyhead.train.baseline import constant_scores
 from polyhead.train.card import card_of
 from polyhead.train.events import Events
 from polyhead.train.joint import Learned
@@ -99,12 +100,13 @@ def write_learned(
                 path=drafts[name].record.path,
                 arrays=learned.arrays[name],
                 scores=scores[name],
-                fitted=learned.fitted,
+                fitted=msgspec.structs.replace(learned.fitted, history=()),  # it is all tasks' own
                 tried={},
+                baselines={"constant": constant_scores(p, p.validation.examples)},
             )
             drafts[name] = msgspec.structs.replace(
                 drafts[name],
-                scores={"splits": scores[name], "tried": {}, "history": []},
+                scores=trained.notes(),
                 card=card_of(p, trained, learned.data, plan, learned=True),
             )
     write_bundle(building / "kept", learned.blended)

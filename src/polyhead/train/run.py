@@ -18,9 +18,8 @@ from polyhead.errors import TrainError
 from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
-from polyhead.sharing.branch import private_layers
 from polyhead.strategy import Branch, Pooled
-from polyhead.tasks.kinds import kind_of
+from polyhead.train.baseline import baseline_path, with_baselines
 from polyhead.train.branch_task import (
     Grove,
     branch_paths,
@@ -40,6 +39,7 @@ from polyhead.train.extract import Extraction, Extractor
 from polyhead.train.fingerprints import Fingerprint, fingerprints_of, rescored, tag, untrained
 from polyhead.train.inputs import wanted
 from polyhead.train.lineage import load_any_trunk
+from polyhead.train.lines import task_lines
 from polyhead.train.live import is_live, live_paths, train_unit
 from polyhead.train.numerics import numerics, precision_of
 from polyhead.train.opened import opened
@@ -49,8 +49,6 @@ from polyhead.train.summarize_run import has_summaries, train_with_summaries
 from polyhead.train.taps import wanted_taps
 from polyhead.train.task_run import Trained, train_task
 from polyhead.train.units import check_budget, check_readers, check_whole, prepared_units, units_of
-
-FEW = 20  # rows of a split of which a score says little
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,6 +284,7 @@ class _Run:
         False where their live versions stay, since they are better and that was asked; what was tried is remembered.
         """
         label = numerics(self._extractor.precision)
+        several = [(p, with_baselines(p, trained, self._extractor)) for p, trained in several]
         drafts = drafts_of(several, self._extractor.data, self._prints, label)
         bundle = Bundle.open(self._root, verify=False)
         tasks, strict = [p for p, _ in several], self._if_better
@@ -297,7 +296,8 @@ class _Run:
         for p, trained in several:
             name = p.task.name
             self.scores[name] = trained.scores
-            self._events.line(_score_line(p, trained))
+            for line in task_lines(p, trained):
+                self._events.line(line)
             if name in found:
                 self._events.line(f"{name}: {found[name].line()}")
             self._events.event("task", task=name, scores=trained.scores, history=trained.fitted.history)
@@ -347,12 +347,14 @@ def _extract(
 ) -> Extraction:
     progress = events.progress("encoding", unit="texts")
     requests = []
-    for p in (p for p in todo if not is_live(p)):
-        for path in paths[p.task.name]:
+    for p in todo:
+        for path in paths[p.task.name] if not is_live(p) else ():
             if isinstance(p.strategy, Branch):
                 requests += wanted_taps(p, path, extractor)
             else:
                 requests += wanted(p, path, extractor)
+        compared = baseline_path(p, paths[p.task.name][0], extractor)
+        requests += [] if compared is None else wanted(p, compared, extractor)
     extraction = extractor.fill(requests, update=progress.update)
     progress.finish()
     rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
@@ -363,23 +365,3 @@ def _extract(
         )
     events.event("extraction", **msgspec.structs.asdict(extraction))
     return extraction
-
-
-def _score_line(prepared: Prepared, trained: Trained) -> str:
-    task = prepared.task
-    metric = kind_of(task).default_metric(task)
-    rows = {split.name: len(split.examples.inputs) for split in prepared.splits}
-    shown = ", ".join(
-        f"{split} {metric} {scores[metric]:.4f}"
-        + (f" (of {n} rows)" if (n := rows.get(split, FEW)) < FEW else "")
-        for split, scores in trained.scores.items()
-    )
-    pooler = ""
-    if trained.tried and isinstance(prepared.strategy, Pooled):
-        pooler = f" ({trained.path.pool.positions} chosen of {', '.join(trained.tried)})"
-    if isinstance(prepared.strategy, Branch):
-        own = private_layers(trained.path)
-        pooler = f" ({len(own)} private layers above tap {own.start})"
-    fitted = trained.fitted
-    epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
-    return f"{task.name}: {shown}{pooler}, {epochs}, {duration(fitted.seconds)}"

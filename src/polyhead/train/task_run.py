@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path as FilePath
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,7 +33,28 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     tried: dict[str, float]  # candidate -> score on rows held out, where it was chosen
     chosen: str = ""  # which of them
     folds: int = 0  # that stand in for a validation split
+    refitted: bool = False  # whether it learned from the validation rows too, after they had chosen it
     baselines: Baselines = {}  # simple answers -> split -> metric -> value
+
+    def notes(self) -> dict[str, Any]:
+        """What is written beside the part: scores, those of the baselines, what was tried, how training went.
+
+        Without seconds: what a bundle holds is the same for the same seed. Branches that were found again come from a
+        file, where an epoch's number has become a float.
+        """
+        history = [
+            {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
+            for row in self.fitted.history
+        ]
+        notes: dict[str, Any] = {"splits": self.scores, "baselines": self.baselines, "tried": self.tried}
+        notes["history"] = history
+        if self.chosen:
+            notes["chosen"] = self.chosen
+        if self.folds:
+            notes["folds"] = self.folds
+        if self.refitted:
+            notes["refitted"] = True
+        return notes
 
 
 def candidates(prepared: Prepared, extractor: Extractor) -> tuple[Candidate, ...]:
@@ -69,6 +91,7 @@ def train_task(
         best = trials.best(several)
         module, fitted = trials.kept(best)
         scores = {"validation": trials.held.scores(task, best.outputs)}
+        baselines = baselines_of(prepared, trials, several, extractor) if len(several) > 1 else {}
         if prepared.test is not None:
             scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, extractor)
     arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
@@ -81,7 +104,8 @@ def train_task(
         tried=tried if len(several) > 1 else {},
         chosen=best.candidate.name,
         folds=trials.folds,
-        baselines=baselines_of(prepared, trials, several, extractor),
+        refitted=trials.learns_all(best),
+        baselines=baselines,
     )
 
 

@@ -88,10 +88,6 @@ class Kind(ABC):
         """Outputs that give all examples one answer, the best by `targets`; None for a kind without such answers."""
         return None
 
-    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
-        """What all of these outputs answer, where it is one and the same although the task has several answers."""
-        return None
-
     def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
         """The metric for a task that names none, where the default would hide how rare its labels are; else None."""
         return None

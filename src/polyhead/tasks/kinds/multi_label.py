@@ -102,14 +102,6 @@ class MultiLabel(base.RowKind):
         odds = np.log(bounded / (1 - bounded)).astype(np.float32)
         return [odds] * len(examples)
 
-    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
-        """The one set of labels that is answered."""
-        answered = {tuple(row) for row in (sigmoid(np.stack(outputs)) >= task.threshold).tolist()}
-        if len(answered) != 1:
-            return None
-        labels = list(compress(task.labels, answered.pop()))
-        return ", ".join(f"'{label}'" for label in labels) or "no label"
-
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
         """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced
         weights.

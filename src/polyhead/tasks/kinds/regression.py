@@ -91,11 +91,6 @@ class Regression(base.RowKind):
         mean = np.asarray([np.mean(np.asarray(targets, np.float64))], np.float32)
         return [mean] * len(examples)
 
-    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
-        """The one number that is answered."""
-        values = np.unique(_values(task, np.stack(outputs)))
-        return f"{values[0]:g}" if len(values) == 1 else None
-
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
         """None: there are no classes."""
 

@@ -88,11 +88,6 @@ class SingleLabel(base.RowKind):
         shares = _shares(task, targets).astype(np.float32)
         return [shares] * len(examples)
 
-    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
-        """The one label that is answered."""
-        answered = {int(np.argmax(row)) for row in outputs}
-        return f"'{task.labels[answered.pop()]}'" if len(answered) == 1 else None
-
     def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
         """`matthews` where the rarer of two labels has less than a fifth of the rows.
 

@@ -153,11 +153,6 @@ class Tagging(base.Kind):
         counts = np.bincount(words, minlength=len(task.labels)).astype(np.float32)
         return [np.tile(counts, (len(example.places), 1)) for example in examples]
 
-    def alike(self, task: Task, outputs: Sequence[np.ndarray]) -> str | None:
-        """The one label that every word gets."""
-        answered = set(np.concatenate([chosen(task, row) for row in outputs]).tolist()) - {UNREAD}
-        return f"'{task.labels[answered.pop()]}' for every word" if len(answered) == 1 else None
-
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
         """`n / (k n_c)` over the words of all rows, scikit-learn's 'balanced'."""
         return base.balanced(np.concatenate([np.asarray(t, np.int64) for t in targets]), len(task.labels))
