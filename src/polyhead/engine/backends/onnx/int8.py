@@ -12,9 +12,10 @@ from polyhead.engine.quantize.scales import Scale, Scales
 class Int8Ops(OnnxOps):
     """Multiplies in 8 bits where a scale is known for the weights, and else as any graph does."""
 
-    def __init__(self, scales: Scales) -> None:
+    def __init__(self, scales: Scales, *, bits: int) -> None:
+        """`bits` of the weights, as the processor sums products."""
         super().__init__()
-        self._scales = scales
+        self._scales, self._bits = scales, bits
         # What several products read is brought to 8 bits once.
         self._kept: dict[tuple[Tensor, bytes, float, int], Tensor] = {}
 
@@ -35,9 +36,11 @@ class Int8Ops(OnnxOps):
         return super().matmul(a, b, transposed=transposed)
 
     def _product(self, x: Tensor, weight: np.ndarray, scale: Scale) -> Tensor:
-        whole, steps = scale.weights(weight)
-        turned, each = self.constant(np.ascontiguousarray(whole.T)), self.constant(steps[:, 0])
-        return self.node("MatMul", self._eight(x, scale), self.node("DequantizeLinear", turned, each, axis=1))
+        eight = scale.weights(weight, bits=self._bits)
+        turned, each = self.constant(np.ascontiguousarray(eight.whole.T)), self.constant(eight.steps[:, 0])
+        weights = self.node("DequantizeLinear", turned, each, axis=1)
+        product = self.node("MatMul", self._eight(x, scale), weights)
+        return product if eight.shift is None else self.add(product, self.constant(eight.shift))
 
     def _eight(self, x: Tensor, scale: Scale) -> Tensor:
         key = (x, scale.smooth.tobytes(), scale.step, scale.zero)
