@@ -11,6 +11,7 @@ import torch
 import tiny
 from polyhead.errors import BadName, EmptyData
 from polyhead.plan import Codec
+from polyhead.processor import Processor
 from polyhead.progress import duration
 from polyhead.project import DataFile, Project
 from polyhead.recipe import Training
