@@ -63,10 +63,10 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     measured, calibration = read_agreements(opened), read_calibration(opened)
     for one in measured:
         printer.lines(["", _titled(one), "", *(f"  {line}" for line in agreement_lines(one.agreements))])
-    for change in () if calibration is None else calibration.measurements:
-        printer.lines(
-            ["", _scaled(calibration, change), "", *(f"  {line}" for line in change_lines(change.of(opened)))]
-        )
+    if calibration is not None:
+        for change in calibration.measurements:
+            shown = change_lines(change.of(opened))
+            printer.lines(["", _scaled(calibration, change), "", *(f"  {line}" for line in shown)])
     if models.lines:
         printer.lines(["", "Models of their own: they share nothing with the trunk", ""])
         printer.lines([f"  {line}" for line in table(_models(models), left=3)])
