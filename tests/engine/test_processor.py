@@ -192,6 +192,26 @@ def test_in_this_process_weights_of_eight_bits_saturate_and_no_kernel_of_avx512_
     np.testing.assert_allclose(found, exact, rtol=0.01)
 
 
+@pytest.mark.parametrize("width", [1, 16, 33])
+def test_a_layer_norm_of_any_width_is_that_of_numpy_where_onednn_is_capped(monkeypatch, width):
+    """OpenVINO's own ended the process on rows that are no multiple of 16 numbers."""
+    pytest.importorskip("polyhead.engine.backends.openvino")
+    made = Processor(machine="x86_64", features=frozenset(), cap="AVX2")
+    monkeypatch.setattr("polyhead.engine.backends.openvino.ops.processor", lambda: made)
+    rng = np.random.default_rng(0)
+    x, gain, bias = (
+        rng.standard_normal(size).astype(np.float32) + 2 for size in ((2, 5, width), width, width)
+    )
+
+    def build(ops):
+        return {"out": ops.norm(ops.input("x", "float", (-1, -1, width)), gain, bias, 1e-5)}
+
+    runtime = open_runtime("openvino", precision="float32")
+    found = runtime.compile(build, label="norm", layers=False)({"x": x})["out"]
+    centred = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(found, centred * gain + bias, atol=1e-4)
+
+
 @pytest.mark.skipif(processor().machine not in ("x86_64", "AMD64"), reason="oneDNN has caps on x86 alone")
 @pytest.mark.parametrize("variable", CAPS)
 def test_a_capped_process_is_one_without_vnni(variable):
