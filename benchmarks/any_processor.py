@@ -209,7 +209,7 @@ def fast(rows: list[dict]) -> Iterator[Claim]:
         holds=value >= 1.0,
         note=f"Rounds {min(ratios['avx2']):.2f} to {max(ratios['avx2']):.2f}. Not capped int8 is {full:.2f} times "
         f"as fast as float32; capped int8 has {across:.2f} of the speed of int8 not capped. The cap leaves those "
-        "products of float32 that are MLAS's what they are; on this processor oneDNN's for AVX2 are as fast.",
+        "products of float32 that are MLAS's what they are (docs/log.md).",
     )
 
 
