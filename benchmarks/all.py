@@ -25,6 +25,7 @@ NAMES = (
     "one_pass",
     "engine_plans",
     "precision_change",
+    "any_processor",
     "readme",
     "first_light_newcomer",
     "readme",

@@ -94,6 +94,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Training together": ("together", "du2020"),
     "Prompts and adapters": ("conditioning",),
     "The engine": ("one_pass", "engine", "precision"),
+    "Right by default": ("right",),
 }
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"

@@ -27,6 +27,13 @@ def _guarded(self, address):
 socket.socket.connect = _guarded
 
 
+def pytest_report_header():
+    from polyhead.processor import processor
+
+    here = processor()
+    return f"processor: {here.label}; 8-bit weights of {here.weight_bits} bits"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     try:

@@ -332,6 +332,33 @@ def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
     assert run("inspect", work / "bundle", "--verify").code == 0
 
 
+def test_control_c_inside_a_callback_that_can_raise_nothing_still_stops_the_command():
+    """One that came while a module's lock was let go was printed as "Exception ignored in", and the run went on."""
+    before = """
+import signal, threading, weakref
+import polyhead.cli.train as verb
+
+class Lock:
+    pass
+
+def freed(reference):
+    signal.raise_signal(signal.SIGINT)
+
+def struck(*words, **options):
+    lock = Lock()
+    reference = weakref.ref(lock, freed)
+    del lock
+    threading.Event().wait(30)
+    print("nobody stopped it")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+verb.command.callback = struck
+"""
+    done = shell(["train"], before=before)
+    assert done.code == 130 and not done.out
+    assert done.err.strip() == "polyhead: stopped; what was finished is kept"
+
+
 def test_a_cache_that_was_damaged_is_said_and_not_trusted(work):
     path = write_project(work, "mood")
     run("train", path)

@@ -9,6 +9,7 @@ from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
 from polyhead.strategy import Pooled
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
+from precisions import FLOATS
 
 pytestmark = [
     pytest.mark.minilm,
@@ -41,7 +42,7 @@ def test_torch_agrees_with_the_reference_on_the_pre_trained_trunk(bundle):
             np.testing.assert_allclose(one / scale, other / scale, atol=torch.backend.tolerance)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", FLOATS)
 def test_deterministic_bits_are_the_same_alone_and_among_others(bundle, precision):
     session = Session(bundle, deterministic=True, precision=precision)
     texts = [(text,) for text in TEXTS]

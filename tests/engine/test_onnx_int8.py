@@ -13,6 +13,7 @@ from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
+from polyhead.processor import processor
 from polyhead.strategy import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
@@ -54,9 +55,26 @@ def test_product_is_the_formula_of_its_scale(groups):
     weights, x = drawn(groups, 32, 16), 2 * drawn(groups, 40, 16, seed=1)
     out = product(weights if groups > 1 else weights[0], x)
     for group, scale in enumerate(scales_for(weights).known.values()):
-        whole, steps = scale.weights(weights[group])
-        formula, exact = scale.kept(x[group]) @ (whole * steps).T, x[group] @ weights[group].T
+        formula = scale.product(x[group], weights[group], bits=processor().weight_bits)
+        exact = x[group] @ weights[group].T
         assert np.abs(out[group] - formula).mean() < 0.05 * np.abs(formula - exact).mean()
+
+
+def test_a_bias_after_a_product_is_one_sum_with_its_shift():
+    """And it is the same number; a product without a bias, or read twice, keeps its own."""
+    weight, x, bias = drawn(32, 16), 1 + drawn(1, 40, 16, seed=1), drawn(32, seed=2)
+    scale = Scale(smooth=np.ones(16, np.float32), step=0.05, zero=128, mean=x[0].mean(axis=0))
+
+    def build(ops):
+        given = ops.input("x", "float", (-1, -1, 16))
+        product = ops.matmul(given, ops.constant(weight), transposed=True)
+        return {"bare": product, "whole": ops.add(product, ops.constant(bias))}
+
+    runtime = OnnxRuntime(precision="int8", threads=1, scales=Scales({weight_digest(weight): scale}))
+    found = runtime.compile(build, label="biased", layers=True)({"x": x})
+    np.testing.assert_allclose(found["whole"], found["bare"] + bias, atol=1e-5)
+    wanted = scale.product(x[0], weight, bits=runtime.weight_bits)
+    np.testing.assert_allclose(found["bare"][0], wanted, atol=1e-3)
 
 
 def test_poolers_and_heads_stay_in_float32():

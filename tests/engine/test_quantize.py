@@ -83,9 +83,11 @@ def test_scale_keeps_values_to_half_a_step_and_zero_exactly():
     scale = seen_of(x, weight).scale()
     assert np.abs(scale.kept(x) - x / scale.smooth).max() <= 0.51 * scale.step
     assert not scale.kept(np.zeros((1, 8), np.float32)).any()
-    whole, steps = scale.weights(weight)
-    assert whole.dtype == np.int8 and steps.shape == (5, 1)
-    assert np.all(np.abs(whole * steps - weight * scale.smooth) <= 0.51 * steps)
+    for bits, reach in ((8, 127), (7, 64)):
+        eight = scale.weights(weight, bits=bits)
+        assert eight.whole.dtype == np.int8 and eight.steps.shape == (5, 1)
+        assert (np.abs(eight.whole).max(axis=1) == reach).all()
+        assert np.all(np.abs(eight.whole * eight.steps - weight * scale.smooth) <= 0.51 * eight.steps)
 
 
 def test_scale_of_a_value_with_an_outlying_channel_beats_plain_minimum_and_maximum():
@@ -98,8 +100,7 @@ def test_scale_of_a_value_with_an_outlying_channel_beats_plain_minimum_and_maxim
     )
 
     def error(one):
-        whole, steps = one.weights(weight)
-        return np.abs(one.kept(x) @ (whole * steps).T - x @ weight.T).mean()
+        return np.abs(one.product(x, weight, bits=8) - x @ weight.T).mean()
 
     assert error(scale) < error(plain) / 3
 
@@ -119,8 +120,7 @@ def test_scales_with_channels_and_weights_that_are_always_zero_are_finite():
     x, weight = drawn(9, 4), drawn(3, 4, seed=1)
     x[:, 1], weight[:, 2], weight[0] = 0, 0, 0
     scale = seen_of(x, weight).scale()
-    whole, steps = scale.weights(weight)
-    np.testing.assert_allclose(scale.kept(x) @ (whole * steps).T, x @ weight.T, atol=0.05)
+    np.testing.assert_allclose(scale.product(x, weight, bits=8), x @ weight.T, atol=0.05)
 
 
 # -- graphs ----------------------------------------------------------------------------------------------------------
@@ -173,8 +173,7 @@ def test_int8_graph_computes_the_formula(groups):
     graph = runtime.compile(product(weights if groups > 1 else weights[0]), label="p", layers=True)
     out = graph({"x": x})["out"]
     for group, (weight, scale) in enumerate(zip(weights, scales, strict=True)):
-        whole, steps = scale.weights(weight)
-        formula, exact = scale.kept(x[group]) @ (whole * steps).T, x[group] @ weight.T
+        formula, exact = scale.product(x[group], weight, bits=runtime.weight_bits), x[group] @ weight.T
         loss = np.abs(formula - exact).mean()  # of 8 bits: the graph has the same one
         assert np.abs(out[group] - formula).mean() < 0.1 * loss
 

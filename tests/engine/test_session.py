@@ -21,6 +21,7 @@ from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 from polyhead.text.tokenise import Tokeniser
+from precisions import FLOATS, HAS_BFLOAT16
 
 SHORT = ["where is my order?", "the lamp is broken and late", "good", "happy ben, sad anna!", "my bill is 12"]
 LONG = "the kettle is broken and my phone was late . " * 3  # about 30 tokens
@@ -48,7 +49,7 @@ def session(root):
     return Session(root)
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", params=FLOATS)
 def fixed(root, request):
     return Session(root, deterministic=True, precision=request.param)
 
@@ -431,7 +432,7 @@ def _numbers(value):
         yield value
 
 
-def test_the_trained_precision_is_the_default_one(trunk, tmp_path):
+def test_the_trained_precision_is_the_default_one_where_the_processor_has_it(trunk, tmp_path):
     task = tiny_tasks()[0]
     path = tiny_path(task, trunk, pool=Pool(positions="mean"))
     write_bundle(tmp_path / "b", trunk)
@@ -439,7 +440,7 @@ def test_the_trained_precision_is_the_default_one(trunk, tmp_path):
     record = TaskRecord(task=task, path=path, trunk=trunk.digest, trained_with=trained)
     arrays = tiny_part(path, trunk.architecture, f"task:{task.name}")
     Bundle.open(tmp_path / "b").add_task(record, arrays, scores={}, probes=[], card="")
-    assert Session(tmp_path / "b").backend.precision == "bfloat16"
+    assert Session(tmp_path / "b").backend.precision == ("bfloat16" if HAS_BFLOAT16 else "float32")
     assert Session(tmp_path / "b", precision="float32").backend.precision == "float32"
 
 

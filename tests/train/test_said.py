@@ -11,6 +11,7 @@ import torch
 import tiny
 from polyhead.errors import BadName, EmptyData
 from polyhead.plan import Codec
+from polyhead.processor import Processor
 from polyhead.progress import duration
 from polyhead.project import DataFile, Project
 from polyhead.recipe import Training
@@ -169,10 +170,21 @@ def test_events_are_one_json_object_a_line(tmp_path):
     assert rows == [{"event": "task", "task": "mood", "score": 0.5}, {"event": "end"}]
 
 
+def processor_with(monkeypatch, *features):
+    """Training sees a processor of this machine's kind with these features alone."""
+    made = Processor(machine="x86_64", features=frozenset(features))
+    monkeypatch.setattr("polyhead.train.numerics.processor", lambda: made)
+
+
 def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypatch):
     assert precision_of(Training(precision="float32")) == "float32"
-    for native, expected in ((True, "bfloat16"), (False, "float32")):
+    for native, features, expected in (
+        (True, ["avx512_bf16"], "bfloat16"),
+        (False, ["avx512_bf16"], "float32"),
+        (True, [], "float32"),  # oneDNN is capped, and would leave it to slower arithmetic
+    ):
         monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda native=native: native)
+        processor_with(monkeypatch, *features)
         assert precision_of(Training()) == expected
     assert set(numerics("float32")) == {"backend", "precision", "version", "processor"}
 
@@ -181,6 +193,7 @@ def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypat
 def test_precision_auto_is_what_the_device_has_that_trains(monkeypatch, native):
     """A CUDA device without bfloat16 of its own emulates it, which torch counts as support unless told not to."""
     asked = []
+    processor_with(monkeypatch, "avx512_bf16")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: not native)
     monkeypatch.setattr(torch.cuda, "device", lambda device: asked.append(device) or nullcontext())
     monkeypatch.setattr(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.cost import Cost
     from polyhead.engine.numerics import Agreements
+    from polyhead.engine.quantize.files import Calibration, Measurement
 
 
 @click.command("inspect")
@@ -64,10 +65,9 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     for one in measured:
         printer.lines(["", _titled(one), "", *(f"  {line}" for line in agreement_lines(one.agreements))])
     if calibration is not None:
-        title = (
-            f"int8: scales from {counted(calibration.texts, 'text')}; {calibration.backend} against float32"
-        )
-        printer.lines(["", title, "", *(f"  {line}" for line in change_lines(calibration.of(opened)))])
+        for change in calibration.measurements:
+            shown = change_lines(change.of(opened))
+            printer.lines(["", _scaled(calibration, change), "", *(f"  {line}" for line in shown)])
     if models.lines:
         printer.lines(["", "Models of their own: they share nothing with the trunk", ""])
         printer.lines([f"  {line}" for line in table(_models(models), left=3)])
@@ -80,7 +80,15 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
 def _titled(one: Agreements) -> str:
     how = one.numerics
     scales = f", scales {how.calibration[:16]}" if how.calibration else ""
-    return f"Agreement of {how.backend} {how.version} in {how.precision}{scales} with answers as trained"
+    bits = f", weights of {how.weight_bits} bits" if how.weight_bits else ""
+    return (
+        f"Agreement of {how.backend} {how.version} in {how.precision}{scales}{bits} with answers as trained"
+    )
+
+
+def _scaled(calibration: Calibration, one: Measurement) -> str:
+    texts, how = counted(calibration.texts, "text"), f"{one.backend} with weights of {one.weight_bits} bits"
+    return f"int8: scales from {texts}; {how} against float32"
 
 
 def _facts(bundle: Bundle) -> list[str]:

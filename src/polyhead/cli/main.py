@@ -15,6 +15,7 @@ import traceback
 import click
 
 from polyhead import __version__
+from polyhead.cli.interrupt import interruptible
 from polyhead.errors import PolyheadError
 
 VERBS = {
@@ -81,7 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a path or a label may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
+        with interruptible():
+            commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
         then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
         _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)

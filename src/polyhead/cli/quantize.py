@@ -62,6 +62,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Accept tasks that no text fits: nobody then knows what int8 changes.",
 )
+@click.option(
+    "--measure",
+    is_flag=True,
+    help="Find no scales: measure what those beside BUNDLE change on this machine, and keep that beside the rest.",
+)
 @json_option
 def command(
     bundle: str,
@@ -72,6 +77,7 @@ def command(
     bound: float,
     agreement: float,
     unmeasured: bool,
+    measure: bool,
     json_to: str | None,
 ) -> None:
     """Find static scales for BUNDLE's layers in 8 bits on texts of your own, and say what int8 changes of each task.
@@ -83,18 +89,25 @@ def command(
 
     Scales are kept in BUNDLE/cache, which nothing else depends on and which may be deleted at any time. Answer with
     `--precision int8`. Deleting them loses nothing but the calibration: run this again with texts.
+
+    What is measured holds for machines of this kind. Processors without VNNI get weights of 7 bits, since sums of wider
+    ones would saturate there: on a machine of another kind than the one that was measured, run this with `--measure`.
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import is_installed, open_runtime
     from polyhead.engine.quantize import calibrate
-    from polyhead.engine.quantize.files import write_scales
+    from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
+    from polyhead.processor import processor
 
     printer, opened = Printer(json_to), Bundle.open(bundle)
     name = backend or ("openvino" if is_installed("openvino") else "onnxruntime")
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
+    bits = processor().weight_bits
     mine, others = calibrate.halves(_rows(texts), rows)
-    scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
+    before, scales = read_scales(opened) if measure else (None, None)
+    if scales is None:
+        scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
     changes = calibrate.measured(
         opened, others, runtimes, scales, labelled=_labelled(data), show=printer.show
     )
@@ -104,14 +117,17 @@ def command(
     if unknown:
         printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
-    record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
-    printer.line(
-        f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(len(mine), 'text')}: "
-        f"{bundle}/cache"
-    )
-    printer.json(
-        {"calibration": record, "measured_on": len(others), "limits": limits, "tasks": _facts(changes)}
-    )
+    if before is not None:
+        record = write_changes(opened, before, backend=name, changes=changes)
+        printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle}/cache")
+    else:
+        record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
+        printer.line(
+            f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(len(mine), 'text')}, measured "
+            f"with weights of {bits}: {bundle}/cache"
+        )
+    facts = {"measured_on": len(others), "weight_bits": bits, "limits": limits, "tasks": _facts(changes)}
+    printer.json({"calibration": record, **facts})
 
 
 def _rows(texts: str) -> list[Row]:

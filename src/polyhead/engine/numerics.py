@@ -24,12 +24,13 @@ FILE = "agreements.json"
 
 
 class Numerics(Value):
-    """How answers were computed; `calibration` is the digest of the scales of int8."""
+    """How answers were computed; `calibration` is the digest of the scales of int8, `weight_bits` the width."""
 
     backend: str
     precision: str
     version: str = ""  # of the backend's library
     calibration: str = ""
+    weight_bits: int | None = None  # of int8: 8, or 7 on processors whose sums of bytes saturate
 
 
 class Measured(Value):
@@ -63,6 +64,7 @@ def numerics_of(session: Session) -> Numerics:
         precision=backend.precision,
         version=backend.version,
         calibration=backend.calibration,
+        weight_bits=backend.weight_bits,
     )
 
 
@@ -88,17 +90,20 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
 
 
 def keep_agreements(bundle: Bundle, numerics: Numerics, found: dict[str, Agreement]) -> None:
-    """Writes what was measured, in place of what was measured before under the same backend and precision."""
+    """Writes what was measured, in place of what was measured before under the same backend, precision and width."""
     tasks = {n: Measured(record=bundle.lines[n].record, agreement=found[n]) for n in found}
-    place = (numerics.backend, numerics.precision)
     with writing(bundle.root, "agreements cannot be kept"):
         try:
             before = _read(bundle.root).agreements
         except BundleError:
             before = ()  # it can be measured again at any time
-        others = [one for one in before if (one.numerics.backend, one.numerics.precision) != place]
+        others = [one for one in before if _place(one.numerics) != _place(numerics)]
         content = _File(agreements=(*others, Agreements(numerics=numerics, tasks=tasks)))
         replace_file(bundle.root / FILE, to_json(content))
+
+
+def _place(numerics: Numerics) -> tuple[object, ...]:
+    return numerics.backend, numerics.precision, numerics.weight_bits or 8
 
 
 def _read(root: FilePath) -> _File:

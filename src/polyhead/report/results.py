@@ -13,6 +13,7 @@ import msgspec
 
 from polyhead.config import Value, to_json
 from polyhead.errors import DataError
+from polyhead.processor import processor
 
 PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
 
@@ -117,10 +118,8 @@ class Study:
 
 def hardware() -> str:
     """Processor, cores and memory of this machine."""
-    name = platform.processor() or platform.machine()
+    name = processor().model
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), name)
         memory = int(Path("/proc/meminfo").read_text().split()[1]) / 2**20
         return f"{name}, {os.cpu_count()} cores, {memory:.0f} GiB"
     except OSError:

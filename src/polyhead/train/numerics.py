@@ -6,6 +6,7 @@ import platform
 
 import torch
 
+from polyhead.processor import processor
 from polyhead.recipe import Training
 
 
@@ -21,8 +22,10 @@ def has_native_bfloat16(device: str = "cpu") -> bool:
     if _is_cuda(device):
         with torch.cuda.device(device):
             return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    probe = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(probe and probe())
+    probe = getattr(
+        torch.cpu, "_is_avx512_bf16_supported", None
+    )  # it tells of the processor also where oneDNN is capped
+    return bool(probe and probe()) and processor().may_have_bfloat16
 
 
 def numerics(precision: str, device: str = "cpu") -> dict[str, str]:

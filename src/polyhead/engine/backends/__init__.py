@@ -11,6 +11,7 @@ from polyhead.engine.backends.base import Backend, LoadedTask
 from polyhead.engine.graph.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError, MissingExtra
+from polyhead.processor import processor
 from polyhead.trunk_data import TrunkData
 
 BackendName = Literal["torch", "torch-cuda", "openvino", "onnxruntime", "reference"]
@@ -71,8 +72,10 @@ def open_backend(
                 "the torch backend",
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
-        wanted = precision or trained or "float32"
         device = "cuda" if name == "torch-cuda" else "cpu"
+        if trained == "bfloat16" and device == "cpu" and not processor().may_have_bfloat16:
+            trained = "float32"  # torch would compute bfloat16 by other arithmetic, far slower
+        wanted = precision or trained or "float32"
         return TorchBackend(trunk, tasks, precision=wanted, deterministic=deterministic, device=device)
     from polyhead.engine.backends.graph import GraphBackend
 

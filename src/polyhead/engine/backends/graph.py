@@ -31,6 +31,7 @@ class Stating(Protocol):
 
     version: str  # of its library
     calibration: str  # digest of its scales of int8; "" where it has none, or they lie in no file
+    weight_bits: int | None  # of weights in int8, as this processor multiplies them; None in other precisions
 
 
 class _Loaded(msgspec.Struct, frozen=True, eq=False):
@@ -57,9 +58,10 @@ class GraphBackend:
         deterministic: bool = False,
     ) -> None:
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
-        self.version, self.calibration = "", ""
+        self.version, self.calibration, self.weight_bits = "", "", None
         if isinstance(runtime, Stating):
             self.version, self.calibration = runtime.version, runtime.calibration
+            self.weight_bits = runtime.weight_bits
         self.packs = not deterministic
         self._trunk, self._deterministic = trunk, deterministic
         self._graphs, self._count = Graphs(runtime), Count()

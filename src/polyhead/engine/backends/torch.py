@@ -48,6 +48,7 @@ class TorchBackend:
     """
 
     version, calibration = str(torch.__version__), ""
+    weight_bits: int | None = None
     packs = False
 
     def __init__(

@@ -7,10 +7,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import os
-import platform
-import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
@@ -26,6 +23,7 @@ from polyhead.engine.isolation.certificate import AnswerChange, Answered
 from polyhead.engine.isolation.together import Asked, outputs_of
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
+from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 
@@ -126,7 +124,7 @@ def numerics() -> dict[str, str]:
     else:
         package = "numpy" if backend == "reference" else backend
         label |= {package: importlib.metadata.version(package), "threads": str(os.cpu_count())}
-    return label | {"processor": _processor()}
+    return label | {"processor": processor().label}
 
 
 def backend_here() -> BackendName:
@@ -164,14 +162,3 @@ def shortened(texts: Sequence[str]) -> str:
 
 def _asked(record: TaskRecord, probe: Probe) -> Asked:
     return Asked(probe.given, probe.words if kind_of(record.task).per_word else None)
-
-
-def _processor() -> str:
-    """The processor's name and, where Linux tells, its family and model: those of one name may round differently."""
-    try:
-        lines = FilePath("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    wanted = ("model name", "cpu family", "model")
-    found = {key: m[1] for key in wanted for line in lines if (m := re.match(rf"{key}\s*: (.+)", line))}
-    return ", ".join(f"{key} {found[key]}" for key in wanted if key in found) or platform.machine()

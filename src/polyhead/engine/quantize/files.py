@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
+import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, writing
@@ -22,10 +23,11 @@ from polyhead.engine.agreement import Agreement
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.files import TEMPORARY, replace_file, sync_folder
+from polyhead.processor import processor
 
 log = logging.getLogger(__name__)
 CACHE, RECORD = "cache", "int8.json"
-SMOOTH, EIGHT = ".smooth", ".eight"
+SMOOTH, EIGHT, MEAN = ".smooth", ".eight", ".mean"
 
 
 class Change(Value):
@@ -54,19 +56,35 @@ class Measured(Value):
     change: Change
 
 
-class Calibration(Value):
-    """Where scales came from, and what they change."""
+class Measurement(Value):
+    """What int8 changes on one kind of machine: with a backend, and weights of so many bits."""
 
-    trunk: str  # digest
-    scales: str  # SHA-256 of the file that holds them: the digest of the calibration
-    texts: int  # that were answered for it
-    backend: str  # that was measured
-    tasks: dict[str, Measured] = {}
+    backend: str
+    weight_bits: int
+    tasks: dict[str, Measured]
 
     def of(self, bundle: Bundle) -> dict[str, Change]:
         """What is known of the live versions."""
         live = {name: line.record for name, line in bundle.lines.items()}
         return {name: one.change for name, one in self.tasks.items() if live.get(name) == one.record}
+
+
+class Calibration(Value):
+    """Where scales came from, and what they change: where they were found, and elsewhere."""
+
+    trunk: str  # digest
+    scales: str  # SHA-256 of the file that holds them: the digest of the calibration
+    texts: int  # that were answered for it
+    backend: str  # that was measured
+    weight_bits: int = 8  # of the machine that was measured
+    tasks: dict[str, Measured] = {}
+    elsewhere: tuple[Measurement, ...] = ()
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """All, where the scales were found first."""
+        first = Measurement(backend=self.backend, weight_bits=self.weight_bits, tasks=self.tasks)
+        return (first, *self.elsewhere)
 
 
 def read_calibration(bundle: Bundle) -> Calibration | None:
@@ -89,18 +107,16 @@ def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
 
 
 def scales_for(bundle: Bundle, backend: str) -> Scales:
-    """The scales beside a bundle; tasks whose change was not measured with this backend are named in the log."""
+    """The scales beside a bundle; tasks whose change was not measured on such a machine are named in the log."""
     record, scales = read_scales(bundle)
-    _warn(backend, [name for name in bundle.lines if name not in _known(record, bundle, backend)])
+    _warn(bundle, backend, list(bundle.lines), record)
     return scales
 
 
 def warn_of(bundle: Bundle, backend: str, tasks: Iterable[str], *, scales: str) -> None:
     """Names in the log those of the bundle's tasks of which nobody measured what int8 changes by these `scales`."""
     record = read_calibration(bundle)
-    is_ours = record is not None and record.scales == scales
-    known = _known(record, bundle, backend) if record is not None and is_ours else {}
-    _warn(backend, [name for name in tasks if name not in known])
+    _warn(bundle, backend, list(tasks), record if record is not None and record.scales == scales else None)
 
 
 def warn_of_attached(backend: str, task: str) -> None:
@@ -108,11 +124,22 @@ def warn_of_attached(backend: str, task: str) -> None:
     log.warning("nobody measured what int8 on %s changes for %s: it is in no bundle", backend, task)
 
 
-def _known(record: Calibration, bundle: Bundle, backend: str) -> Mapping[str, Change]:
-    return record.of(bundle) if record.backend == backend else {}
-
-
-def _warn(backend: str, unknown: Sequence[str]) -> None:
+def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibration | None) -> None:
+    """Two lines at most: of tasks that were measured on other machines alone, and of those that never were."""
+    bits, here, elsewhere = processor().weight_bits, set[str](), set[str]()
+    for one in () if record is None else record.measurements:
+        is_here = (one.backend, one.weight_bits) == (backend, bits)
+        (here if is_here else elsewhere).update(one.of(bundle))
+    moved = [name for name in tasks if name in elsewhere - here]
+    if moved:
+        log.warning(
+            "nobody measured what int8 on %s with weights of %d bits, as on this processor, changes for %s: run "
+            "`polyhead quantize --measure`",
+            backend,
+            bits,
+            ", ".join(moved),
+        )
+    unknown = [name for name in tasks if name not in elsewhere | here]
     if unknown:
         log.warning(
             "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again",
@@ -124,7 +151,7 @@ def _warn(backend: str, unknown: Sequence[str]) -> None:
 def write_scales(
     bundle: Bundle, scales: Scales, *, texts: int, backend: str, changes: Mapping[str, Change]
 ) -> Calibration:
-    """Keeps scales beside a bundle, whole or not at all, in place of older ones."""
+    """Keeps scales beside a bundle, whole or not at all, in place of older ones; `changes` were measured here."""
     folder = bundle.root / CACHE
     with writing(bundle.root, "the scales cannot be kept"):
         folder.mkdir(exist_ok=True)
@@ -135,11 +162,8 @@ def write_scales(
             scales=digest,
             texts=texts,
             backend=backend,
-            tasks={
-                name: Measured(record=bundle.lines[name].record, change=change)
-                for name, change in changes.items()
-                if change.is_measured
-            },
+            weight_bits=processor().weight_bits,
+            tasks=_measured(bundle, changes),
         )
         os.replace(temporary, folder / _name(digest))
         sync_folder(folder)
@@ -149,6 +173,38 @@ def write_scales(
                 with suppress(OSError):
                     other.unlink()
     return record
+
+
+def write_changes(
+    bundle: Bundle, record: Calibration, *, backend: str, changes: Mapping[str, Change]
+) -> Calibration:
+    """Keeps what the scales of `record` change on this machine, in place of what was measured before on its like."""
+    place, tasks = (backend, processor().weight_bits), _measured(bundle, changes)
+    with writing(bundle.root, "what int8 changes cannot be kept"):
+        now = _record(bundle)
+        if now.scales != record.scales:
+            raise BackendError(
+                "the scales were found anew while they were measured; nothing was written",
+                got=now.scales,
+                allowed=record.scales,
+                do="measure again",
+            )
+        if (now.backend, now.weight_bits) == place:
+            now = msgspec.structs.replace(now, tasks=tasks)
+        else:
+            others = [one for one in now.elsewhere if (one.backend, one.weight_bits) != place]
+            mine = Measurement(backend=backend, weight_bits=place[1], tasks=tasks)
+            now = msgspec.structs.replace(now, elsewhere=(*others, mine))
+        replace_file(bundle.root / CACHE / RECORD, to_json(now))
+    return now
+
+
+def _measured(bundle: Bundle, changes: Mapping[str, Change]) -> dict[str, Measured]:
+    return {
+        name: Measured(record=bundle.lines[name].record, change=change)
+        for name, change in changes.items()
+        if change.is_measured
+    }
 
 
 def _record(bundle: Bundle) -> Calibration:
@@ -175,6 +231,8 @@ def _arrays(scales: Scales) -> dict[str, np.ndarray]:
     for digest, scale in scales.known.items():
         found[digest + SMOOTH] = scale.smooth
         found[digest + EIGHT] = np.array([scale.step, scale.zero], np.float32)
+        if scale.mean is not None:
+            found[digest + MEAN] = scale.mean
     return found
 
 
@@ -184,7 +242,8 @@ def _scales(arrays: Mapping[str, np.ndarray], sha256: str) -> Scales:
         digest = name.removesuffix(SMOOTH)
         if digest != name:
             step, zero = arrays[digest + EIGHT].tolist()
-            found[digest] = Scale(smooth=smooth, step=step, zero=round(zero))
+            mean = arrays.get(digest + MEAN)  # files of before it was kept have none
+            found[digest] = Scale(smooth=smooth, step=step, zero=round(zero), mean=mean)
     return Scales(found, digest=sha256)
 
 

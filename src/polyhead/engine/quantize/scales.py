@@ -3,6 +3,9 @@
 With s a number for each input, `x W^T = (x / s) (W s)^T` (Xiao et al. 2023, SmoothQuant, equations 3 and 4). Then x / s
 is kept in 8 bits unsigned with one step and one zero for all of it, W s in 8 bits signed with a step for each output.
 Where they take one migration strength for all products, each gets the one here that leaves it the smallest error.
+
+Rounding W shifts every output by the mean of what is read times the error, the same for all texts; it is known when the
+graph is built and taken away again (bias correction, Nagel et al. 2019, section 4.2; the mean is that of texts here).
 """
 
 from __future__ import annotations
@@ -17,6 +20,16 @@ from polyhead.config import Value
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, however many there are
 LEAST = 1e-5  # of a channel that is always 0
+# By bits, the largest whole number of weights. With 7, two products share 16 bits: 2 * 255 * 64 = 32,640 < 2^15.
+REACH = {8: 127, 7: 64}
+
+
+class Eight(Value, eq=False):
+    """Weights in 8 bits, as a graph multiplies with them."""
+
+    whole: np.ndarray  # int8 (outputs, inputs)
+    steps: np.ndarray  # float32 (outputs, 1)
+    shift: np.ndarray | None  # float32 (outputs,), to add to the product; None where it is not known
 
 
 class Scale(Value, eq=False):
@@ -25,6 +38,7 @@ class Scale(Value, eq=False):
     smooth: np.ndarray  # float32 (inputs,)
     step: float
     zero: int  # 0 to 255: stands for 0
+    mean: np.ndarray | None = None  # float32 (inputs,), of what is read; None in files of before it was kept
 
     @property
     def low(self) -> float:
@@ -41,11 +55,20 @@ class Scale(Value, eq=False):
         places = np.round(x / self.smooth / self.step) + self.zero
         return np.asarray((np.clip(places, 0, 255) - self.zero) * self.step, np.float32)
 
-    def weights(self, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """`W smooth` as int8 (outputs, inputs), and each output's step, float32 (outputs, 1)."""
+    def weights(self, weight: np.ndarray, *, bits: int) -> Eight:
+        """`W smooth` in so many bits, 7 or 8, with a step for each output and the shift that rounding left."""
         smoothed = np.asarray(weight, np.float32) * self.smooth
-        steps = np.maximum(np.abs(smoothed).max(axis=1, keepdims=True), LEAST**2) / 127
-        return np.round(smoothed / steps).astype(np.int8), np.asarray(steps, np.float32)
+        largest = np.maximum(np.abs(smoothed).max(axis=1, keepdims=True), LEAST**2)
+        steps = np.asarray(largest / REACH[bits], np.float32)
+        whole = np.round(smoothed / steps).astype(np.int8)
+        shift = None if self.mean is None else (smoothed - whole * steps) @ (self.mean / self.smooth)
+        return Eight(whole=whole, steps=steps, shift=shift)
+
+    def product(self, x: np.ndarray, weight: np.ndarray, *, bits: int) -> np.ndarray:
+        """`x W^T` as a graph computes it: (..., inputs) to (..., outputs)."""
+        eight = self.weights(weight, bits=bits)
+        found = self.kept(x) @ (eight.whole * eight.steps).T
+        return found if eight.shift is None else np.asarray(found + eight.shift, np.float32)
 
 
 class Scales:
@@ -73,6 +96,7 @@ class Seen:
     def __init__(self, weights: Iterable[np.ndarray]) -> None:
         self.weights = {weight_digest(weight): weight for weight in weights}  # (outputs, inputs) each
         self.low = self.high = np.zeros(0, np.float32)  # of each input
+        self.total, self.count = np.zeros(0), 0  # of all rows: their sum, float64 (inputs,), and number
         self.rows: list[np.ndarray] = []  # (rows, inputs) each: a sample
         self._times = 0  # that something was added
 
@@ -87,17 +111,23 @@ class Seen:
             places = (np.arange(rows) + begin) * len(flat) / rows
             sample = flat[np.unique(places.astype(int))] if rows < len(flat) else flat.copy()
             self._widen(flat.min(axis=0), flat.max(axis=0), [sample])
+            self._sum(flat.sum(axis=0, dtype=np.float64), len(flat))
 
     def join(self, other: Seen) -> None:
         """Takes in what another value was that products with the same weights read."""
         self.weights |= other.weights
         if other.rows:
             self._widen(other.low, other.high, other.rows)
+            self._sum(other.total, other.count)
 
     def _widen(self, low: np.ndarray, high: np.ndarray, rows: Sequence[np.ndarray]) -> None:
         self.low = np.minimum(self.low, low) if self.rows else low
         self.high = np.maximum(self.high, high) if self.rows else high
         self.rows += rows
+
+    def _sum(self, total: np.ndarray, count: int) -> None:
+        self.total = self.total + total if self.count else total
+        self.count += count
 
     def scale(self) -> Scale:
         """The one of `STRENGTHS` that leaves the products of the sampled rows the smallest squared error."""
@@ -111,7 +141,12 @@ class Seen:
         smooth = reach**strength / np.maximum(np.abs(weight).max(axis=0), LEAST) ** (1 - strength)
         low, high = min(0.0, float((self.low / smooth).min())), max(0.0, float((self.high / smooth).max()))
         step = max(high - low, LEAST) / 255
-        return Scale(smooth=np.asarray(smooth, np.float32), step=step, zero=round(-low / step))
+        return Scale(
+            smooth=np.asarray(smooth, np.float32),
+            step=step,
+            zero=round(-low / step),
+            mean=np.asarray(self.total / self.count, np.float32),
+        )
 
 
 def scales_of(seen: Iterable[Seen]) -> Scales:
@@ -134,5 +169,5 @@ def weight_digest(weight: np.ndarray) -> str:
 
 
 def _error(scale: Scale, rows: np.ndarray, weight: np.ndarray, wanted: np.ndarray) -> float:
-    whole, steps = scale.weights(weight)
-    return float(np.square(scale.kept(rows) @ (whole * steps).T - wanted).mean())
+    # Of 8 bits on every machine: scales are the bundle's, the width of weights is the processor's.
+    return float(np.square(scale.product(rows, weight, bits=8) - wanted).mean())

@@ -38,8 +38,14 @@ class OnnxOps:
 
         `shapes` says those of outputs to who looks at the file.
         """
-        nodes = [*self._nodes, *(helper.make_node("Identity", [x], [name]) for name, x in outputs.items())]
+        nodes = [helper.make_node("Identity", [x], [name]) for name, x in outputs.items()]
         read = {name for node in nodes for name in node.input}
+        for node in reversed(
+            self._nodes
+        ):  # what nothing reads would keep runtimes from fusing what is before it
+            if read.intersection(node.output):
+                read.update(node.input)
+                nodes.insert(0, node)
         self.arrays = {name: array for name, array in self.arrays.items() if name in read}
         graph = helper.make_graph(
             nodes,

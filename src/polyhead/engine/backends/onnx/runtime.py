@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -14,6 +12,7 @@ from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
 from polyhead.engine.graph.ops import Build
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError
+from polyhead.processor import processor
 
 TOLERANCES = {"float32": 1e-4, "int8": 1.0}
 
@@ -40,11 +39,14 @@ class OnnxRuntime:
             )
         self.tolerance = TOLERANCES[self.precision]
         self.calibration = "" if scales is None else scales.digest
+        self.weight_bits = processor().weight_bits if scales is not None else None
         self._threads, self._scales = threads or 0, scales
 
     def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
-        ops = Int8Ops(self._scales) if layers and self._scales is not None else OnnxOps()
+        ops = OnnxOps()
+        if layers and self._scales is not None and self.weight_bits is not None:
+            ops = Int8Ops(self._scales, bits=self.weight_bits)
         model = ops.graph(build(ops), label=label)
         large = {name: array for name, array in ops.arrays.items() if array.nbytes > INLINE}
         values = [ort.OrtValue.ortvalue_from_numpy(array) for array in large.values()]
@@ -53,9 +55,6 @@ class OnnxRuntime:
         options.intra_op_num_threads = self._threads
         # A plan runs several graphs, one after another: threads of one that rests must not spin beside the next.
         options.add_session_config_entry("session.force_spinning_stop", "1")
-        if not _is_exact_in_bytes():
-            # Both factors unsigned then, which is right and takes twice the time.
-            options.add_session_config_entry("session.x64quantprecision", "1")
         options.add_external_initializers(list(large), values)
         return _Compiled(model.SerializeToString(), options, values)
 
@@ -72,13 +71,3 @@ class _Compiled:
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         found = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})
         return dict(zip(self._outputs, found, strict=True))
-
-
-def _is_exact_in_bytes() -> bool:
-    """Whether products of unsigned by signed bytes are exact: on x86 processors without VNNI their sums saturate."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return True
-    try:
-        return "vnni" in Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return False

@@ -16,9 +16,10 @@ LEVELS = 256
 class Int8Ops(OpenVINOOps):
     """Multiplies in 8 bits where a scale is known for the weights, and else as any graph does."""
 
-    def __init__(self, scales: Scales) -> None:
+    def __init__(self, scales: Scales, *, bits: int) -> None:
+        """`bits` of the weights, as the processor sums products."""
         super().__init__()
-        self._scales = scales
+        self._scales, self._bits = scales, bits
         self._weights: dict[int, tuple[ov.Node, np.ndarray]] = {}
         # What several products read is brought to 8 bits once.
         self._kept: dict[tuple[int, bytes, float, int], tuple[Tensor, ov.Node]] = {}
@@ -47,9 +48,10 @@ class Int8Ops(OpenVINOOps):
         return super().matmul(a, b, transposed=transposed)
 
     def _product(self, x: Tensor, weight: np.ndarray, scale: Scale) -> ov.Node:
-        whole, steps = scale.weights(weight)
-        weights = op.multiply(op.convert(op.constant(whole), "f32"), op.constant(steps))
-        return op.matmul(self._eight(x, scale), weights, False, True)
+        eight = scale.weights(weight, bits=self._bits)
+        weights = op.multiply(op.convert(op.constant(eight.whole), "f32"), op.constant(eight.steps))
+        product = op.matmul(self._eight(x, scale), weights, False, True)
+        return product if eight.shift is None else op.add(product, op.constant(eight.shift))
 
     def _eight(self, x: Tensor, scale: Scale) -> ov.Node:
         key = (id(x), scale.smooth.tobytes(), scale.step, scale.zero)

@@ -9,8 +9,10 @@ import openvino as ov
 import openvino.opset13 as op
 
 from polyhead.engine.graph.ops import InputKind, Size, Tensor
+from polyhead.processor import processor
 
 _KINDS = {"int": np.int64, "float": np.float32}
+WHOLE = 16  # float32 numbers that fill a register of AVX-512
 
 
 class OpenVINOOps:
@@ -122,11 +124,22 @@ class OpenVINOOps:
         return op.softmax(x, -1)
 
     def norm(self, x: Tensor, gain: np.ndarray, bias: np.ndarray, epsilon: float) -> Tensor:
-        centred = op.mvn(x, _whole(-1), True, epsilon, "inside_sqrt")
+        if processor().cap and gain.shape[-1] % WHOLE:
+            centred = self._centred(x, gain.shape[-1], epsilon)
+        else:
+            centred = op.mvn(x, _whole(-1), True, epsilon, "inside_sqrt")
         return op.add(op.multiply(centred, self.constant(gain)), self.constant(bias))
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor, added: Tensor, scale: float) -> Tensor:
         return op.scaled_dot_product_attention(query, key, value, added, self._number(scale))
+
+    def _centred(self, x: Tensor, width: int, epsilon: float) -> ov.Node:
+        """What `mvn` gives, by other operators."""
+        # OpenVINO's kernel of AVX-512 ends the process on the last numbers of a row that do not fill a register where
+        # oneDNN, which writes that piece of it, is capped to less (2026.4, an EPYC with AVX-512 capped to AVX2).
+        from_mean = op.subtract(x, op.divide(self.total(x, -1), self._number(width)))
+        variance = op.divide(self.total(op.multiply(from_mean, from_mean), -1), self._number(width))
+        return op.divide(from_mean, op.sqrt(op.add(variance, self._number(epsilon))))
 
     def _number(self, value: float) -> ov.Node:
         return op.constant(np.float32(value))

@@ -16,6 +16,7 @@ from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.graph.ops import Build
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError
+from polyhead.processor import processor
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}
@@ -50,6 +51,7 @@ class OpenVINORuntime:
         self._check(scales)
         self.tolerance = TOLERANCES[self.precision]
         self.calibration = "" if scales is None else scales.digest
+        self.weight_bits = processor().weight_bits if scales is not None else None
         self._scales = scales
         self._float = rest if self.precision == "int8" else self.precision
         self._settings: dict[str, object] = {
@@ -61,15 +63,17 @@ class OpenVINORuntime:
 
     @property
     def has_bfloat16(self) -> bool:
-        """Whether the processor has bfloat16 arithmetic of its own."""
-        return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        """Whether the processor has bfloat16 arithmetic of its own, which OpenVINO uses."""
+        # OpenVINO tells of the processor also where its oneDNN is capped, and then has no such product.
+        told = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return "BF16" in told and processor().may_have_bfloat16
 
     def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""
         bfloat16 = self._float == "bfloat16"
         ops = OpenVINOOps(bfloat16=bfloat16, halved=bfloat16 and not layers)
-        if layers and self._scales is not None:
-            ops = Int8Ops(self._scales)
+        if layers and self._scales is not None and self.weight_bits is not None:
+            ops = Int8Ops(self._scales, bits=self.weight_bits)
         outputs = build(ops)
         results = [ov.opset13.result(tensor) for tensor in outputs.values()]
         model = ov.Model(results, list(ops.inputs.values()), label)
@@ -88,6 +92,7 @@ class OpenVINORuntime:
         if self.precision == "bfloat16" and not self.has_bfloat16:
             raise BackendError(
                 "this processor has no bfloat16 arithmetic",
+                got=f"precision bfloat16 on {processor().label}",
                 allowed=["float32", "int8"],
                 do="choose one of these: --precision float32",
             )

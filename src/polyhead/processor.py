@@ -1,0 +1,95 @@
+"""What of this machine's processor decides how libraries compute: read here, and nowhere else.
+
+The libraries look for themselves; what they find is what a numerics label has to say, and the width of 8-bit weights
+has to fit. oneDNN, by which OpenVINO and torch multiply, can be capped to older instructions by a variable of the
+environment: a process that is capped is taken for one on such a processor. (It is no setting of ours, so that it is
+read here and not in the command line.)
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from polyhead.config import Value
+
+CAPS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN reads the first of them that is set
+X86 = ("x86_64", "AMD64", "i386", "i686")
+WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni"})
+BFLOAT16 = frozenset({"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"})  # the last is Arm's
+# What oneDNN may use of these by the name of the cap; with any other name, which are newer, all of them.
+_ALLOWED: dict[str, frozenset[str]] = {
+    **dict.fromkeys(("SSE41", "AVX", "AVX2", "AVX512_CORE"), frozenset[str]()),
+    "AVX2_VNNI": frozenset({"avx_vnni"}),
+    "AVX2_VNNI_2": frozenset({"avx_vnni", "avx_ne_convert"}),
+    "AVX512_CORE_VNNI": WIDE_SUMS,
+}
+
+
+class Processor(Value):
+    """What is known of a processor; `features` None where the system does not tell."""
+
+    machine: str  # as `platform.machine()` names it
+    model: str = ""  # its name
+    family: str = ""  # where Linux tells: those of one name may round differently
+    features: frozenset[str] | None = None  # of those that are told, the ones that libraries may use
+    cap: str = ""  # the instructions to which the environment caps oneDNN; "" where it does not
+
+    @property
+    def has_wide_sums(self) -> bool:
+        """Whether products of unsigned by signed bytes are summed in 32 bits at once.
+
+        x86 without VNNI adds two of them in 16 bits, where they saturate; where nothing is told, that is assumed.
+        """
+        return self.machine not in X86 or bool(WIDE_SUMS & (self.features or frozenset()))
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of 8-bit weights that no sum cuts: 8, or 7 where two products share 16 bits."""
+        return 8 if self.has_wide_sums else 7
+
+    @property
+    def may_have_bfloat16(self) -> bool:
+        """Whether bfloat16 is not ruled out; what a library says of itself decides then."""
+        if self.features is None:
+            return self.cap not in _ALLOWED or bool(BFLOAT16 & _ALLOWED[self.cap])
+        return bool(BFLOAT16 & self.features)
+
+    @property
+    def label(self) -> str:
+        """The whole name, and the cap where there is one: what may change bits though every file is the same."""
+        told = f"model name {self.model}, {self.family}" if self.family else self.model or self.machine
+        return f"{told}, capped to {self.cap}" if self.cap else told
+
+
+def processor() -> Processor:
+    """This machine's, as the environment caps it now."""
+    return _read(next((os.environ[name] for name in CAPS if os.environ.get(name)), ""))
+
+
+def processor_of(told: str | None, *, machine: str, cap: str = "") -> Processor:
+    """The processor that /proc/cpuinfo told of, or None, on a machine whose oneDNN is capped to `cap`."""
+    cap = cap.upper()
+    cap = "" if cap in ("", "ALL", "DEFAULT") else cap
+    if told is None:
+        return Processor(machine=machine, model=platform.processor() or machine, cap=cap)
+    facts = {m[1]: m[2] for line in told.splitlines() if (m := re.match(r"([^:\t]+?)\s*: (.+)", line))}
+    family = ", ".join(f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts)
+    model, flags = facts.get("model name", machine), facts.get("flags") or facts.get("Features")  # x86, Arm
+    features = None
+    if flags is not None:
+        features = frozenset(flags.split()) & (WIDE_SUMS | BFLOAT16)
+        features &= _ALLOWED.get(cap, features)
+    return Processor(machine=machine, model=model, family=family, features=features, cap=cap)
+
+
+@lru_cache
+def _read(cap: str) -> Processor:
+    try:
+        told = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        told = None
+    return processor_of(told, machine=platform.machine(), cap=cap)

@@ -1,0 +1,13 @@
+"""The precisions in which tests run the trunk on the default backend: bfloat16 only where the processor has it."""
+
+import pytest
+
+from polyhead.engine.backends import default_backend
+from polyhead.engine.isolation.answers import has_bfloat16
+from polyhead.processor import processor
+
+HAS_BFLOAT16 = has_bfloat16(default_backend())
+needs_bfloat16 = pytest.mark.skipif(
+    not HAS_BFLOAT16, reason=f"{default_backend()} has no bfloat16 on {processor().label}"
+)
+FLOATS = ["float32", pytest.param("bfloat16", marks=needs_bfloat16)]
