@@ -31,12 +31,13 @@ _HOMES = {
     "load_trunk": "polyhead.nn.load",
     "merge": "polyhead.plan",
     "read_project": "polyhead.project",
-    "train_project": "polyhead.train.run",
 }
 
-__all__ = sorted(_HOMES)
+__all__ = sorted([*_HOMES, "train_project"])
 
 if TYPE_CHECKING:
+    from pathlib import Path as FilePath
+
     from polyhead.bundle.read import Bundle
     from polyhead.cost import cost_of
     from polyhead.engine.inputs import Passage
@@ -47,7 +48,42 @@ if TYPE_CHECKING:
     from polyhead.project import Project, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
-    from polyhead.train.run import train_project
+    from polyhead.train.events import Events
+    from polyhead.train.run import Outcome
+
+
+def train_project(
+    project: Project,
+    *,
+    folder: FilePath,
+    cache: FilePath | None = None,
+    events: Events | None = None,
+    only: tuple[str, ...] = (),
+    retrain: tuple[str, ...] = (),
+    if_better: bool = False,
+) -> Outcome:
+    """Trains every declared task over the frozen trunk, and says on standard error how far it is.
+
+    `events` says otherwise: `polyhead.train.events.Events()` is silent. See `polyhead.train.run.train_project`.
+    """
+    import sys
+
+    from polyhead.progress import ProgressDisplay
+
+    display = ProgressDisplay(sys.stderr if events is None else None)
+    display.line(f"training {len(project.tasks)} tasks into {folder / project.bundle}")
+    from polyhead.train.events import Events
+    from polyhead.train.run import train_project as train
+
+    return train(
+        project,
+        folder=folder,
+        cache=cache,
+        events=events or Events(say=display.line, show=display.show),
+        only=only,
+        retrain=retrain,
+        if_better=if_better,
+    )
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ read here and not in the command line.)
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -84,6 +85,25 @@ def processor_of(told: str | None, *, machine: str, cap: str = "") -> Processor:
         features = frozenset(flags.split()) & (WIDE_SUMS | BFLOAT16)
         features &= _ALLOWED.get(cap, features)
     return Processor(machine=machine, model=model, family=family, features=features, cap=cap)
+
+
+def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """How many processors this process may keep busy: no more than the container that it runs in allows."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _quota(groups)
+    return max(1, count if quota is None else min(count, math.ceil(quota)))
+
+
+def _quota(groups: Path) -> float | None:
+    """Processors' worth of time that the control group has, version 2 or 1; None without a limit."""
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            told = " ".join((groups / name).read_text() for name in names).split()
+        except OSError:
+            continue
+        if len(told) == 2 and told[0].isdecimal() and told[1].isdecimal() and int(told[1]) > 0:
+            return int(told[0]) / int(told[1])
+    return None
 
 
 @lru_cache

@@ -1,6 +1,40 @@
-"""How far long work is, in words."""
+"""How far long work is, in words, and showing it: in place on a terminal, as a line now and then in a file."""
 
 from __future__ import annotations
+
+import shutil
+import time
+from typing import TextIO
+
+SOON, NOW_AND_THEN = 2.0, 10.0  # seconds until the first line in a file, and between two of them
+
+
+class ProgressDisplay:
+    """A line of progress on a stream; None shows nothing."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream, self._width = stream, 0
+        self._next = time.monotonic() + SOON
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self.show("")
+        if self._stream is not None:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def show(self, text: str) -> None:
+        """A line that takes the place of the last one; "" clears it."""
+        if self._stream is None:
+            return
+        if self._stream.isatty():
+            cut = text[: shutil.get_terminal_size().columns - 1]
+            self._stream.write("\r" + cut.ljust(self._width) + ("\r" if not cut else ""))
+            self._width = len(cut)
+        elif text and time.monotonic() >= self._next:
+            self._stream.write(text + "\n")
+            self._next = time.monotonic() + NOW_AND_THEN
+        self._stream.flush()
 
 
 def progress_line(label: str, *, done: int, total: int, unit: str, seconds: float, before: int = 0) -> str:

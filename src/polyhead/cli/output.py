@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from polyhead.bundle.format import BUNDLE, TRUNK
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import held
+from polyhead.progress import ProgressDisplay
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LARGEST_REPORT = 2**26  # bytes
@@ -33,7 +33,7 @@ def json_option(command: Command) -> Command:
 
 
 class Printer:
-    """Prints lines unless JSON goes to standard output; a progress line is replaced in place on a terminal.
+    """Prints lines unless JSON goes to standard output, and shows progress on standard error.
 
     Raises ConfigError at once when `json_to` cannot be written, not after hours of work.
     """
@@ -41,7 +41,7 @@ class Printer:
     def __init__(self, json_to: str | None = None) -> None:
         self._json_to = json_to
         self._is_quiet = json_to == DASH
-        self._width = 0
+        self._display = ProgressDisplay(sys.stderr)
         if json_to is not None and not self._is_quiet:
             check_writable(json_to)
             _check_report(Path(json_to))
@@ -57,12 +57,8 @@ class Printer:
             self.line(text)
 
     def show(self, text: str) -> None:
-        """A progress line on standard error, if that is a terminal; "" clears it."""
-        if sys.stderr is None or not sys.stderr.isatty():
-            return
-        cut = text[: shutil.get_terminal_size().columns - 1]
-        click.echo("\r" + cut.ljust(self._width) + ("\r" if not cut else ""), nl=False, err=True)
-        self._width = len(cut)
+        """A progress line on standard error, in place on a terminal and else now and then; "" clears it."""
+        self._display.show(text)
 
     def json(self, value: object) -> None:
         """Writes the value where `--json` says."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from polyhead.nn.threads import one_thread
 from polyhead.plan import Codec, Path
 from polyhead.sharing.pooled import pooled_path
 from polyhead.strategy import Pooled
@@ -16,7 +17,7 @@ from polyhead.train.candidates import Candidate, baseline_of, candidates_of
 from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
 from polyhead.train.extract import Extractor
-from polyhead.train.heads import Trial, Trials, one_thread
+from polyhead.train.heads import Trial, Trials
 from polyhead.train.inputs import examples_of
 from polyhead.train.prepare import Prepared
 

@@ -5,8 +5,7 @@ Where few rows are labelled, each of them is held out once (k folds), and the ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -299,14 +298,3 @@ def _set(module: PooledPart, solution: Solution) -> None:
         module.head.output.weight.copy_(solution.weight)
         module.head.output.bias.copy_(solution.bias)
     module.eval()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Small products take longer on several threads than on one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -15,6 +15,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.isolation import certified
 from polyhead.errors import TrainError
+from polyhead.nn.threads import within_limits
 from polyhead.plan import Path
 from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
@@ -87,6 +88,7 @@ def train_project(
             train_project, project, folder=folder, cache=cache, events=events, only=only, wish=wish
         )
     began, events = time.monotonic(), events or Events()
+    within_limits()
     root = (folder / project.bundle).resolve()
     cache = cache or root.with_name(root.name + "-cache")
     branches = {e.name for e in project.tasks if isinstance(strategy_of(project, e), Branch)}

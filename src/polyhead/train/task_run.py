@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from polyhead.nn.threads import one_thread
 from polyhead.plan import Codec, Path
 from polyhead.sharing.pooled import PooledPart
 from polyhead.strategy import Pooled
@@ -18,7 +19,7 @@ from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
 from polyhead.train.extract import Extractor
 from polyhead.train.fit import Fitted
-from polyhead.train.heads import Trials, one_thread
+from polyhead.train.heads import Trials
 from polyhead.train.inputs import examples_of
 from polyhead.train.prepare import Prepared, Split
 

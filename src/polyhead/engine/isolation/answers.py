@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ from polyhead.engine.isolation.certificate import AnswerChange, Answered
 from polyhead.engine.isolation.together import Asked, outputs_of
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
-from polyhead.processor import processor
+from polyhead.processor import processor, processors
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 
@@ -123,7 +122,7 @@ def numerics() -> dict[str, str]:
         label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
     else:
         package = "numpy" if backend == "reference" else backend
-        label |= {package: importlib.metadata.version(package), "threads": str(os.cpu_count())}
+        label |= {package: importlib.metadata.version(package), "threads": str(processors())}
     return label | {"processor": processor().label}
 
 

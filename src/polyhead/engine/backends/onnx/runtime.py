@@ -12,7 +12,7 @@ from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
 from polyhead.engine.graph.ops import Build
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError
-from polyhead.processor import processor
+from polyhead.processor import processor, processors
 
 TOLERANCES = {"float32": 1e-4, "int8": 1.0}
 
@@ -40,7 +40,7 @@ class OnnxRuntime:
         self.tolerance = TOLERANCES[self.precision]
         self.calibration = "" if scales is None else scales.digest
         self.weight_bits = processor().weight_bits if scales is not None else None
-        self._threads, self._scales = threads or 0, scales
+        self._threads, self._scales = threads or processors(), scales
 
     def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from polyhead.engine.backends.openvino.ops import OpenVINOOps
 from polyhead.engine.graph.ops import Build
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError
-from polyhead.processor import processor
+from polyhead.processor import processor, processors
 
 PRECISIONS = ("float32", "bfloat16", "int8")
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.5, "int8": 1.0}
@@ -58,6 +59,8 @@ class OpenVINORuntime:
             "PERFORMANCE_HINT": hint.upper(),
             "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[self._float],
         }
+        if threads is None and processors() < (os.cpu_count() or 1):
+            threads = processors()  # OpenVINO counts the machine's, whatever the container allows
         if threads is not None:
             self._settings["INFERENCE_NUM_THREADS"] = threads
 
