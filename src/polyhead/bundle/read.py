@@ -47,6 +47,7 @@ from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays
 
 
@@ -300,6 +301,7 @@ class Bundle(Notes):
         arrays = read_arrays(self.root, TRUNK, WEIGHTS)
         check_hash(self.root / TRUNK / WEIGHTS, arrays_digest(arrays), record.arrays)
         try:
+            check_ids(tokenizer, record.architecture.vocabulary, owner="the trunk")
             return TrunkData(
                 name=record.name,
                 architecture=record.architecture,

@@ -12,7 +12,7 @@ from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMism
 from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
 from polyhead.nn.configs import architecture_of
 from polyhead.nn.weights import check_names, trunk_names
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk_data import TextSettings, TrunkData
 
 MINILM = "minilm"
@@ -74,7 +74,7 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     limit = min(DEFAULT_TOKENS, shape.max_tokens)
     settings = TextSettings(max_tokens=limit if max_tokens is None else max_tokens)
     tokenizer = _tokenizer(folder)
-    _check_vocabulary(tokenizer, settings, shape.vocabulary)
+    check_ids(tokenizer, shape.vocabulary, owner=f"trunk '{name}'")
     return TrunkData(
         name=name, architecture=shape, arrays=checkpoint.read(names), tokenizer=tokenizer, settings=settings
     )
@@ -87,17 +87,6 @@ def _config(folder: Path) -> bytes:
         raise TrunkNotFound(
             f"no config.json in {folder}", got=error.strerror, do="give a folder saved by `save_pretrained`"
         ) from None
-
-
-def _check_vocabulary(tokenizer: bytes, settings: TextSettings, vectors: int) -> None:
-    needed = Tokeniser(tokenizer, settings).vocabulary
-    if needed > vectors:
-        raise WeightsMismatch(
-            "the tokenizer does not fit the weights: it has ids that have no word vector",
-            got=f"ids up to {needed - 1}",
-            allowed=f"ids up to {vectors - 1}",
-            do="give the tokenizer that belongs to the weights",
-        )
 
 
 def _tokenizer(folder: Path) -> bytes:
