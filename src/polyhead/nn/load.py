@@ -98,7 +98,9 @@ def _tokenizer(folder: Path) -> bytes:
     except ImportError:
         raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
     try:
-        made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        made = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
         words = set(made.get_vocab()) - set(made.all_special_tokens)
         built = str(made.backend_tokenizer.to_str()).encode()
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
