@@ -40,12 +40,19 @@ def open_plain(path: Path | str, *, flags: int = 0, limit: int | None = None) ->
             raise NotPlain(Path(path), "it is not a plain file")
         if limit is not None and facts.st_size > limit:
             raise NotPlain(Path(path), f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
-        if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100:
+        if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100 and _has_hole(handle):
             raise NotPlain(Path(path), f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk")
     except BaseException:
         os.close(handle)
         raise
     return os.fdopen(handle, "rb")
+
+
+def _has_hole(handle: int) -> bool:
+    """Whether the file's system says so, since some count no blocks of any file."""
+    found = os.lseek(handle, 0, os.SEEK_HOLE) < os.fstat(handle).st_size
+    os.lseek(handle, 0, os.SEEK_SET)
+    return found
 
 
 def read_plain(path: Path | str, *, limit: int) -> bytes:

@@ -132,7 +132,7 @@ def _scored(
     )
     printer.show("")
     trained = {
-        name: _home(session, name).scores(name).get("splits", {}).get("validation") for name in fileless
+        name: _home(session, name).split_scores(name).get("validation") for name in fileless
     }
     if lacking := [name for name, scores in trained.items() if scores is None]:
         note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")

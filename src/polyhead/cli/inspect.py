@@ -209,7 +209,7 @@ def _of_model(models: Models, name: str) -> dict[str, Any]:
 def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]:
     """The task's metric, its score on the test split, or else the validation split, and which it was."""
     metric, score = bundle.headline(name)
-    splits = bundle.scores(name).get("splits", {})
+    splits = bundle.split_scores(name)
     there = [split for split, found in splits.items() if metric in found]
     return metric, score, "test" if "test" in there else there[-1] if there else None
 

@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
+from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
 from polyhead.nn.configs import architecture_of
 from polyhead.nn.weights import check_names, trunk_names
-from polyhead.text.tokenizer_file import check_ids
+from polyhead.text.tokenizer_file import LARGEST, check_ids
 from polyhead.trunk_data import TextSettings, TrunkData
 
 MINILM = "minilm"
@@ -82,7 +83,7 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
 
 def _config(folder: Path) -> bytes:
     try:
-        return (folder / "config.json").read_bytes()
+        return read_plain(folder / "config.json", limit=LARGEST_CONFIG)
     except OSError as error:
         raise TrunkNotFound(
             f"no config.json in {folder}", got=error.strerror, do="give a folder saved by `save_pretrained`"
@@ -92,7 +93,7 @@ def _config(folder: Path) -> bytes:
 def _tokenizer(folder: Path) -> bytes:
     """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
-        return (folder / "tokenizer.json").read_bytes()
+        return _tokenizer_file(folder)
     try:
         import transformers
     except ImportError:
@@ -108,6 +109,13 @@ def _tokenizer(folder: Path) -> bytes:
     if not words:  # transformers 5 builds one of special tokens alone where it finds no vocabulary
         raise _no_tokenizer(folder, "no vocabulary file of this model type")
     return built
+
+
+def _tokenizer_file(folder: Path) -> bytes:
+    try:
+        return read_plain(folder / "tokenizer.json", limit=LARGEST)
+    except OSError as error:
+        raise _no_tokenizer(folder, error.strerror) from None
 
 
 def _no_tokenizer(folder: Path, got: str) -> TrunkError:

@@ -144,7 +144,7 @@ class _Round:
             bundle=learned.bundle,
             trunk=learned.trunk,
             learned_from=self._one.learned,
-            scores={task: bundle.scores(task)["splits"] for task in self._one.tasks},
+            scores={task: bundle.split_scores(task) for task in self._one.tasks},
         )
 
 
