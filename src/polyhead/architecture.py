@@ -30,7 +30,15 @@ class Architecture(Value):
     activation: Literal["gelu"] = "gelu"
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "feed_forward", "vocabulary", "positions", "embedding_width"):
+        for name in (
+            "layers",
+            "width",
+            "heads",
+            "feed_forward",
+            "vocabulary",
+            "positions",
+            "embedding_width",
+        ):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise TrunkError(f"a trunk's {name} must be positive", got=number, allowed="1 or more")

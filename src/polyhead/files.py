@@ -41,7 +41,9 @@ def open_plain(path: Path | str, *, flags: int = 0, limit: int | None = None) ->
         if limit is not None and facts.st_size > limit:
             raise NotPlain(Path(path), f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
         if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100 and _has_hole(handle):
-            raise NotPlain(Path(path), f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk")
+            raise NotPlain(
+                Path(path), f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk"
+            )
     except BaseException:
         os.close(handle)
         raise

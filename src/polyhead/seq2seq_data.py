@@ -16,7 +16,6 @@ from polyhead.config import Value, digested
 from polyhead.errors import ConfigError, TrunkError
 from polyhead.trunk_data import arrays_digest
 
-
 MOST_BEAMS, MOST_READ = 64, 1_000_000  # far beyond any use: memory and time grow with both
 
 
@@ -58,7 +57,9 @@ class SummarySettings(Value):
         for name, most in (("max_tokens", MOST_READ), ("summary_tokens", MOST_READ), ("beams", MOST_BEAMS)):
             if getattr(self, name) > most:
                 raise ConfigError(
-                    f"a summarizer's {name} is too large", got=getattr(self, name), allowed=f"at most {most:,}"
+                    f"a summarizer's {name} is too large",
+                    got=getattr(self, name),
+                    allowed=f"at most {most:,}",
                 )
 
 

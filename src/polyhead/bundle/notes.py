@@ -12,7 +12,6 @@ from polyhead.bundle.files import read_inside
 from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES
 from polyhead.errors import CorruptFile
 
-
 Decoded = TypeVar("Decoded")
 
 
@@ -60,4 +59,6 @@ def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"{path} cannot be understood", got=error, do="restore the file", path=path) from None
+        raise CorruptFile(
+            f"{path} cannot be understood", got=error, do="restore the file", path=path
+        ) from None

@@ -115,7 +115,7 @@ def _tokenizer_file(folder: Path) -> bytes:
     try:
         return read_plain(folder / "tokenizer.json", limit=LARGEST)
     except OSError as error:
-        raise _no_tokenizer(folder, error.strerror) from None
+        raise _no_tokenizer(folder, str(error.strerror)) from None
 
 
 def _no_tokenizer(folder: Path, got: str) -> TrunkError:

@@ -211,7 +211,9 @@ def _settings(raw: Mapping[str, object]) -> _Settings:
     several = (found.target_modules, found.exclude_modules, found.rank_pattern, found.alpha_pattern)
     longest = max((len(one) for one in several if isinstance(one, list | dict)), default=0)
     if longest > MOST_NAMES:
-        raise TrunkError(f"{CONFIG} lists too many modules", got=longest, allowed=f"at most {MOST_NAMES:,}", do=MERGE)
+        raise TrunkError(
+            f"{CONFIG} lists too many modules", got=longest, allowed=f"at most {MOST_NAMES:,}", do=MERGE
+        )
     return found
 
 

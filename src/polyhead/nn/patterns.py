@@ -1,7 +1,7 @@
 """Regular expressions of other people's files, matched without backtracking (Thompson 1968).
 
-Python's `re` takes exponential time for some expressions. Here all places in the expression that a text may have come to
-are kept at once, so that the time is the text's length times the expression's, and all matches together are counted.
+Python's `re` takes exponential time for some expressions. Here all places in the expression that a text may have come
+to are kept at once, so that the time is the text's length times the expression's; the steps of all matches are counted.
 Read are literals, classes, groups, `|` and repetitions; what looks around, refers back or sets flags is refused.
 """
 
@@ -13,7 +13,11 @@ from typing import Literal
 from polyhead.config import Value
 from polyhead.errors import TrunkError
 
-LONGEST, DEEPEST, PLACES = 1000, 50, 5000  # characters, groups in groups, and places after repetitions are written out
+LONGEST, DEEPEST, PLACES = (
+    1000,
+    50,
+    5000,
+)  # characters, groups in groups, and places after repetitions are written out
 STEPS = 5_000_000  # of all matches: a few seconds
 _TOKEN = re.compile(
     r"(?P<atom>\\[dDwWsS]|\\[^A-Za-z0-9]|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[(){*+?|^$)])"
@@ -76,12 +80,13 @@ class Matcher:
             raise TrunkError(
                 f"{self._source} holds a pattern that is no regular expression", got=f"{expression}: {error}"
             ) from None
-        tokens = []
-        while (at := sum(len(text) for _, text in tokens)) < len(expression):
+        tokens, at = list[tuple[str, str]](), 0
+        while at < len(expression):
             found = _TOKEN.match(expression, at)
             if found is None or found.lastgroup is None:
                 raise self._refused(expression, expression[at : at + 20])
             tokens.append((found.lastgroup, found[0]))
+            at = found.end()
         if not {"or", "times", "edge"} & {kind for kind, _ in tokens}:
             return re.compile(expression)  # there is nothing in it to try twice
         machine = _Machine()

@@ -72,7 +72,7 @@ class Generation(Value):
     return_dict_in_generate: Literal[False] | None = None
 
 
-class Config(Generation):
+class Config(Generation, kw_only=True):
     """Keys of config.json that reach the model, in the words of a BART-type one (Lewis et al. 2020)."""
 
     model_type: str
@@ -101,14 +101,22 @@ class Config(Generation):
 # Bookkeeping, and settings of heads and of older versions that no computation reads: left out, whatever they hold.
 LEFT_OUT = {
     *("_name_or_path", "_from_model_config", "_num_labels", "architectures", "transformers_version"),
-    *("dtype", "torch_dtype", "num_hidden_layers", "gradient_checkpointing", "output_past", "save_step", "prefix"),
+    *(
+        "dtype",
+        "torch_dtype",
+        "num_hidden_layers",
+        "gradient_checkpointing",
+        "output_past",
+        "save_step",
+        "prefix",
+    ),
     *("num_labels", "id2label", "label2id", "problem_type", "finetuning_task", "classifier_dropout"),
     *("classif_dropout", "task_specific_params", "force_bos_token_to_be_generated", "summary_type"),
     *("add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings", "normalize_before"),
     *("normalize_embedding", "static_position_embeddings", "language", "model_max_length"),
 }
 # Keys of every config that mean nothing where they are empty.
-EMPTY = (None, False, [], {}, "", 0)
+EMPTY: tuple[object, ...] = (None, False, [], {}, "", 0)
 DO = "give a BART-type model as `save_pretrained` wrote it, or take the key out of the file"
 
 
@@ -151,14 +159,14 @@ def decoded(raw: bytes, source: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(raw, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TrunkError(f"{source} cannot be understood", got=error, allowed="a JSON object", do=DO) from None
+        raise TrunkError(
+            f"{source} cannot be understood", got=error, allowed="a JSON object", do=DO
+        ) from None
 
 
 def _known(said: Mapping[str, Any], kind: type[Generation], source: str) -> dict[str, Any]:
     names = set(kind.__struct_fields__)
-    foreign = sorted(
-        key for key, value in said.items() if key not in names | LEFT_OUT and value not in EMPTY
-    )
+    foreign = sorted(key for key, value in said.items() if key not in names | LEFT_OUT and value not in EMPTY)
     if foreign:
         raise TrunkError(
             f"{source} has keys that are not known here and may change what is computed or run",
@@ -174,7 +182,9 @@ def _known(said: Mapping[str, Any], kind: type[Generation], source: str) -> dict
 
 
 def _ids_in(given: Generation) -> Iterator[int]:
-    names = [name for name in Generation.__struct_fields__ if name.endswith(("token_id", "_tokens", "words_ids"))]
+    names = [
+        name for name in Generation.__struct_fields__ if name.endswith(("token_id", "_tokens", "words_ids"))
+    ]
     left = [getattr(given, name) for name in names if name not in ("max_new_tokens", "min_new_tokens")]
     while left:
         value = left.pop()

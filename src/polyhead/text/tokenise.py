@@ -156,7 +156,9 @@ class Tokeniser:
         What is beyond a very long single text that is cut is left uncounted.
         """
         encode = partial(self._encoded, offsets=offsets)
-        least = 0 if windows else room  # of what is read in windows no more is encoded for a text of few tokens
+        least = (
+            0 if windows else room
+        )  # of what is read in windows no more is encoded for a text of few tokens
         found, sizes = encoded_beginnings(texts, encode, least)
         if windows is None and size == 1:
             return found, np.zeros(len(texts), np.int64)
@@ -239,7 +241,7 @@ class _Read(Value, eq=False):
 
 
 def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | None) -> _Read:
-    """What is read of inputs with so many tokens in each text, and so many more that are not encoded, (inputs, texts)."""
+    """What is read of inputs with so many tokens in each text, and `more` that are not encoded, (inputs, texts)."""
     rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
     total, unread = lengths.sum(axis=1), more.sum(axis=1)
     beyond = np.maximum(0, total - room) + unread

@@ -19,21 +19,22 @@ LARGEST_TEMPLATE = 4096  # special tokens around one text or a pair; no trunk ha
 WORDS = (
     "The quick brown fox, don't stop! 3.14159 e-mail@example.org (naïve) zwölf Boxkämpfer",
     "日本語 テスト 한국어 ไทย हिन्दी العربية עברית Ελληνικά Русский",
-    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea e\u0301 \ufb01 \ufdfa \u0130 \u00a0 \u202e \x00 \x7f \ufffd \ufeff \U0010ffff",
+    "\U0001f600 \U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea e\u0301 \ufb01 \ufdfa \u0130 \u00a0",
+    "\u202e \x00 \x7f \ufffd \ufeff \ue000 \U0010ffff",
     "\t\n\r\x0b\x0c\u2028 <s> </s> [CLS] [SEP] <unk> [UNK] <pad>",
 )
 RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 
 
 def main() -> None:
-    """Reads the file and prints what was found: its `facts`, or what is `wrong` with it."""
+    """Reads the file and writes what was found: its `facts`, or what is `wrong` with it."""
     memory, seconds = int(sys.argv[1]), int(sys.argv[2])
     _limit(memory, seconds)
     try:
         found: dict[str, Any] = {"facts": _tried(sys.stdin.buffer.read())}
     except BaseException as error:  # the library's panics are no `Exception`
         found = {"wrong": f"{error}" or type(error).__name__}
-    print(json.dumps(found))
+    sys.stdout.write(json.dumps(found))
 
 
 def _limit(memory: int, seconds: int) -> None:
@@ -61,7 +62,9 @@ def _tried(content: bytes) -> dict[str, int]:
     if largest >= LARGEST_ID:
         raise ValueError(f"it has the id {largest}, and {LARGEST_ID - 1} is the largest that can be kept")
     if special > LARGEST_TEMPLATE:
-        raise ValueError(f"it puts {special} special tokens around a text, and {LARGEST_TEMPLATE} are allowed")
+        raise ValueError(
+            f"it puts {special} special tokens around a text, and {LARGEST_TEMPLATE} are allowed"
+        )
     return {"vocabulary": largest + 1}
 
 
@@ -88,7 +91,7 @@ def _checked(content: bytes) -> tuple[set[int], list[str]]:
     model: dict[str, Any] = said["model"]
     for key in ("dropout", "alpha", "nbest_size"):
         if model.get(key):
-            raise ValueError(f"its model has \"{key}\": {model[key]}, which makes ids random; set it to null")
+            raise ValueError(f'its model has "{key}": {model[key]}, which makes ids random; set it to null')
     literals: list[str] = []
     growth = 1
     for part in _parts([said.get("normalizer"), said.get("pre_tokenizer")]):
