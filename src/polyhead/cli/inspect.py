@@ -180,7 +180,7 @@ def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:
 
     shape = bundle.architecture
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
-    added = {name: cost.added(plan, name, shape, tokens, folded=True) for name in bundle.tasks}
+    added = cost.added_each(plan, list(bundle.tasks), shape, tokens, folded=True) if bundle.tasks else {}
     return plan, cost.cost_of(plan, shape, tokens, folded=True), added
 
 
