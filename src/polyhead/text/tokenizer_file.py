@@ -19,7 +19,7 @@ from polyhead.errors import WeightsMismatch
 from polyhead.text import trial
 
 LARGEST = 2**26  # bytes; the largest of published encoders, with a million pieces, has 62 MB
-MEMORY, SECONDS = 2**30, 5  # of a trial, and 12 bytes and 0.2 µs more for each byte of the file
+MEMORY, SECONDS = 2**30, 3  # of a trial, and 12 bytes and 0.5 µs more for each byte of the file
 PATIENCE = 120  # seconds that may pass, however busy the machine is
 WHAT = "the tokenizer cannot be used"
 ALLOWED = "a tokenizer.json of the `tokenizers` library that gives every text the same ids at every call"
@@ -84,7 +84,7 @@ def check_ids(content: bytes, vectors: int, *, owner: str) -> None:
 def _tried(content: bytes) -> Facts:
     if len(content) > LARGEST:
         raise _refused(f"{len(content):,} bytes, and {LARGEST:,} are allowed")
-    limits = (MEMORY + 12 * len(content), SECONDS + len(content) // 5_000_000)
+    limits = (MEMORY + 12 * len(content), SECONDS + len(content) // 2_000_000)
     try:
         # -P: the script's folder is no place to import from.
         done = subprocess.run(

@@ -23,6 +23,7 @@ WORDS = (
     "\u202e \x00 \x7f \ufffd \ufeff \ue000 \U0010ffff",
     "\t\n\r\x0b\x0c\u2028 <s> </s> [CLS] [SEP] <unk> [UNK] <pad>",
 )
+MOST_LITERALS = 1000  # texts of a normaliser that are tried
 RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 
 
@@ -93,19 +94,33 @@ def _checked(content: bytes) -> tuple[set[int], list[str]]:
         if model.get(key):
             raise ValueError(f'its model has "{key}": {model[key]}, which makes ids random; set it to null')
     literals: list[str] = []
-    growth = 1
+    growth, changes = 1, list[tuple[str, str]]()
     for part in _parts([said.get("normalizer"), said.get("pre_tokenizer")]):
         pattern, new = part.get("pattern"), part.get("content")
         of_string = pattern.get("String") if isinstance(pattern, dict) else None
         for text in (of_string, new):
-            if isinstance(text, str) and text and len(literals) < 1000:
+            if isinstance(text, str) and text and len(literals) < MOST_LITERALS:
                 literals.append(text[:100] * 8)
-        if part.get("type") == "Replace" and isinstance(new, str) and not of_string:
-            growth *= len(new) + 1  # an expression may match one character, or what stands before each
+        if part.get("type") == "Replace" and isinstance(new, str):
+            if isinstance(of_string, str) and of_string:
+                changes.append((of_string, new))
+            else:  # an expression may match one character, or what stands before each
+                growth *= len(new) + 1
     if growth > GROWTH:
         raise ValueError(f"its normaliser may make {growth:,} characters of one, and {GROWTH} are allowed")
+    for literal in literals:
+        _check_growth(literal, changes)
     pieces: Any = model.get("vocab") or ()
     return {max(pieces.values(), default=0) if isinstance(pieces, dict) else len(pieces) - 1}, literals
+
+
+def _check_growth(text: str, changes: list[tuple[str, str]]) -> None:
+    """Raises ValueError where changes of text, one after the other, make far more of it."""
+    size = len(text)
+    for old, new in changes:
+        text = text.replace(old, new)
+        if len(text) > GROWTH * size:
+            raise ValueError(f"its normaliser makes {len(text):,} characters and more of {size:,}")
 
 
 def _parts(parts: list[Any]) -> Iterator[dict[str, Any]]:
@@ -114,9 +129,9 @@ def _parts(parts: list[Any]) -> Iterator[dict[str, Any]]:
         part = parts.pop()
         if isinstance(part, dict):
             yield part
-            parts.extend(part.values())
+            parts.extend(reversed(part.values()))
         elif isinstance(part, list):
-            parts.extend(part)
+            parts.extend(reversed(part))
 
 
 if __name__ == "__main__":
