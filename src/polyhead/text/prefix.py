@@ -21,14 +21,16 @@ _PIECE = 100_000  # characters whose tokens are counted at a time
 
 
 def encoded_beginnings(
-    texts: Sequence[str], encode: Encode, tokens: int
+    texts: Sequence[str], encode: Encode, least: int
 ) -> tuple[list[tokenizers.Encoding], list[int]]:
-    """Each text, or a beginning of it with at least so many tokens and some to spare; and the characters of each."""
+    """Each text, or a beginning of it with at least so many tokens; and the characters of each."""
     begun = [beginning(text, WHOLE) for text in texts]
     found = encode(begun)
     for index, text in enumerate(texts):
-        while len(begun[index]) < len(text) and len(found[index]) < tokens + SPARE:
-            begun[index] = beginning(text, 2 * max(WHOLE, len(begun[index])))
+        size = WHOLE
+        while len(begun[index]) < len(text) and len(found[index]) < least:
+            size *= 2
+            begun[index] = beginning(text, size)
             found[index] = encode([begun[index]])[0]
     return found, [len(text) for text in begun]
 

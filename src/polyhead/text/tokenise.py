@@ -20,7 +20,7 @@ import tokenizers
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.text.encodings import Encodings, joined, starts_of
-from polyhead.text.prefix import encoded_beginnings, tokens_beyond
+from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
 from polyhead.text.template import Template, find_template
 from polyhead.text.tokenizer_file import failed, open_tokenizer
 from polyhead.trunk_data import TextSettings
@@ -153,15 +153,16 @@ class Tokeniser:
     ) -> tuple[list[tokenizers.Encoding], np.ndarray]:
         """What is encoded of inputs of so many texts, and tokens of each text beyond that, int64 (texts,).
 
-        What is beyond a very long single text that is cut is left uncounted.
+        What is beyond a very long single text that is cut is left uncounted: it has at least so many tokens.
         """
         encode = partial(self._encoded, offsets=offsets)
-        least = (
-            0 if windows else room
-        )  # of what is read in windows no more is encoded for a text of few tokens
+        # Of what is read in windows no more is encoded for a text of few tokens.
+        least = 0 if windows else room + SPARE
         found, sizes = encoded_beginnings(texts, encode, least)
         if windows is None and size == 1:
-            return found, np.zeros(len(texts), np.int64)
+            # Where a word was divided it may have more tokens than it has whole, by fewer than SPARE.
+            fewer = [1 - SPARE if start < len(text) else 0 for text, start in zip(texts, sizes, strict=True)]
+            return found, np.array(fewer, np.int64)
         more = (tokens_beyond(text, start, encode) for text, start in zip(texts, sizes, strict=True))
         return found, np.fromiter(more, np.int64, len(texts))
 

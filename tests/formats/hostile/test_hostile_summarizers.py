@@ -57,7 +57,7 @@ for folder in sys.argv[1:]:
         if folder.endswith("encoder"):
             load_trunk(folder)
         else:
-            Seq2Seq(load_seq2seq(folder)).write(["the lamp is late"])
+            Seq2Seq(load_seq2seq(folder, summary_tokens=8)).write(["the lamp is late"])
         print(folder, "read")
     except PolyheadError as error:
         print(folder, "refused:", error)
