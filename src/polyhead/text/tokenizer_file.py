@@ -1,8 +1,8 @@
 """Tokenizer files that nobody vouches for: each is tried in a process of its own before it is opened in this one.
 
 The library that reads them is fast and trusts them: a file may make it panic, fill the memory, search for minutes or
-give other ids at every call. A trial takes 0.1 to 0.2 s, and 1 s for a quarter of a million pieces, once for each file in the
-life of a process.
+give other ids at every call. A trial takes 0.1 to 0.2 s, and 1 s for a quarter of a million pieces, once for each file
+in the life of a process.
 """
 
 from __future__ import annotations
