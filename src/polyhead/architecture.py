@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -29,9 +30,25 @@ class Architecture(Value):
     activation: Literal["gelu"] = "gelu"
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "feed_forward", "vocabulary", "positions"):
-            if getattr(self, name) < 1:
-                raise TrunkError(f"a trunk's {name} must be positive", got=getattr(self, name))
+        for name in (
+            "layers",
+            "width",
+            "heads",
+            "feed_forward",
+            "vocabulary",
+            "positions",
+            "embedding_width",
+        ):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise TrunkError(f"a trunk's {name} must be positive", got=number, allowed="1 or more")
+        for name in ("segments", "first_position"):
+            if getattr(self, name) < 0:
+                raise TrunkError(
+                    f"a trunk's {name} cannot be negative", got=getattr(self, name), allowed="0 or more"
+                )
+        if not 0 < self.norm_epsilon < math.inf:
+            raise TrunkError("a trunk's norm_epsilon must be a positive number", got=self.norm_epsilon)
         if self.width % self.heads:
             raise TrunkError(
                 "a trunk's width must be a multiple of its heads", got=f"{self.width} and {self.heads}"

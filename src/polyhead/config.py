@@ -34,6 +34,8 @@ ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
     """The file as a `kind`; raises ConfigError with the file's name and the path to what is wrong."""
     path = Path(path)
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ConfigError(f"{path} is no plain file", do="give the path of a TOML file")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:

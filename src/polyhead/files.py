@@ -2,16 +2,68 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 TEMPORARY = ".new-"  # how names begin of what is being written; a reader never looks at it
 PAUSE = 0.02  # seconds between two looks at a lock
+LARGEST_CONFIG = 2**24  # bytes of a small JSON or TOML file: far above any real one
+HOLES = 2**30  # bytes of a file from which on it must not be made of holes
+
+
+class NotPlain(OSError):
+    """A file that is not read: a pipe, a device, a folder, one that is too large, or one that is made of holes."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(errno.EINVAL, why, str(path))
+
+
+def open_plain(path: Path | str, *, flags: int = 0, limit: int | None = None) -> BufferedReader:
+    """A regular file, open for reading; raises OSError, NotPlain for any other kind, without waiting or reading.
+
+    `limit`: bytes that it may have. A file of a gigabyte or more that takes hardly any room on its disk is refused too:
+    reading its zeros would take hours.
+    """
+    # Not blocking: a pipe under this name would otherwise wait for its writer.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise NotPlain(Path(path), "it is not a plain file")
+        if limit is not None and facts.st_size > limit:
+            raise NotPlain(Path(path), f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
+        if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100 and _has_hole(handle):
+            raise NotPlain(
+                Path(path), f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk"
+            )
+    except BaseException:
+        os.close(handle)
+        raise
+    return os.fdopen(handle, "rb")
+
+
+def _has_hole(handle: int) -> bool:
+    """Whether the file's system says so, since some count no blocks of any file."""
+    found = os.lseek(handle, 0, os.SEEK_HOLE) < os.fstat(handle).st_size
+    os.lseek(handle, 0, os.SEEK_SET)
+    return found
+
+
+def read_plain(path: Path | str, *, limit: int) -> bytes:
+    """The bytes of a regular file of at most so many; raises OSError as `open_plain`."""
+    with open_plain(path, limit=limit) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:  # it grows
+        raise NotPlain(Path(path), f"it is too large: more than {limit:,} bytes")
+    return content
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:

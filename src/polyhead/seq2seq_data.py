@@ -16,6 +16,8 @@ from polyhead.config import Value, digested
 from polyhead.errors import ConfigError, TrunkError
 from polyhead.trunk_data import arrays_digest
 
+MOST_BEAMS, MOST_READ = 64, 1_000_000  # far beyond any use: memory and time grow with both
+
 
 class Summarizer(Value):
     """Which encoder-decoder a summarization task starts from, and how it is read and trained.
@@ -51,6 +53,13 @@ class SummarySettings(Value):
             if getattr(self, name) < least:
                 raise ConfigError(
                     f"a summarizer's {name} is too small", got=getattr(self, name), allowed=f"{least} or more"
+                )
+        for name, most in (("max_tokens", MOST_READ), ("summary_tokens", MOST_READ), ("beams", MOST_BEAMS)):
+            if getattr(self, name) > most:
+                raise ConfigError(
+                    f"a summarizer's {name} is too large",
+                    got=getattr(self, name),
+                    allowed=f"at most {most:,}",
                 )
 
 

@@ -15,7 +15,8 @@ import summarizers
 from checkpoints import base
 from polyhead.cost.summary import summary_flops, summary_layers
 from polyhead.errors import ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
-from polyhead.nn.seq2seq import MODEL_TYPES, Seq2Seq, load_seq2seq
+from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
+from polyhead.nn.seq2seq_config import MODEL_TYPES
 
 PAIRS = summarizers.documents(7, seed=3)
 TEXTS = [text for text, _ in PAIRS]

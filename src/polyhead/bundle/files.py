@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -14,7 +13,7 @@ from pathlib import Path as FilePath
 
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError, CorruptFile
-from polyhead.files import held
+from polyhead.files import held, open_plain
 
 
 def open_inside(root: FilePath, *names: str) -> BufferedReader:
@@ -22,8 +21,7 @@ def open_inside(root: FilePath, *names: str) -> BufferedReader:
     check_no_links(root, *names)
     path = root.joinpath(*names)
     try:
-        # Not blocking: a pipe under this name would otherwise wait for its writer.
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return open_plain(path, flags=os.O_NOFOLLOW)
     except OSError as error:
         raise CorruptFile(
             f"{path} cannot be read",
@@ -31,10 +29,6 @@ def open_inside(root: FilePath, *names: str) -> BufferedReader:
             do="restore the file, or open the bundle again if it was changed meanwhile",
             path=path,
         ) from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise CorruptFile(f"{path} is not a plain file", do="restore the file", path=path)
-    return os.fdopen(handle, "rb")
 
 
 def check_no_links(root: FilePath, *names: str) -> None:

@@ -29,3 +29,4 @@ TEMPORARY = files.TEMPORARY  # no task name starts with a point
 LARGEST_JSON = 2**24
 LARGEST_TEXT = 2**28
 LARGEST_DEPTH = 4096
+MOST_TASKS = 10_000  # live tasks and families, or models, of one bundle

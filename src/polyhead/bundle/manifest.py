@@ -18,6 +18,7 @@ from polyhead.bundle.format import (
     LARGEST_DEPTH,
     LARGEST_JSON,
     LARGEST_TEXT,
+    MOST_TASKS,
     TASK,
     TASKS,
     TOKENIZER,
@@ -312,7 +313,20 @@ class _Numbered(msgspec.Struct):
     format: int
 
 
+def check_number(lines: int, path: FilePath) -> None:
+    """Raises CorruptFile for a list of more live versions than a bundle may have."""
+    if lines > MOST_TASKS:
+        raise CorruptFile(
+            f"{path} lists too many tasks",
+            got=f"{lines:,} live versions",
+            allowed=f"at most {MOST_TASKS:,}",
+            do="split the bundle",
+            path=path,
+        )
+
+
 def _check_bundle_file(found: BundleFile, path: FilePath) -> None:
+    check_number(len(found.tasks) + len(found.families) + len(found.removed), path)
     for name in (*found.tasks, *found.removed):
         check_name(name)
     for owner in found.families:

@@ -28,7 +28,7 @@ from polyhead.bundle.format import (
     TASK,
     TOKENIZER,
 )
-from polyhead.bundle.manifest import Live, decoded
+from polyhead.bundle.manifest import Live, check_number, decoded
 from polyhead.bundle.notes import Notes
 from polyhead.bundle.tensors import read_arrays
 from polyhead.bundle.versions import (
@@ -146,7 +146,7 @@ class Models(Notes):
 
     def headline(self, name: str) -> tuple[str, float | None]:
         """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self.record(name).task, self.scores(name).get("splits", {})
+        task, splits = self.record(name).task, self.split_scores(name)
         metric = kind_of(task).default_metric(task)
         values = {split: found[metric] for split, found in splits.items() if metric in found}
         return metric, values.get("test", next(reversed(values.values()), None))
@@ -248,6 +248,7 @@ def read_models_file(root: FilePath) -> ModelsFile:
             do="install the version that wrote it, or train the models again",
         )
     found = decoded(raw, ModelsFile, path)
+    check_number(len(found.models) + len(found.removed), path)
     for name in (*found.models, *found.removed):
         check_name(name)
     for name, line in found.models.items():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from polyhead.bundle.files import read_inside
 from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES
 from polyhead.errors import CorruptFile
+
+Decoded = TypeVar("Decoded")
 
 
 class Notes(ABC):
@@ -20,15 +22,19 @@ class Notes(ABC):
 
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
-        found = _json(self._read(name, SCORES), self.root.joinpath(*self._place(name), SCORES))
-        if not isinstance(found, dict):
-            raise CorruptFile(f"the scores of task '{name}' are no table", do="restore the file")
-        return found
+        raw, path = self._read(name, SCORES), self.root.joinpath(*self._place(name), SCORES)
+        _json(raw, path, _Scores)
+        return _json(raw, path, dict[str, Any])
+
+    def split_scores(self, name: str) -> dict[str, dict[str, float]]:
+        """Split -> metric -> value; none of a task that was added without."""
+        path = self.root.joinpath(*self._place(name), SCORES)
+        return _json(self._read(name, SCORES), path, _Scores).splits
 
     def probes(self, name: str) -> list[dict[str, Any]]:
         """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
         path = self.root.joinpath(*self._place(name), PROBES)
-        return [_json(line, path) for line in self._read(name, PROBES).splitlines() if line]
+        return [_json(line, path, dict[str, Any]) for line in self._read(name, PROBES).splitlines() if line]
 
     def card(self, name: str) -> str:
         """The task's card, in Markdown; people may edit it, so it is not hashed."""
@@ -43,8 +49,16 @@ class Notes(ABC):
         """A file of that folder, its hash checked."""
 
 
-def _json(raw: bytes, path: FilePath) -> Any:
+class _Scores(msgspec.Struct):
+    """What others read of scores.json; any other key is a note for people."""
+
+    splits: dict[str, dict[str, float]] = {}
+
+
+def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:
     try:
-        return msgspec.json.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"{path} is not JSON", got=error, do="restore the file", path=path) from None
+        raise CorruptFile(
+            f"{path} cannot be understood", got=error, do="restore the file", path=path
+        ) from None

@@ -47,6 +47,7 @@ from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.tasks.kinds import kind_of
+from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays
 
 
@@ -175,7 +176,7 @@ class Bundle(Notes):
 
     def headline(self, name: str) -> tuple[str, float | None]:
         """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self._task(name).task, self.scores(name).get("splits", {})
+        task, splits = self._task(name).task, self.split_scores(name)
         metric = task.metric or kind_of(task).default_metric(task)
         values = {split: found[metric] for split, found in splits.items() if metric in found}
         return metric, values.get("test", next(reversed(values.values()), None))
@@ -207,7 +208,9 @@ class Bundle(Notes):
 
     def view(self, lines: Mapping[str, Live]) -> Self:
         """The same trunk, loaded once for both, with these lines of bundle.json: fewer tasks, or other versions."""
-        whole = msgspec.structs.replace(self._whole, tasks={**self._whole.tasks, **lines})
+        whole = self._whole
+        if any(whole.tasks.get(name) != live for name, live in lines.items()):
+            whole = msgspec.structs.replace(whole, tasks={**whole.tasks, **lines})
         made = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
         loaded = ("_record", "_trunk", "tokenizer")
         made.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
@@ -305,6 +308,7 @@ class Bundle(Notes):
         arrays = read_arrays(self.root, TRUNK, WEIGHTS)
         check_hash(self.root / TRUNK / WEIGHTS, arrays_digest(arrays), record.arrays)
         try:
+            check_ids(tokenizer, record.architecture.vocabulary, owner="the trunk")
             return TrunkData(
                 name=record.name,
                 architecture=record.architecture,

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-import tokenizers
 
 from polyhead.architecture import Architecture
 from polyhead.bundle.owners import owner_named
@@ -15,6 +14,7 @@ from polyhead.config import Value, digested
 from polyhead.cost import Cost, cost_of
 from polyhead.errors import TrunkError, WrongTrunk
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool, Step, merge
+from polyhead.text.tokenizer_file import open_tokenizer
 from polyhead.trunk_data import TrunkData, arrays_digest
 
 
@@ -118,7 +118,7 @@ def scanned(data: TrunkData, *, pool: Pool | None = None, head: Head | None = No
 
 def tokenizer_digest(tokenizer: bytes) -> str:
     """SHA-256, in hex, of what a tokenizer file says beside padding and truncation, however it is laid out."""
-    made = tokenizers.Tokenizer.from_buffer(tokenizer)
+    made = open_tokenizer(tokenizer)
     made.no_padding()
     made.no_truncation()
     return hashlib.sha256(str(made.to_str()).encode()).hexdigest()

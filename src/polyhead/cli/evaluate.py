@@ -131,9 +131,7 @@ def _scored(
         else []
     )
     printer.show("")
-    trained = {
-        name: _home(session, name).scores(name).get("splits", {}).get("validation") for name in fileless
-    }
+    trained = {name: _home(session, name).split_scores(name).get("validation") for name in fileless}
     if lacking := [name for name, scores in trained.items() if scores is None]:
         note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")
     return found, {name: scores for name, scores in trained.items() if scores is not None}

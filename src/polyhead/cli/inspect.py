@@ -190,7 +190,7 @@ def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:
 
     shape = bundle.architecture
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
-    added = {name: cost.added(plan, name, shape, tokens, folded=True) for name in bundle.tasks}
+    added = cost.added_each(plan, list(bundle.tasks), shape, tokens, folded=True) if bundle.tasks else {}
     return plan, cost.cost_of(plan, shape, tokens, folded=True), added
 
 
@@ -221,7 +221,7 @@ def _of_model(models: Models, name: str) -> dict[str, Any]:
 def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]:
     """The task's metric, its score on the test split, or else the validation split, and which it was."""
     metric, score = bundle.headline(name)
-    splits = bundle.scores(name).get("splits", {})
+    splits = bundle.split_scores(name)
     there = [split for split, found in splits.items() if metric in found]
     return metric, score, "test" if "test" in there else there[-1] if there else None
 

@@ -9,6 +9,7 @@ from typing import IO, Any
 from polyhead.cli.raw import check_lines, packed, packed_input
 from polyhead.config import Value
 from polyhead.errors import BadValue, DataError
+from polyhead.tasks.limits import LONGEST_LINE, SHORTEN
 from polyhead.tasks.rows import lines_in
 
 PIECE = 256  # inputs answered at a time: bounds memory
@@ -74,6 +75,8 @@ def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
     while block := read(BLOCK):
         head, *rest = block.split(b"\n")
         begun.append(head)
+        if sum(map(len, begun)) > LONGEST_LINE:
+            raise DataError("a line is too long", allowed=f"{LONGEST_LINE:,} bytes", do=SHORTEN)
         if rest:
             yield [b"".join(begun), *rest[:-1]]
             begun = [rest[-1]]

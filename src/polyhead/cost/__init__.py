@@ -13,7 +13,7 @@ from polyhead.cost.arrays import (
     part_arrays,
 )
 from polyhead.cost.stored import row_bytes, stored_bytes
-from polyhead.cost.total import Cost, OwnerCost, added, cost_of, flops_by_sharers
+from polyhead.cost.total import Cost, OwnerCost, added, added_each, cost_of, flops_by_sharers
 from polyhead.cost.work import flops, layer_evaluations
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "OwnedArray",
     "OwnerCost",
     "added",
+    "added_each",
     "arrays_of",
     "arrays_of_path",
     "arrays_of_plan",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.cost.arrays import OwnedArray, arrays_of_path, arrays_of_plan
 from polyhead.cost.place import Place, places
 from polyhead.cost.stored import stored_bytes
 from polyhead.cost.work import Work, work_of
-from polyhead.plan import TRUNK, Embed, Plan, Pool, Step, owners_of_node
+from polyhead.plan import TRUNK, Embed, Path, Plan, Pool, Step, owners_of_node
 
 FLOAT_BYTES = 4  # arrays are kept in float32
 
@@ -38,7 +40,7 @@ def cost_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
     return _cost(
         work_of(plan, shape, tokens, folded=folded),
         list(arrays_of_plan(plan, shape)),
-        _stored(plan, None, shape, tokens),
+        sum(_stored_by_tasks(plan, shape, tokens).values()),
     )
 
 
@@ -50,15 +52,34 @@ def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bo
     in-layer delta also the trunk's layers, run anew. Parameters and bytes are those of owners that no other
     task reads. Raises PlanError when the plan has no such task.
     """
-    path = plan.path(task)
-    own = _own(plan, task)
+    plan.path(task)
+    return added_each(plan, [task], shape, tokens, folded=folded)[task]
+
+
+def added_each(
+    plan: Plan, tasks: Sequence[str], shape: Architecture, tokens: int, *, folded: bool = False
+) -> dict[str, Cost]:
+    """The same of many tasks of the plan, whose steps are looked at once for all of them."""
     # The rows of a text under isolated prompts are shared by steps of other paths, so all must be seen.
-    near = plan if any(_is_isolated(step) for step in plan.steps) else _along(plan, task)
-    return _cost(
-        [w for w in work_of(near, shape, tokens, folded=folded) if w.tasks == (task,) and not w.is_plain],
-        [array for array in arrays_of_path(path, shape) if array.owner in own],
-        _stored(plan, task, shape, tokens),
-    )
+    is_near = len(tasks) == 1 and not any(_is_isolated(step) for step in plan.steps)
+    near, steps = _along(plan, tasks[0]) if is_near else plan, _steps_of(plan)
+    work: dict[tuple[str, ...], list[Work]] = {}
+    for done in work_of(near, shape, tokens, folded=folded):
+        if not done.is_plain:
+            work.setdefault(done.tasks, []).append(done)
+    kept, owners = _stored_by_tasks(plan, shape, tokens), _own(plan)
+    return {
+        task: _cost(
+            work.get((task,), []),
+            [
+                array
+                for array in arrays_of_path(Path(nodes=tuple(step.node for step in steps[task])), shape)
+                if array.owner in owners.get(task, ())
+            ],
+            kept.get(frozenset([task]), 0),
+        )
+        for task in tasks
+    }
 
 
 def flops_by_sharers(
@@ -97,37 +118,49 @@ def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
     )
 
 
-def _stored(plan: Plan, task: str | None, shape: Architecture, tokens: int) -> int:
-    """Bytes a store keeps for one text: each distinct value once, or those that `task` alone reads."""
+def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[frozenset[str], int]:
+    """Bytes a store keeps for one text, each distinct value once, by the tasks that read it."""
     kept: dict[tuple[int, Pool], tuple[Place, set[str]]] = {}
     for step, at in zip(plan.steps, places(plan, shape), strict=True):
         if isinstance(step.node, Pool):
             kept.setdefault((step.parent, step.node.stored()), (at, set()))[1].update(step.tasks)
-    return sum(
-        stored_bytes(
-            pool,
-            shape,
-            tokens + (at.prompt_rows if pool.positions == "all" else 0),
-            layers=at.depth,
-            width=at.width,
-        )
-        for (_, pool), (at, tasks) in kept.items()
-        if task is None or tasks == {task}
-    )
+    found: dict[frozenset[str], int] = {}
+    for (_, pool), (at, tasks) in kept.items():
+        rows = tokens + (at.prompt_rows if pool.positions == "all" else 0)
+        size = stored_bytes(pool, shape, rows, layers=at.depth, width=at.width)
+        found[frozenset(tasks)] = found.get(frozenset(tasks), 0) + size
+    return found
 
 
-def _own(plan: Plan, task: str) -> set[str]:
-    """Owners that the task reads and no other does, the trunk left out."""
-    mine: set[str] = set()
-    others: set[str] = set()
+def _own(plan: Plan) -> dict[str, set[str]]:
+    """For each task the owners that it reads and no other does, the trunk left out."""
+    readers: dict[str, list[Step]] = {}
     for step in plan.steps:
-        names = set(owners_of_node(step.node)) - {TRUNK}
-        if step.tasks == (task,):
-            mine |= names
-        elif not (task in step.tasks and isinstance(step.node, Embed)):
-            # A prompt of a joint group stands in every task's input; it belongs to the task that pools it.
-            others |= names
-    return mine - others
+        for owner in set(owners_of_node(step.node)) - {TRUNK}:
+            readers.setdefault(owner, []).append(step)
+    found: dict[str, set[str]] = {}
+    for owner, steps in readers.items():
+        for task in dict.fromkeys(step.tasks[0] for step in steps if len(step.tasks) == 1):
+            if not any(_is_of_others(step, task) for step in steps):
+                found.setdefault(task, set()).add(owner)
+    return found
+
+
+def _is_of_others(step: Step, task: str) -> bool:
+    """Whether another task reads what the step owns.
+
+    A prompt of a joint group stands in every task's input; it belongs to the task that pools it.
+    """
+    return step.tasks != (task,) and not (task in step.tasks and isinstance(step.node, Embed))
+
+
+def _steps_of(plan: Plan) -> dict[str, list[Step]]:
+    """The steps of each task's path."""
+    found: dict[str, list[Step]] = {}
+    for step in plan.steps:
+        for task in step.tasks:
+            found.setdefault(task, []).append(step)
+    return found
 
 
 def _is_isolated(step: Step) -> bool:

@@ -12,7 +12,9 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import BadValue
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.limits import too_long
 from polyhead.tasks.task import Task
+from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Given, Question, texts_of
 from polyhead.text.tokenise import Input
 from polyhead.text.words import NOWHERE, joined
@@ -47,7 +49,17 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
     """The inputs, each string as one text; raises BadValue for what is no input, with its number."""
     if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
         raise BadValue("inputs come in a list, and one value was given", got=repr(inputs), do="give [...]")
-    return [(one,) if type(one) is str else _checked(one, number) for number, one in enumerate(inputs)]
+    found = [(one,) if type(one) is str else _checked(one, number) for number, one in enumerate(inputs)]
+    for number, given in enumerate(found):
+        if longest := too_long(texts_of(plain(given))):
+            raise BadValue(
+                f"a text of input {number} is too long",
+                got=f"{longest:,} characters",
+                allowed=LONGEST_TEXT,
+                do="shorten it, or give it as several inputs",
+                row=number,
+            )
+    return found
 
 
 def checked_words(

@@ -34,7 +34,9 @@ class Receipt(Value):
     passes: int
     layers: int
     tokens: int  # special tokens included
-    cut: int = 0  # tokens beyond the trunk's limit that were not read by tasks that do not read windows
+    # Tokens beyond the trunk's limit that were not read by tasks that do not read windows; of a text of over a million
+    # characters at least so many.
+    cut: int = 0
     windows: int = 1
     repaired: int = 0  # lone surrogates that were replaced before reading
     added_flops: dict[str, int] = {}

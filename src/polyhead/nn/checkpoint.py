@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polyhead.config import Value
 from polyhead.errors import TrunkNotFound, WeightsMismatch
+from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
 
 WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 
@@ -69,6 +70,7 @@ def open_file(file: Path) -> Checkpoint:
 
 def _names(file: Path) -> list[str]:
     try:
+        open_plain(file).close()
         with safetensors.safe_open(file, framework="pt") as opened:
             return list(opened.keys())
     except (safetensors.SafetensorError, OSError) as error:
@@ -81,8 +83,8 @@ class _Index(msgspec.Struct):
 
 def _sharded(folder: Path) -> Checkpoint:
     try:
-        index = msgspec.json.decode((folder / INDEX).read_bytes(), type=_Index)
-    except (msgspec.DecodeError, UnicodeDecodeError, OSError) as error:
+        index = msgspec.json.decode(read_plain(folder / INDEX, limit=LARGEST_CONFIG), type=_Index)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         raise _unreadable(folder / INDEX, error) from None
     for shard in sorted(set(index.weight_map.values())):
         if "/" in shard or "\\" in shard or not shard.endswith(".safetensors"):

@@ -115,7 +115,7 @@ def _architecture(config: Mapping[str, object], table: _Keys, source: str) -> Ar
 def _decoded(raw: bytes, source: str) -> dict[str, object]:
     try:
         return msgspec.json.decode(raw, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TrunkError(
             f"{source} is not a JSON object", got=error, do="give the file as it was saved"
         ) from None

@@ -15,6 +15,7 @@ import numpy as np
 from polyhead.architecture import Architecture, linear
 from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.checkpoint import Checkpoint, open_checkpoint
 from polyhead.nn.load import load_trunk
 from polyhead.nn.lora import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
@@ -229,12 +230,12 @@ def _in(folder: Path | str, error: TrunkError) -> TrunkError:
 
 def _config(path: Path) -> _Config:
     try:
-        return msgspec.json.decode((path / "config.json").read_bytes(), type=_Config)
+        return msgspec.json.decode(read_plain(path / "config.json", limit=LARGEST_CONFIG), type=_Config)
     except OSError as error:
         raise TrunkNotFound(
             "no config.json", got=error.strerror, do="give a folder saved by `save_pretrained`"
         ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TrunkError(
             "config.json cannot be understood", got=error, do="give the file as `save_pretrained` wrote it"
         ) from None

@@ -9,10 +9,11 @@ import re
 from pathlib import Path
 
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
+from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
 from polyhead.nn.configs import architecture_of
 from polyhead.nn.weights import check_names, trunk_names
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenizer_file import LARGEST, check_ids
 from polyhead.trunk_data import TextSettings, TrunkData
 
 MINILM = "minilm"
@@ -74,7 +75,7 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     limit = min(DEFAULT_TOKENS, shape.max_tokens)
     settings = TextSettings(max_tokens=limit if max_tokens is None else max_tokens)
     tokenizer = _tokenizer(folder)
-    _check_vocabulary(tokenizer, settings, shape.vocabulary)
+    check_ids(tokenizer, shape.vocabulary, owner=f"trunk '{name}'")
     return TrunkData(
         name=name, architecture=shape, arrays=checkpoint.read(names), tokenizer=tokenizer, settings=settings
     )
@@ -82,34 +83,25 @@ def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
 
 def _config(folder: Path) -> bytes:
     try:
-        return (folder / "config.json").read_bytes()
+        return read_plain(folder / "config.json", limit=LARGEST_CONFIG)
     except OSError as error:
         raise TrunkNotFound(
             f"no config.json in {folder}", got=error.strerror, do="give a folder saved by `save_pretrained`"
         ) from None
 
 
-def _check_vocabulary(tokenizer: bytes, settings: TextSettings, vectors: int) -> None:
-    needed = Tokeniser(tokenizer, settings).vocabulary
-    if needed > vectors:
-        raise WeightsMismatch(
-            "the tokenizer does not fit the weights: it has ids that have no word vector",
-            got=f"ids up to {needed - 1}",
-            allowed=f"ids up to {vectors - 1}",
-            do="give the tokenizer that belongs to the weights",
-        )
-
-
 def _tokenizer(folder: Path) -> bytes:
     """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
-        return (folder / "tokenizer.json").read_bytes()
+        return _tokenizer_file(folder)
     try:
         import transformers
     except ImportError:
         raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
     try:
-        made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        made = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
         words = set(made.get_vocab()) - set(made.all_special_tokens)
         built = str(made.backend_tokenizer.to_str()).encode()
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
@@ -117,6 +109,13 @@ def _tokenizer(folder: Path) -> bytes:
     if not words:  # transformers 5 builds one of special tokens alone where it finds no vocabulary
         raise _no_tokenizer(folder, "no vocabulary file of this model type")
     return built
+
+
+def _tokenizer_file(folder: Path) -> bytes:
+    try:
+        return read_plain(folder / "tokenizer.json", limit=LARGEST)
+    except OSError as error:
+        raise _no_tokenizer(folder, str(error.strerror)) from None
 
 
 def _no_tokenizer(folder: Path, got: str) -> TrunkError:

@@ -19,7 +19,9 @@ import numpy as np
 from polyhead.architecture import Architecture, dense_ends
 from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.checkpoint import open_file
+from polyhead.nn.patterns import Matcher
 from polyhead.nn.weights import TABLES, trunk_name
 from polyhead.plan import Delta, Dense, Layers
 
@@ -32,6 +34,8 @@ TASKS: Mapping[str, str] = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS":
 _DENSE: tuple[Dense, ...] = get_args(Dense)
 _ARRAY = re.compile(r"base_model\.model\.(.+)")
 _LOW_RANK = re.compile(r"(.+)\.lora_([AB])\.weight")
+MOST_NAMES = 10_000  # in a list of adapter_config.json
+_NUMBER = re.compile(r"\.(\d+)\.")
 # Settings with the values that leave `W x + scale B A x` and the base as they are.
 _ONLY: Mapping[str, tuple[object, ...]] = {
     "bias": ("none",),
@@ -132,11 +136,13 @@ def read_lora(folder: Path, base: Path, shape: Architecture) -> Lora:
     _check_settings(raw)
     settings = _settings(raw)
     model_class = _model_class(settings)
-    maps, saved = _read(folder, settings)
-    places = {module: place for module in maps if (place := _place(module, shape)) is not None}
+    matcher = Matcher(CONFIG)
+    maps, saved = _read(folder, settings, matcher)
+    known = _places(shape)
+    places = {module: place for module in maps if (place := _place(module, shape, known)) is not None}
     for module, (_, target) in places.items():
         check_ends(module, maps[module], dense_ends(target, shape.width, shape.feed_forward))
-    _tell_lacking(folder, maps, settings, shape)
+    _tell_lacking(folder, maps, settings, shape, matcher)
     by_place = {place: maps[module] for module, place in places.items()}
     layers: list[dict[Dense, LowRank]] = []
     for index in range(shape.layers):
@@ -191,16 +197,24 @@ def _delta(maps: Mapping[Dense, LowRank], owner: str) -> Delta | None:
 
 def _decoded(folder: Path) -> dict[str, object]:
     try:
-        return msgspec.json.decode((folder / CONFIG).read_bytes(), type=dict[str, object])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raw = read_plain(folder / CONFIG, limit=LARGEST_CONFIG)
+        return msgspec.json.decode(raw, type=dict[str, object])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _not_understood(error) from None
 
 
 def _settings(raw: Mapping[str, object]) -> _Settings:
     try:
-        return msgspec.convert(raw, _Settings)
+        found = msgspec.convert(raw, _Settings)
     except msgspec.ValidationError as error:
         raise _not_understood(error) from None
+    several = (found.target_modules, found.exclude_modules, found.rank_pattern, found.alpha_pattern)
+    longest = max((len(one) for one in several if isinstance(one, list | dict)), default=0)
+    if longest > MOST_NAMES:
+        raise TrunkError(
+            f"{CONFIG} lists too many modules", got=longest, allowed=f"at most {MOST_NAMES:,}", do=MERGE
+        )
+    return found
 
 
 def _not_understood(error: Exception) -> TrunkError:
@@ -237,7 +251,9 @@ def _model_class(settings: _Settings) -> str:
     )
 
 
-def _read(folder: Path, settings: _Settings) -> tuple[dict[str, LowRank], dict[str, np.ndarray]]:
+def _read(
+    folder: Path, settings: _Settings, matcher: Matcher
+) -> tuple[dict[str, LowRank], dict[str, np.ndarray]]:
     """The matrices by module, and all other arrays by name, float32."""
     if not (folder / WEIGHTS).is_file():
         pickled = (folder / PICKLED).is_file()
@@ -257,18 +273,14 @@ def _read(folder: Path, settings: _Settings) -> tuple[dict[str, LowRank], dict[s
         found = _LOW_RANK.fullmatch(name)
         if found and found[2] == "A" and f"{found[1]}.lora_B.weight" in arrays:
             a, b = arrays.pop(name), arrays.pop(f"{found[1]}.lora_B.weight")
-            maps[found[1]] = _low_rank(found[1], a, b, settings)
+            maps[found[1]] = _low_rank(found[1], a, b, settings, matcher)
     return maps, arrays
 
 
-def _low_rank(module: str, a: np.ndarray, b: np.ndarray, settings: _Settings) -> LowRank:
-    try:
-        rank = _patterned(settings.rank_pattern, module, settings.r)
-        alpha = _patterned(settings.alpha_pattern, module, settings.lora_alpha)
-        is_target = _is_target(module, settings)
-    except re.error as error:
-        raise TrunkError(f"{CONFIG} holds a pattern that is no regular expression", got=error) from None
-    if not is_target:
+def _low_rank(module: str, a: np.ndarray, b: np.ndarray, settings: _Settings, matcher: Matcher) -> LowRank:
+    rank = _patterned(settings.rank_pattern, module, settings.r, matcher)
+    alpha = _patterned(settings.alpha_pattern, module, settings.lora_alpha, matcher)
+    if not _is_target(module, settings, matcher):
         raise WeightsMismatch(
             f"it holds matrices for '{module}', which its config does not target",
             got=f"target_modules {settings.target_modules}",
@@ -287,52 +299,69 @@ def _low_rank(module: str, a: np.ndarray, b: np.ndarray, settings: _Settings) ->
     return LowRank(a=a, b=b, alpha=alpha * math.sqrt(rank) if settings.use_rslora else alpha)
 
 
-def _patterned(patterns: Mapping[str, Setting] | None, module: str, default: Setting) -> Setting:
-    """The value of the first pattern that the module's name ends in, as PEFT looks it up."""
+def _patterned(
+    patterns: Mapping[str, Setting] | None, module: str, default: Setting, matcher: Matcher
+) -> Setting:
+    """The value of the first pattern that the module's name ends in, as PEFT looks it up: `(.*\\.)?(pattern)$`."""
     for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
+        if any(len(module) in matcher.ends(pattern, module, start) for start in _starts(module)):
             return value
     return default
 
 
-def _is_target(module: str, settings: _Settings) -> bool:
+def _is_target(module: str, settings: _Settings, matcher: Matcher) -> bool:
     """Whether PEFT would put matrices there, as its `check_target_module_exists` has it."""
-    if _matches(settings.exclude_modules, module):
+    if _matches(settings.exclude_modules, module, matcher):
         return False
     if settings.target_modules in (None, "all-linear"):
         return True
     is_named = isinstance(settings.target_modules, list) and module in settings.target_modules
     if is_named or isinstance(settings.target_modules, str) or settings.layers_to_transform in (None, []):
-        return _matches(settings.target_modules, module)
+        return _matches(settings.target_modules, module, matcher)
     wanted, patterns = settings.layers_to_transform, settings.layers_pattern or r"[^.]*"
-    numbers = [
-        found[1]
-        for pattern in ([patterns] if isinstance(patterns, str) else patterns)
-        if (found := re.match(rf"(?:^|.*?\.){pattern}\.(\d+)\.", module))
-    ]
+    several = [patterns] if isinstance(patterns, str) else patterns
+    numbers = [number for pattern in several if (number := _layer_number(pattern, module, matcher))]
     among = map(str, [wanted] if isinstance(wanted, int) else wanted or [])
-    return bool(numbers) and numbers[0] in among and _matches(settings.target_modules, module)
+    return bool(numbers) and numbers[0] in among and _matches(settings.target_modules, module, matcher)
 
 
-def _matches(names: list[str] | str | None, module: str) -> bool:
+def _layer_number(pattern: str, module: str, matcher: Matcher) -> str | None:
+    """The number that follows what the pattern matches, as PEFT looks for it: `(^|.*?\\.)pattern\\.(number)\\.`."""
+    for start in _starts(module):
+        for end in reversed(matcher.ends(pattern, module, start)):
+            if found := _NUMBER.match(module, end):
+                return found[1]
+    return None
+
+
+def _starts(module: str) -> list[int]:
+    """Where the name itself begins, and what follows each of its points."""
+    return [0, *(found.end() for found in re.finditer(r"\.", module))]
+
+
+def _matches(names: list[str] | str | None, module: str, matcher: Matcher) -> bool:
     """Whether the whole name matches the expression, or is one of the names or ends in one."""
     if isinstance(names, str):
-        return re.fullmatch(names, module) is not None
+        return matcher.fits(names, module)
     return any(module == name or module.endswith(f".{name}") for name in names or ())
 
 
-def _place(module: str, shape: Architecture) -> tuple[int, Dense] | None:
+def _places(shape: Architecture) -> dict[str, tuple[int, Dense]]:
+    """The layer and the dense map of every weight in the encoder's layers, by its name."""
+    return {f"layers.{i}.{target}.weight": (i, target) for i in range(shape.layers) for target in _DENSE}
+
+
+def _place(
+    module: str, shape: Architecture, places: Mapping[str, tuple[int, Dense]]
+) -> tuple[int, Dense] | None:
     """The layer, and which of its dense maps the module is; None for what is none of the encoder's."""
     prefix = f"{shape.family}."
     ours = trunk_name(f"{module.removeprefix(prefix)}.weight", shape.family)
-    if ours is None or not module.startswith(prefix):
-        return None
-    places = {f"layers.{i}.{target}.weight": (i, target) for i in range(shape.layers) for target in _DENSE}
-    return places.get(ours)
+    return places.get(ours) if ours is not None and module.startswith(prefix) else None
 
 
 def _tell_lacking(
-    folder: Path, maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture
+    folder: Path, maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture, matcher: Matcher
 ) -> None:
     """Says which maps have no matrices that the config targets: PEFT takes these as zeros."""
     if settings.target_modules is None:
@@ -343,7 +372,7 @@ def _tell_lacking(
         for index in range(shape.layers)
         for target in _DENSE
     )
-    lacking = [name for name in dense if name not in maps and _is_target(name, settings)]
+    lacking = [name for name in dense if name not in maps and _is_target(name, settings, matcher)]
     if lacking:
         _LOG.warning(
             "%s has no matrices for %d maps that its config targets, such as %s: they stay the base's, as with PEFT",

@@ -5,25 +5,28 @@ Its classes are used as they are and never subclassed; what a bundle keeps is pl
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import tokenizers
 import torch
 from torch import Tensor, nn
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.files import LARGEST_CONFIG, read_plain
+from polyhead.nn.seq2seq_config import decoded, known_config, known_generation
 from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
 from polyhead.text.batch import batches
 from polyhead.text.tokenise import Encoded, Tokeniser
+from polyhead.text.tokenizer_file import LARGEST, check_ids, facts_of, open_tokenizer
 from polyhead.trunk_data import TextSettings
 
-MODEL_TYPES = ("bart", "pegasus")  # those that the tests hold against `transformers`
 MOST_TOKENS = 1024  # of a document, where nothing is said and the model would read more
 TOKEN_BUDGET = 4096  # padded document tokens of a batch, times beams
 ZEROS = ("final_logits_bias",)  # checkpoints saved without a head leave it out; it is zero then
@@ -51,29 +54,36 @@ def load_seq2seq(
     library = _library()
     place = os.path.expanduser(name)
     with _quiet(library):
-        config = _opened(name, lambda: library.AutoConfig.from_pretrained(place))
-        _check_config(name, config)
+        said = known_config(_opened(name, lambda: _said(library, place)), name)
+        _try_tokenizer(Path(place) / "tokenizer.json")
+        config = _opened(name, lambda: library.AutoConfig.for_model(**said))
         model, found = _opened(
             name,
             lambda: library.AutoModelForSeq2SeqLM.from_pretrained(
-                place, config=config, dtype=torch.float32, output_loading_info=True
+                place,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
+                use_safetensors=True,
             ),
         )
-        reader = _opened(name, lambda: library.AutoTokenizer.from_pretrained(place))
+        reader = _opened(name, lambda: library.AutoTokenizer.from_pretrained(place, trust_remote_code=False))
     _check_loaded(name, found)
     tokenizer = _tokenizer(name, reader)
-    _check_vocabulary(name, tokenizer, int(config.vocab_size))
-    limit = int(config.max_position_embeddings)
+    check_ids(tokenizer, said["vocab_size"], owner=f"'{name}'")
+    limit = said["max_position_embeddings"]
     settings = SummarySettings(
         max_tokens=min(MOST_TOKENS, limit) if max_tokens is None else max_tokens,
         summary_tokens=summary_tokens,
         beams=beams,
     )
     _check_limits(name, settings, limit)
+    written = decoded(model.generation_config.to_json_string().encode(), name)
     return Seq2SeqData(
         name=name,
-        config=_json(config),
-        generation=_json(model.generation_config),
+        config=_json(said),
+        generation=_json(known_generation(written, name, said["vocab_size"])),
         tokenizer=tokenizer,
         arrays=arrays_of(model),
         settings=settings,
@@ -106,7 +116,7 @@ class Seq2Seq(nn.Module):
         settings = data.settings
         self._documents = Tokeniser(data.tokenizer, TextSettings(max_tokens=settings.max_tokens))
         self._summaries = Tokeniser(data.tokenizer, TextSettings(max_tokens=settings.summary_tokens))
-        self._decoder = tokenizers.Tokenizer.from_buffer(data.tokenizer)
+        self._decoder = open_tokenizer(data.tokenizer)
         self.pad_id = int(self.model.config.pad_token_id)
 
     def forward(self, ids: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
@@ -158,13 +168,15 @@ class Seq2Seq(nn.Module):
 
     def _generated(self, ids: Tensor, mask: Tensor) -> Tensor:
         settings = self._data.settings
-        how = self._library.GenerationConfig.from_dict(msgspec.json.decode(self._data.generation))
+        how = copy.deepcopy(self.model.generation_config)
         how.max_length, how.max_new_tokens = None, settings.summary_tokens
         how.num_beams, how.do_sample = settings.beams, False
         if settings.beams == 1:  # these are about beams, and the library warns of them
             how.early_stopping, how.length_penalty = False, 1.0
         with _quiet(self._library):
-            made: Tensor = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=how)
+            made: Tensor = self.model.generate(
+                input_ids=ids, attention_mask=mask, generation_config=how, trust_remote_code=False
+            )
         return made
 
     def _written(self, document: Encoded, ids: list[int]) -> Written:
@@ -182,16 +194,28 @@ class Seq2Seq(nn.Module):
 
 def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
     """The model with the arrays; raises WeightsMismatch unless they are exactly the config's, tied ones once."""
-    said: dict[str, Any] = msgspec.json.decode(data.config)
+    said = known_config(decoded(data.config, f"config.json of '{data.name}'"), data.name)
     if dropout is not None:
         said["dropout"] = dropout
-    kind = said.pop("model_type", None)
-    if kind not in MODEL_TYPES:
-        raise _no_summarizer(data.name, kind)
     _check_size(data)
+    _check_limits(data.name, data.settings, said["max_position_embeddings"])
+    check_ids(data.tokenizer, said["vocab_size"], owner=f"'{data.name}'")
+    writing = known_generation(
+        decoded(data.generation, f"generation_config.json of '{data.name}'"), data.name, said["vocab_size"]
+    )
     with _quiet(library):
-        config = library.AutoConfig.for_model(kind, **said)
-        model = library.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
+        try:
+            config = library.AutoConfig.for_model(**said)
+            model = library.AutoModelForSeq2SeqLM.from_config(
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+            model.generation_config = library.GenerationConfig.from_dict(writing)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise TrunkError(
+                f"the encoder-decoder '{data.name}' cannot be made from its config.json",
+                got=next(iter(str(error).splitlines()), type(error).__name__),
+                do="give a BART-type model",
+            ) from None
     own: dict[str, Tensor] = model.state_dict()
     wanted = {name: tuple(own[name].shape) for name in arrays_of(model)}
     given = {name: tuple(array.shape) for name, array in data.arrays.items()}
@@ -205,7 +229,6 @@ def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
     with torch.no_grad():
         for name, array in data.arrays.items():
             own[name].copy_(torch.from_numpy(np.array(array)))
-    model.generation_config = library.GenerationConfig.from_dict(msgspec.json.decode(data.generation))
     return model
 
 
@@ -259,20 +282,6 @@ def _opened(name: str, open_it: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _check_config(name: str, config: Any) -> None:
-    if not getattr(config, "is_encoder_decoder", False) or config.model_type not in MODEL_TYPES:
-        raise _no_summarizer(name, config.model_type)
-
-
-def _no_summarizer(name: str, model_type: object) -> TrunkError:
-    return TrunkError(
-        f"'{name}' cannot write summaries: it is no encoder-decoder of a type that is read here",
-        got=f"model_type '{model_type}'",
-        allowed=MODEL_TYPES,
-        do="give a BART-type model; an encoder alone is a trunk, for tasks of other kinds",
-    )
-
-
 def _check_loaded(name: str, found: Mapping[str, Any]) -> None:
     """Raises WeightsMismatch where the library filled arrays in at random, or dropped some."""
     missing = sorted(set(found.get("missing_keys", ())) - set(ZEROS))
@@ -297,17 +306,6 @@ def _tokenizer(name: str, reader: Any) -> bytes:
     return str(inner.to_str()).encode()
 
 
-def _check_vocabulary(name: str, tokenizer: bytes, vectors: int) -> None:
-    needed = Tokeniser(tokenizer, TextSettings(max_tokens=MOST_TOKENS)).vocabulary
-    if needed > vectors:
-        raise WeightsMismatch(
-            f"the tokenizer of '{name}' has ids that have no word vector",
-            got=f"ids up to {needed - 1}",
-            allowed=f"ids up to {vectors - 1}",
-            do="give the tokenizer that belongs to the weights",
-        )
-
-
 def _check_limits(name: str, settings: SummarySettings, limit: int) -> None:
     for key in ("max_tokens", "summary_tokens"):
         if getattr(settings, key) > limit:
@@ -318,11 +316,21 @@ def _check_limits(name: str, settings: SummarySettings, limit: int) -> None:
             )
 
 
-def _json(config: Any) -> bytes:
-    """The config without what depends on where and by which version it was read."""
-    said: dict[str, Any] = msgspec.json.decode(config.to_json_string())
-    for key in ("_name_or_path", "transformers_version", "_from_model_config"):
-        said.pop(key, None)
+def _said(library: Any, place: str) -> dict[str, Any]:
+    """What config.json says, of a folder or of a hub id."""
+    folder = Path(place)
+    if folder.is_dir():
+        return decoded(read_plain(folder / "config.json", limit=LARGEST_CONFIG), f"{folder / 'config.json'}")
+    return dict(library.PreTrainedConfig.get_config_dict(place, trust_remote_code=False)[0])
+
+
+def _try_tokenizer(file: Path) -> None:
+    """Raises WeightsMismatch for a tokenizer in a folder that must not be opened, before `transformers` opens it."""
+    if file.is_file():
+        facts_of(read_plain(file, limit=LARGEST))
+
+
+def _json(said: Mapping[str, Any]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(said, order="sorted"), indent=2) + b"\n"
 
 

@@ -16,6 +16,8 @@ from polyhead.scoring.read import Chunk, Show, Source
 from polyhead.scoring.survey import Survey, Word
 from polyhead.scoring.values import arrow_for, values_of
 from polyhead.scoring.write import Writer, is_null, text_of
+from polyhead.tasks.limits import SHORTEN, check_packing, too_long
+from polyhead.text.prefix import LONGEST_TEXT
 
 GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are joined up to it
 
@@ -39,6 +41,7 @@ class ParquetFile(Source):
         """Row groups before `start` are not read."""
         waiting: list[Any] = []
         with self._opened() as file:
+            check_packing(file.metadata, wanted, self.path)
             for batch in _batches(file, list(wanted), start, size):
                 waiting.append(batch)
                 while sum(map(len, waiting)) >= size:
@@ -197,6 +200,13 @@ def _batches(file: Any, wanted: list[str], start: int, size: int) -> Iterator[An
 
 def _ask(roles: Roles, values: Mapping[str, object], where: str) -> Ask | BadValue:
     try:
+        if longest := too_long(values.values()):
+            raise BadValue(
+                f"{where}: a text is too long",
+                got=f"{longest:,} characters",
+                allowed=LONGEST_TEXT,
+                do=SHORTEN,
+            )
         return roles.ask(values, where=where, from_cells=False)
     except BadValue as error:
         return error

@@ -25,12 +25,20 @@ import numpy as np
 from polyhead.config import Value, ValueT, from_json, to_json
 from polyhead.cost import row_bytes
 from polyhead.errors import ConfigError, StoreError
-from polyhead.files import held, replace_file, sync_folder, write_file
+from polyhead.files import (
+    LARGEST_CONFIG,
+    held,
+    open_plain,
+    read_plain,
+    replace_file,
+    sync_folder,
+    write_file,
+)
 from polyhead.plan import Codec
 
 FORMAT = 1
 KEY_BYTES = 16
-LARGEST_JSON = 2**24
+LARGEST_HEADER = 2**16  # bytes of a .npy file before its numbers
 FILES = ("keys.bin", "offsets.npy", "data.bin")
 
 
@@ -100,7 +108,7 @@ def open_segment(folder: Path, manifest: Manifest) -> Segment:
     facts = _read_json(folder / "segment.json", SegmentManifest)
     _check_size(folder / "keys.bin", facts.rows * KEY_BYTES)
     _check_size(folder / "data.bin", facts.tokens * manifest.token_bytes)
-    keys = np.frombuffer((folder / "keys.bin").read_bytes(), np.uint8).reshape(facts.rows, KEY_BYTES)
+    keys = np.frombuffer(_bytes_of(folder / "keys.bin"), np.uint8).reshape(facts.rows, KEY_BYTES)
     offsets = _read_offsets(folder / "offsets.npy", facts)
     shape = (facts.tokens, manifest.token_bytes)
     # An empty file cannot be mapped.
@@ -116,8 +124,11 @@ def verify_segment(folder: Path) -> None:
     """Reads every byte; raises StoreError that names a file changed since it was written."""
     facts = _read_json(folder / "segment.json", SegmentManifest)
     for name in FILES:
-        with open(folder / name, "rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with open_plain(folder / name) as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise _unreadable(folder / name, error) from None
         if found != facts.files.get(name):
             raise StoreError(
                 f"{folder / name} was changed since it was written",
@@ -205,6 +216,7 @@ def _npy(array: np.ndarray) -> bytes:
 
 def _read_offsets(path: Path, facts: SegmentManifest) -> np.ndarray:
     try:
+        open_plain(path, limit=8 * (facts.rows + 1) + LARGEST_HEADER).close()
         # Mapped first, since a header may claim any size; the map is refused when the file is shorter.
         offsets = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
@@ -226,14 +238,22 @@ def _check_size(path: Path, expected: int) -> None:
         )
 
 
+def _bytes_of(path: Path) -> bytes:
+    try:
+        with open_plain(path) as file:
+            return file.read()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} cannot be read", got=error.strerror, do=f"delete {path.parent}")
+
+
 def _read_json(path: Path, kind: type[ValueT]) -> ValueT:
     try:
-        if path.stat().st_size > LARGEST_JSON:
-            raise StoreError(
-                f"{path} is too large", allowed=f"{LARGEST_JSON} bytes", do=f"delete {path.parent}"
-            )
-        return from_json(path.read_bytes(), kind, source=str(path))
+        return from_json(read_plain(path, limit=LARGEST_CONFIG), kind, source=str(path))
     except OSError as error:
-        raise StoreError(f"{path} cannot be read", got=error.strerror, do=f"delete {path.parent}") from None
+        raise _unreadable(path, error) from None
     except (ConfigError, RecursionError) as error:
         raise StoreError(f"{path} is damaged", got=error, do=f"delete {path.parent}") from None

@@ -8,13 +8,25 @@ import io
 import json
 import os
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
 from polyhead.config import Value
 from polyhead.errors import BadValue, DataError, EmptyData, MissingExtra
+from polyhead.files import open_plain
+from polyhead.tasks.limits import (
+    LONGEST_LINE,
+    MOST_VALUES,
+    SHORTEN,
+    check_packing,
+    lines_of,
+    too_long,
+    too_many_values,
+)
+from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.tokenise import lone_surrogates
 
 DATASETS = "datasets:"  # begins the path of rows that come from a hub
@@ -29,7 +41,7 @@ FORMATS = (
     ".parquet",
 )
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
-CELL_LIMIT = 2**26
+CELL_LIMIT = LONGEST_TEXT
 UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
 
 
@@ -45,15 +57,25 @@ class _Lines:
 
     def __init__(self, file: TextIO) -> None:
         self.taken: list[str] = []  # since it was last cleared
-        self._file, self._back = iter(file), deque[str]()
+        self._file, self._back = file, deque[str]()
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._back.popleft() if self._back else next(self._file)
+        line = self._back.popleft() if self._back else self._read()
         self.taken.append(line)
         return line
+
+    def _read(self) -> str:
+        line = self._file.readline(LONGEST_LINE)
+        if not line:
+            raise StopIteration
+        if len(line) < LONGEST_LINE:
+            return line
+        while line and not line.endswith(("\n", "\r")):
+            line = self._file.readline(2**20)
+        raise csv.Error(f"a line of more than {LONGEST_LINE:,} characters")
 
     def give_back(self) -> None:
         """All that were taken but the first come again."""
@@ -82,6 +104,16 @@ class Rows:
 
     def each(self) -> Iterator[Row | BadValue]:
         """The rows, with the error in the place of one that cannot be read; still raises DataError."""
+        for row in self._each():
+            longest = None if isinstance(row, BadValue) else too_long(row.values.values())
+            if isinstance(row, BadValue) or longest is None:
+                yield row
+            else:
+                yield self._bad(
+                    "a text is too long", f"{longest:,} characters", row.number, SHORTEN, LONGEST_TEXT
+                )
+
+    def _each(self) -> Iterator[Row | BadValue]:
         if self.path.startswith(DATASETS):
             yield from self._dataset()
             return
@@ -104,6 +136,10 @@ class Rows:
     def _json_lines(self) -> Iterator[Row | BadValue]:
         with _opened(self.path) as file:
             for number, line in _lines(file):
+                if line is None:
+                    what, allowed = "the line is too long", f"{LONGEST_LINE:,} bytes"
+                    yield self._bad(what, f"more than {allowed}", number, SHORTEN, allowed)
+                    continue
                 try:
                     text = self._utf8(line, number)
                     values = self._object(text, number) if text.strip() else None
@@ -121,6 +157,8 @@ class Rows:
             raise self._bad("the line is not UTF-8", error, number, "save the file as UTF-8") from None
 
     def _object(self, text: str, number: int) -> dict[str, object]:
+        if too_many_values(text):
+            raise self._bad("the line holds too many values", None, number, SHORTEN, f"{MOST_VALUES:,}")
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -180,7 +218,7 @@ class Rows:
         if any(map(lone_surrogates, header)):
             got = "UTF-16" if header[0].startswith(UTF_16) else header
             raise DataError(f"{what} is not UTF-8", got=got, do="save the file as UTF-8")
-        if twice := [name for name in dict.fromkeys(header) if header.count(name) > 1]:
+        if twice := [name for name, count in Counter(header).items() if count > 1]:
             raise DataError(f"{what} has two columns of one name", got=twice, do="fix the first line")
 
     def _by_column(self, header: list[str], record: list[str], number: int) -> Row | BadValue:
@@ -202,10 +240,12 @@ class Rows:
         number = 0
         try:
             name = os.fsencode(self.path)  # which may be any bytes
+            open_plain(self.path).close()
             with pyarrow.OSFile(name) as raw, pyarrow.parquet.ParquetFile(raw) as file:
                 names = list(file.schema_arrow.names)
                 self.columns.update(dict.fromkeys(names))
                 chosen = [name for name in names if name in self.wanted]
+                check_packing(file.metadata, chosen, self.path)
                 for group in range(file.num_row_groups):
                     for batch in file.iter_batches(batch_size=1024, row_groups=[group], columns=chosen):
                         for values in self._values(batch, number):
@@ -245,9 +285,10 @@ class Rows:
         for number, values in enumerate(found, start=1):
             yield Row(number=number, values={key: _named(value, names[key]) for key, value in values.items()})
 
-    def _bad(self, what: str, got: object, number: int, do: str) -> BadValue:
+    def _bad(self, what: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
         name = Path(self.path).name
-        return BadValue(f"{name} row {number}: {what}", got=got, do=do, source=self.path, row=number)
+        what = f"{name} row {number}: {what}"
+        return BadValue(what, got=got, allowed=allowed, do=do, source=self.path, row=number)
 
 
 def no_rows(path: str) -> EmptyData:
@@ -260,19 +301,25 @@ def lines_in(block: bytes) -> list[bytes]:
     return block.removesuffix(b"\n").removesuffix(b"\r").split(b"\r")
 
 
-def _opened(path: str) -> BinaryIO:
-    return cast(BinaryIO, gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb"))
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    with open_plain(path) as file:
+        if not path.lower().endswith(".gz"):
+            yield file
+            return
+        with gzip.open(file, "rb") as unpacked:
+            yield cast(BinaryIO, unpacked)
 
 
 def _text(file: BinaryIO) -> TextIO:
     return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
 
-def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them."""
+def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines that end in LF, CR LF or CR; a string of JSON can hold none of them. None: it is too long."""
     number = 0
-    for block in file:
-        for line in lines_in(block):
+    for block in lines_of(file):
+        for line in [None] if block is None else lines_in(block):
             number += 1
             yield number, line
 

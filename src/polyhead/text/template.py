@@ -45,22 +45,23 @@ class Template(Value):
 def find_template(tokenizer: tokenizers.Tokenizer, texts: int) -> Template:
     """The template for so many texts, found by encoding a probe; raises WeightsMismatch where there is none."""
     probe = _probe(tokenizer)
-    plain = tokenizer.encode(probe, add_special_tokens=False)
+    plain = tokenizer.encode(probe, add_special_tokens=False).ids
     whole = tokenizer.encode(probe, probe if texts == 2 else None)
+    # Each of these is copied by the library whenever it is asked for.
+    ids, segments, sequences = whole.ids, whole.type_ids, whole.sequence_ids
     runs: list[tuple[list[int], list[int]]] = [([], [])]
     text_segments, index = [], 0
-    while index < len(whole.ids):
-        if whole.sequence_ids[index] is None:
-            runs[-1][0].append(whole.ids[index])
-            runs[-1][1].append(whole.type_ids[index])
+    while index < len(ids):
+        if sequences[index] is None:
+            runs[-1][0].append(ids[index])
+            runs[-1][1].append(segments[index])
             index += 1
             continue
-        text_segments.append(whole.type_ids[index])
-        order = (whole.sequence_ids[index], whole.ids[index : index + len(plain.ids)])
-        if order != (len(runs) - 1, plain.ids):
+        text_segments.append(segments[index])
+        if (sequences[index], ids[index : index + len(plain)]) != (len(runs) - 1, plain):
             raise WeightsMismatch("the tokenizer places texts in an order of its own", got=whole.tokens)
         runs.append(([], []))
-        index += len(plain.ids)
+        index += len(plain)
     if len(text_segments) != texts:
         raise WeightsMismatch(
             "the tokenizer repeats or drops a text", got=whole.tokens, do="use another trunk"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,9 +18,11 @@ import numpy as np
 import tokenizers
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, WeightsMismatch
+from polyhead.errors import ConfigError
 from polyhead.text.encodings import Encodings, joined, starts_of
+from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
 from polyhead.text.template import Template, find_template
+from polyhead.text.tokenizer_file import failed, open_tokenizer
 from polyhead.trunk_data import TextSettings
 
 Input = tuple[str] | tuple[str, str]
@@ -63,7 +66,7 @@ class Encoded(Value, eq=False):
     segments: np.ndarray  # int32 (tokens,)
     offsets: np.ndarray  # int32 (tokens, 2)
     sequence: np.ndarray  # int8 (tokens,): 0 first text, 1 second text, -1 special token
-    cut: int  # tokens that no window holds
+    cut: int  # tokens that no window holds; of a text of over a million characters at least so many
     repaired: int  # lone surrogates replaced by U+FFFD
     texts: int = 1  # texts of the input; each has tokens here, unless it is blank to the tokenizer
 
@@ -87,16 +90,11 @@ class Tokeniser:
 
     def __init__(self, tokenizer: bytes, settings: TextSettings) -> None:
         self.max_tokens = settings.max_tokens
-        self._tokenizer = _load(tokenizer)
+        self._tokenizer = open_tokenizer(tokenizer)
         self.pad_id = _pad_id(self._tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._templates: dict[int, Template] = {}
-
-    @property
-    def vocabulary(self) -> int:
-        """One more than the largest id that can occur; a trunk needs at least as many word vectors."""
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
         """Every input in order; with `windows`, several entries for one that is longer than a window."""
@@ -125,14 +123,13 @@ class Tokeniser:
         template = self._template(size)
         room = self._room(template, windows)
         texts, repaired = _repaired([text for given in inputs for text in given])
-        found = self._encoded(texts, offsets=offsets)
+        found, more = self._read_texts(texts, size, room, windows, offsets=offsets)
         lengths = np.fromiter(map(len, found), np.int64, len(found)).reshape(-1, size)
-        total = lengths.sum(axis=1)
-        read = _read(lengths, total, room, windows)
+        read = _read(lengths, more.reshape(-1, size), room, windows)
         sizes = read.stops - read.starts
         segments = template.repeated(template.segments, template.text_segments, sizes)
         several = repaired if size == 1 else repaired.reshape(-1, size).sum(axis=1)
-        facts = {"cut": read.cut, "beyond": np.maximum(0, total - room), "repaired": several}
+        facts = {"cut": read.cut, "beyond": read.beyond, "repaired": several}
         if len(read.row) > len(lengths):
             facts = {name: np.where(read.window == 0, fact[read.row], 0) for name, fact in facts.items()}
         made = Encodings(
@@ -151,12 +148,33 @@ class Tokeniser:
         pairs = _flat_pairs((one.offsets for one in found), read, special)
         return msgspec.structs.replace(made, offsets=pairs, sequence=sequence.astype(np.int8))
 
+    def _read_texts(
+        self, texts: list[str], size: int, room: int, windows: Windows | None, *, offsets: bool
+    ) -> tuple[list[tokenizers.Encoding], np.ndarray]:
+        """What is encoded of inputs of so many texts, and tokens of each text beyond that, int64 (texts,).
+
+        What is beyond a very long single text that is cut is left uncounted: it has at least so many tokens.
+        """
+        encode = partial(self._encoded, offsets=offsets)
+        # Of what is read in windows no more is encoded for a text of few tokens.
+        least = 0 if windows else room + SPARE
+        found, sizes = encoded_beginnings(texts, encode, least)
+        if windows is None and size == 1:
+            # Where a word was divided it may have more tokens than it has whole, by fewer than SPARE.
+            fewer = [1 - SPARE if start < len(text) else 0 for text, start in zip(texts, sizes, strict=True)]
+            return found, np.array(fewer, np.int64)
+        more = (tokens_beyond(text, start, encode) for text, start in zip(texts, sizes, strict=True))
+        return found, np.fromiter(more, np.int64, len(texts))
+
     def _encoded(self, texts: list[str], *, offsets: bool) -> list[tokenizers.Encoding]:
         """The library's answers. Several texts are spread over the processor by it; it leaves that after a fork."""
-        if len(texts) == 1:
-            return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
-        encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
-        found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+        try:
+            if len(texts) == 1:
+                return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
+            encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
+            found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+        except BaseException as error:
+            raise failed(error, "the tokenizer cannot read a text") from None
         return found
 
     def _room(self, template: Template, windows: Windows | None) -> int:
@@ -220,32 +238,36 @@ class _Read(Value, eq=False):
     starts: np.ndarray  # int64 (entries, texts)
     stops: np.ndarray  # int64 (entries, texts)
     cut: np.ndarray  # int64 (inputs,): tokens that no entry holds
+    beyond: np.ndarray  # int64 (inputs,): tokens that the first entry does not hold
 
 
-def _read(lengths: np.ndarray, total: np.ndarray, room: int, windows: Windows | None) -> _Read:
-    """What is read of inputs with so many tokens in each text, (inputs, texts), and in all, (inputs,)."""
+def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | None) -> _Read:
+    """What is read of inputs with so many tokens in each text, and `more` that are not encoded, (inputs, texts)."""
     rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
-    whole = _Read(row=rows, window=nothing, starts=zeros, stops=lengths, cut=nothing)
+    total, unread = lengths.sum(axis=1), more.sum(axis=1)
+    beyond = np.maximum(0, total - room) + unread
+    whole = _Read(row=rows, window=nothing, starts=zeros, stops=lengths, cut=unread, beyond=beyond)
     long = [row for row, size in enumerate(total.tolist()) if size > room]
     if not long:
         return whole
     if windows is None:
         kept = lengths.copy()
         for row in long:
-            kept[row] = longest_first(lengths[row].tolist(), room)
-        return msgspec.structs.replace(whole, stops=kept, cut=total - kept.sum(axis=1))
-    counts, cut = nothing + 1, nothing.copy()
+            kept[row] = longest_first((lengths[row] + more[row]).tolist(), room)
+        return msgspec.structs.replace(whole, stops=kept, cut=beyond)
+    counts, cut = nothing + 1, unread.copy()
     several = {
         row: np.array(list(_window_spans(lengths[row].tolist(), room, windows.stride))) for row in long
     }
     for row, spans in several.items():  # (windows, texts, 2)
-        counts[row], cut[row] = len(spans), total[row] - spans[-1, :, 1].sum()
+        counts[row], cut[row] = len(spans), cut[row] + total[row] - spans[-1, :, 1].sum()
     rows, first = np.repeat(rows, counts), np.cumsum(counts) - counts
     starts, stops = zeros[rows], lengths[rows]
     for row, spans in several.items():
         here = slice(first[row], first[row] + counts[row])
         starts[here], stops[here] = spans[..., 0], spans[..., 1]
-    return _Read(row=rows, window=np.arange(len(rows)) - first[rows], starts=starts, stops=stops, cut=cut)
+    window = np.arange(len(rows)) - first[rows]
+    return _Read(row=rows, window=window, starts=starts, stops=stops, cut=cut, beyond=beyond)
 
 
 def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]]) -> Iterator[list[Any]]:
@@ -292,15 +314,6 @@ def encoded_at(encodings: Encodings, entry: int) -> Encoded:
         repaired=int(encodings.repaired[entry]),
         texts=encodings.texts,
     )
-
-
-def _load(tokenizer: bytes) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_buffer(tokenizer)
-    except Exception as error:  # the library raises bare Exception for a file it cannot read
-        raise WeightsMismatch(
-            "the tokenizer cannot be read", got=error, allowed="a tokenizer.json of the `tokenizers` library"
-        ) from None
 
 
 def _pad_id(tokenizer: tokenizers.Tokenizer) -> int:

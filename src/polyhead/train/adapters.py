@@ -12,9 +12,11 @@ from polyhead.bundle.owners import owner_named
 from polyhead.bundle.scan import Scanned, scanned, tokenizer_digest
 from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound
+from polyhead.files import read_plain
 from polyhead.nn.foreign import ForeignHead, adapter_base, read_adapted_head, read_adapter, read_encoder
 from polyhead.nn.load import find_encoder
 from polyhead.nn.lora import Lora, is_adapter
+from polyhead.text.tokenizer_file import LARGEST
 
 
 class Adapted(Value, eq=False):
@@ -79,7 +81,7 @@ def _check_tokenizer(adapter: str, encoder: Scanned) -> None:
     if not file.is_file():
         return
     try:
-        found = tokenizer_digest(file.read_bytes())
+        found = tokenizer_digest(read_plain(file, limit=LARGEST))
     except Exception as error:  # the library raises a bare Exception for a file that it cannot read
         raise TrunkError(f"{adapter}: its tokenizer.json cannot be understood", got=error) from None
     if found != encoder.tokenizer:

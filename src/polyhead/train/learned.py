@@ -73,7 +73,7 @@ def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) 
 def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
     """What is left of a run's scores where its lineage does not hold them."""
     found = {name: {"validation": row} for name, row in lineage.validation.items()}
-    return found | {name: bundle.scores(name)["splits"] for name in bundle.tasks}
+    return found | {name: bundle.split_scores(name) for name in bundle.tasks}
 
 
 def write_learned(

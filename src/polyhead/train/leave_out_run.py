@@ -144,9 +144,8 @@ class _Round:
             bundle=learned.bundle,
             trunk=learned.trunk,
             learned_from=self._one.learned,
-            scores={
-                task: bundle.scores(task)["splits"] for task in self._one.tasks if task in bundle.lines
-            },  # one may have been removed since
+            # A task may have been removed since.
+            scores={task: bundle.split_scores(task) for task in self._one.tasks if task in bundle.lines},
         )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.format import BUNDLE, LINEAGE, TRUNK
+from polyhead.bundle.files import read_inside
+from polyhead.bundle.format import BUNDLE, LARGEST_JSON, LINEAGE, TRUNK
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value, from_json, to_json
 from polyhead.files import replace_file
@@ -47,10 +49,9 @@ def write_lineage(root: FilePath, lineage: Lineage) -> None:
 
 def lineage_of(root: FilePath) -> Lineage | None:
     """The lineage of a bundle's trunk; None for one that was not learned here."""
-    try:
-        raw = (root / TRUNK / LINEAGE).read_bytes()
-    except OSError:
+    if not os.path.lexists(root / TRUNK / LINEAGE):
         return None
+    raw = read_inside(root, TRUNK, LINEAGE, limit=LARGEST_JSON)
     return from_json(raw, Lineage, source=str(root / TRUNK / LINEAGE))
 
 

@@ -159,8 +159,12 @@ def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
     if lora is not None:
         said.set_verbosity_error()  # it would tell that the base has no head
     try:
-        library = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True)
-        made = auto.from_pretrained(path, local_files_only=True, dtype=torch.float32, **own)
+        library = transformers.AutoTokenizer.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+        made = auto.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False, dtype=torch.float32, **own
+        )
     except Exception as error:  # the library raises many kinds for one fact: it cannot open the folder
         raise TrunkError(
             f"{folder}: transformers itself cannot open it",

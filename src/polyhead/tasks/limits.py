@@ -1,0 +1,62 @@
+"""How large a row of a file may be: what is larger is refused by its number, before it fills the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
+
+from polyhead.errors import DataError
+from polyhead.text.prefix import LONGEST_TEXT
+
+LONGEST_LINE = 2**26  # bytes of a line: a text of LONGEST_TEXT characters, each written as an escape of six
+MOST_VALUES = 2**20  # values in one row of JSON Lines
+SHORTEN = "shorten it, or split it over several rows"
+# Of one column in a row group of a Parquet file: bytes from which on it must not be packed more densely than this.
+PACKED, DENSEST = 2**28, 200
+_REST = 2**20  # bytes of a line's rest that are read at a time
+
+
+def lines_of(file: BinaryIO) -> Iterator[bytes | None]:
+    """Lines that end in LF, or None for one that is too long, the rest of which is skipped."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) <= LONGEST_LINE:
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(_REST)
+        yield None
+
+
+def too_many_values(text: str) -> bool:
+    """Whether a line of JSON holds more values than a row may have; strings that look like them are counted too."""
+    return len(text) > MOST_VALUES and sum(map(text.count, ",[{")) > MOST_VALUES
+
+
+def too_long(values: Iterable[object]) -> int | None:
+    """The length of the first text that is longer than a text may be."""
+    return next((len(one) for one in values if isinstance(one, str) and len(one) > LONGEST_TEXT), None)
+
+
+def check_packing(metadata: Any, wanted: Mapping[str, object] | Iterable[str], path: str) -> None:
+    """Raises DataError for a Parquet file a part of which unpacks to far more than any text does.
+
+    `metadata` is pyarrow's, of the file's footer; nothing else is read.
+    """
+    names, before = set(wanted), 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            size, packed = column.total_uncompressed_size, max(1, column.total_compressed_size)
+            long = size > 4 * LONGEST_TEXT * max(1, group.num_rows)
+            if column.path_in_schema.split(".")[0] in names and (
+                long or (size > PACKED and size > DENSEST * packed)
+            ):
+                raise DataError(
+                    f"{path}: column '{column.path_in_schema}' of rows {before + 1:,} to "
+                    f"{before + group.num_rows:,} is too large to be read",
+                    got=f"{size:,} bytes packed into {packed:,}",
+                    allowed=f"texts of at most {LONGEST_TEXT:,} characters, packed {DENSEST} times or less",
+                    do="write the file again with fewer rows in a row group, and no longer texts",
+                )
+        before += group.num_rows

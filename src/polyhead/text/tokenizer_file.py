@@ -1,0 +1,115 @@
+"""Tokenizer files that nobody vouches for: each is tried in a process of its own before it is opened in this one.
+
+The library that reads them is fast and trusts them: a file may make it panic, fill the memory, search for minutes or
+give other ids at every call. A trial takes 0.1 to 0.2 s, and 1 s for a quarter of a million pieces, once for each file
+in the life of a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import msgspec
+import tokenizers
+
+from polyhead.config import Value
+from polyhead.errors import WeightsMismatch
+from polyhead.text import trial
+
+LARGEST = 2**26  # bytes; the largest of published encoders, with a million pieces, has 62 MB
+MEMORY, SECONDS = 2**30, 3  # of a trial, and 12 bytes and 0.5 µs more for each byte of the file
+PATIENCE = 120  # seconds that may pass, however busy the machine is
+WHAT = "the tokenizer cannot be used"
+ALLOWED = "a tokenizer.json of the `tokenizers` library that gives every text the same ids at every call"
+_LOST = (SystemExit, KeyboardInterrupt, GeneratorExit)  # of the user's or of Python's own, no fault of a file
+
+
+class Facts(Value):
+    """What a trial found out about a file that may be used."""
+
+    vocabulary: int  # one more than the largest id that can occur: pieces, special tokens, padding
+
+
+# SHA-256 of files that were tried. The first is that of all-MiniLM-L6-v2, with which the package is tested.
+_KNOWN: dict[str, Facts] = {
+    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037": Facts(vocabulary=30522)
+}
+
+
+class _Found(msgspec.Struct):
+    """What a trial prints."""
+
+    facts: Facts | None = None
+    wrong: str | None = None
+
+
+def facts_of(content: bytes) -> Facts:
+    """What is known of a tokenizer file, after a trial; raises WeightsMismatch for one that must not be opened."""
+    digest = hashlib.sha256(content).hexdigest()
+    if digest not in _KNOWN:
+        _KNOWN[digest] = _tried(content)
+    return _KNOWN[digest]
+
+
+def open_tokenizer(content: bytes) -> tokenizers.Tokenizer:
+    """The file, opened after its trial."""
+    facts_of(content)
+    try:
+        return tokenizers.Tokenizer.from_buffer(content)
+    except BaseException as error:
+        raise failed(error, WHAT) from None
+
+
+def failed(error: BaseException, what: str) -> BaseException:
+    """What to raise for an error of the library, whose panics are no `Exception`; what is no fault of a file stays."""
+    if isinstance(error, _LOST):
+        return error
+    return WeightsMismatch(what, got=error, allowed=ALLOWED, do="use the tokenizer that belongs to the trunk")
+
+
+def check_ids(content: bytes, vectors: int, *, owner: str) -> None:
+    """Raises WeightsMismatch where the tokenizer has ids for which there is no word vector."""
+    largest = facts_of(content).vocabulary - 1
+    if largest >= vectors:
+        raise WeightsMismatch(
+            f"the tokenizer of {owner} does not fit the weights: it has ids that have no word vector",
+            got=f"ids up to {largest}",
+            allowed=f"ids up to {vectors - 1}",
+            do="give the tokenizer that belongs to the weights",
+        )
+
+
+def _tried(content: bytes) -> Facts:
+    if len(content) > LARGEST:
+        raise _refused(f"{len(content):,} bytes, and {LARGEST:,} are allowed")
+    limits = (MEMORY + 12 * len(content), SECONDS + len(content) // 2_000_000)
+    try:
+        # -P: the script's folder is no place to import from.
+        done = subprocess.run(
+            [sys.executable, "-P", trial.__file__, *map(str, limits)],
+            input=content,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _refused(f"no end of its trial after {PATIENCE} seconds") from None
+    except OSError as error:
+        raise _refused(f"no trial: {error.strerror} ({sys.executable or 'no Python'})") from None
+    try:
+        found = msgspec.json.decode(done.stdout, type=_Found)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Killed by a limit: by the processor's, or because memory could not be had.
+        memory, seconds = limits
+        raise _refused(
+            f"its trial ended with {done.returncode}: more than {seconds} s or {memory / 2**30:.1f} GiB are needed"
+        ) from None
+    if found.facts is None:
+        raise _refused(found.wrong or "no answer")
+    return found.facts
+
+
+def _refused(why: str) -> WeightsMismatch:
+    return WeightsMismatch(WHAT, got=why, allowed=ALLOWED, do="use the tokenizer that belongs to the trunk")
