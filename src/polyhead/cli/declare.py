@@ -31,7 +31,7 @@ class Asked(Value):
     name: str | None = None
     text: str | None = None
     text_b: str | None = None
-    pair: str = "joined"
+    pair: str | None = None  # None: as a project file that does not say it reads a pair
     label: str | None = None
     tokens: str | None = None
     spans: str | None = None
@@ -132,7 +132,8 @@ def _columns(asked: Asked) -> dict[str, str]:
     else:
         columns = {"text": asked.question, "spans" if asked.spans else "label": asked.column}
     if asked.text_b:
-        columns |= {"text_b": asked.text_b, "pair": asked.pair}
+        default = "joined" if asked.kind in ("tagging", "summarization") else "separate"
+        columns |= {"text_b": asked.text_b, "pair": asked.pair or default}
     return columns | given | separator
 
 

@@ -33,9 +33,7 @@ DATA = click.Path(dir_okay=False)
 @click.option(
     "--pair",
     type=click.Choice(["joined", "separate"]),
-    default="joined",
-    show_default=True,
-    help="Pairs: read as one input, or each alone and then compared.",
+    help="Pairs: read as one input, or each alone and then compared [default: separate, joined for tagging].",
 )
 @click.option("--label", help="Column of the label [default: label; with --tokens: tags].")
 @click.option("--tokens", help="Tagging: column of the list of tokens; --label then names their tags.")
