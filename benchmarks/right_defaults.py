@@ -128,6 +128,7 @@ def run(name: str, size: str, draw: int) -> dict[str, object]:
             "metric": metric,
             "default": outcome.trained["task"]["test"][metric],
             "chosen": scores.get("chosen"),
+            "tried": scores.get("tried"),
             "seconds": round(seconds - outcome.extraction.seconds, 1),
             "baselines": baselines(ready, metric, draw),
         }
