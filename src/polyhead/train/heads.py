@@ -185,7 +185,7 @@ class Trials:
             return self._trained_by_folds(candidate, path)
         prepared, module = self._prepared, self._module(path)
         train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
-        tell_unread(prepared, train, self._extractor.data.settings.max_tokens, self._events)
+        self._tell_unread(prepared.train, train)
         name = f"{prepared.task.name}-{candidate.strategy.positions}.pt"
         fitted = self._course(
             module,
@@ -249,10 +249,14 @@ class Trials:
         """Trained on all rows for as many updates as were best."""
         module = self._module(trial.path)
         examples = self._examples(everything, trial.path)
-        tell_unread(self._prepared, examples, self._extractor.data.settings.max_tokens, self._events)
+        self._tell_unread(everything, examples)
         course = self._course(module, examples, None, events=self._events)
         course.advance(max(1, round(trial.setting / course.steps)))
         return module, course.finish()
+
+    def _tell_unread(self, split: Split, examples: FeatureExamples) -> None:
+        prepared = msgspec.structs.replace(self._prepared, train=split)
+        tell_unread(prepared, examples, self._extractor.data.settings.max_tokens, self._events)
 
     def _course(
         self,
