@@ -26,7 +26,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         rows["validation"] = len(prepared.whole.targets)
     shown = scores_shown(prepared.task, trained.scores, trained.baselines, rows=rows, folds=trained.folds)
     line = f"{prepared.task.name}: {shown}{_how(prepared, trained)}, {duration(trained.fitted.seconds)}"
-    return [line, *warnings_of(prepared.task, trained.scores, trained.baselines)]
+    return [line, *warnings_of(prepared.task, trained.scores, trained.baselines, rows)]
 
 
 def scores_shown(
@@ -54,11 +54,15 @@ def scores_shown(
     return ", ".join(shown)
 
 
-def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores]) -> list[str]:
-    """A line where the task scores as one answer for every row does, by every metric."""
+def warnings_of(
+    task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]
+) -> list[str]:
+    """A line where the task scores as one answer for every row does: by all of several metrics, on `FEW` rows or more."""
     constant = baselines.get("constant", {})
     alike = [
-        split for split, values in scores.items() if split in constant and _equal(values, constant[split])
+        split
+        for split, values in scores.items()
+        if rows.get(split, 0) >= FEW and len(values) > 1 and values == constant.get(split)
     ]
     if not alike:
         return []
@@ -66,10 +70,6 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores]) -> 
         f"{task.name}: warning: on {' and '.join(alike)} it answers as if every row were alike: one answer is all that "
         "it gives. Label more rows of the rare answers, or name a metric by which they count"
     ]
-
-
-def _equal(one: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    return one.keys() == other.keys() and all(abs(one[name] - other[name]) < 1e-12 for name in one)
 
 
 def _how(prepared: Prepared, trained: Trained) -> str:
@@ -84,5 +84,6 @@ def _how(prepared: Prepared, trained: Trained) -> str:
     if not fitted.updates:
         return how
     if trained.refitted:
-        return f"{how}, {fitted.best_update or fitted.updates:,} updates on all rows"
+        count = fitted.best_update or fitted.updates
+        return f"{how}, {count:,} {'update' if count == 1 else 'updates'} on all rows"
     return f"{how}, best after {fitted.best_update:,} of {fitted.updates:,} updates"
