@@ -17,7 +17,7 @@ from polyhead.train.candidates import Candidate, baseline_of, candidates_of
 from polyhead.train.events import Events
 from polyhead.train.examples import outputs_of
 from polyhead.train.extract import Extractor
-from polyhead.train.heads import Trial, Trials
+from polyhead.train.heads import Trial, Trials, best_linear
 from polyhead.train.inputs import examples_of
 from polyhead.train.prepare import Prepared
 
@@ -77,9 +77,8 @@ def baselines_of(
 ) -> Baselines:
     """Scores of simple answers on the rows that choose, and on test; the linear one is the best of those tried."""
     baselines: Baselines = {"constant": constant_scores(prepared, trials.held)}
-    linear = [trial for trial in several if trial.candidate.solver == "linear"]
-    if linear:
-        best = trials.best(linear)
+    best = best_linear(several)
+    if best is not None:
         baselines["linear"] = {"validation": trials.held.scores(prepared.task, best.outputs)}
         if prepared.test is not None:
             module, _ = trials.kept(best)

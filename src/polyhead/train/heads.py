@@ -47,6 +47,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     setting: float  # the penalty of a linear head, or after how many updates training was best
     fitted: Fitted
     module: PooledPart | None  # as it learned from the training rows; None with folds
+    losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option)
 
 
 class Trials:
@@ -86,8 +87,11 @@ class Trials:
         return self._shifted(trial)
 
     def best(self, several: Sequence[Trial]) -> Trial:
-        """The simplest, unless a later one is clearly better."""
-        return several[best_of(self._prepared.task, self.held, [one.outputs for one in several])]
+        """The best linear head by its loss, unless one that is trained in steps has a clearly better score."""
+        linear = best_linear(several)
+        rest = [trial for trial in several if trial.losses is None]
+        ranked = [*([] if linear is None else [linear]), *rest]
+        return ranked[best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
 
     def learns_all(self, trial: Trial) -> bool:
         """Whether the kept part learns from all labelled rows: where validation is a share of them."""
@@ -140,14 +144,14 @@ class Trials:
         module = self._module(path)
         pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
         sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
-        best: tuple[float, list[Solution]] | None = None
+        best: tuple[np.ndarray, list[Solution]] | None = None
         rises = 0
         for several in zip(*(solutions(train) for train, _ in sides), strict=True):
-            sizes = [len(held.values) for _, held in sides]
-            losses = [solution.loss(held) for solution, (_, held) in zip(several, sides, strict=True)]
-            loss = float(np.average(losses, weights=sizes))
-            if best is None or loss < best[0]:
-                best, rises = (loss, list(several)), 0
+            losses = np.concatenate(
+                [solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)]
+            )
+            if best is None or losses.mean() < best[0].mean():
+                best, rises = (losses, list(several)), 0
             else:
                 rises += 1
             if rises == RISES:
@@ -163,6 +167,7 @@ class Trials:
             outputs=outputs,
             offset=None,
             setting=best[1][0].penalty,
+            losses=best[0],
             fitted=Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0),
             module=None if self._folds else module,
         )
@@ -302,3 +307,21 @@ def _set(module: PooledPart, solution: Solution) -> None:
         module.head.output.weight.copy_(solution.weight)
         module.head.output.bias.copy_(solution.bias)
     module.eval()
+
+
+def best_linear(several: Sequence[Trial]) -> Trial | None:
+    """Of the linear heads the first, unless a later one loses less by more than one standard error.
+
+    Of few rows the loss says which is better long before a score does.
+    """
+    best: Trial | None = None
+    for trial in several:
+        if trial.losses is None:
+            continue
+        if best is None or best.losses is None:
+            best = trial
+            continue
+        gains = best.losses - trial.losses
+        if gains.mean() > gains.std() / np.sqrt(len(gains)):
+            best = trial
+    return best

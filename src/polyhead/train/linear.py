@@ -9,11 +9,12 @@ import msgspec
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from polyhead.errors import NotFinite
 from polyhead.sharing.pooled import PooledPart
 from polyhead.train.feed import Batch
-from polyhead.train.loss import LOSSES, UNLABELLED
+from polyhead.train.loss import LOSSES, UNLABELLED, ranking_each
 from polyhead.train.order import LengthSorted
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
@@ -62,10 +63,20 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
     bias: Tensor  # (outputs,)
     penalty: float
 
-    def loss(self, inputs: Inputs) -> float:
-        """The mean loss on these rows."""
-        outputs = inputs.values @ self.weight.T + self.bias
-        return float(LOSSES[inputs.loss](outputs, inputs.targets, None))
+    def losses(self, inputs: Inputs) -> np.ndarray:
+        """The loss of each row, float64 (rows,); of options that of each example, (examples,)."""
+        outputs, targets = inputs.values @ self.weight.T + self.bias, inputs.targets
+        match inputs.loss:
+            case "ranking":
+                losses = ranking_each(outputs, targets)
+            case "squared_error":
+                losses = (outputs[:, 0] - targets).square()
+            case "binary_cross_entropy":
+                each = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+                losses = each.mean(dim=1)
+            case _:
+                losses = functional.cross_entropy(outputs, targets, reduction="none")
+        return losses.double().numpy()
 
 
 @torch.no_grad()

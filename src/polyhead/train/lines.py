@@ -57,7 +57,7 @@ def scores_shown(
 def warnings_of(
     task: Task, scores: Scores, baselines: Mapping[str, Scores], rows: Mapping[str, int]
 ) -> list[str]:
-    """A line where the task scores as one answer for every row does: by all of several metrics, on `FEW` rows or more."""
+    """A line where the task scores as one answer for every row does: by several metrics, on `FEW` rows or more."""
     constant = baselines.get("constant", {})
     alike = [
         split
