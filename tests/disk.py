@@ -16,8 +16,8 @@ class FullDisk:
 
     def __init__(self, patch, failing):
         self.calls, self.failing, self.names = 0, failing, []
-        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (Path, "mkdir")):
-            patch.setattr(owner, name, self.counted(getattr(owner, name)))
+        for name in ("fsync", "replace", "rename", "mkdir"):
+            patch.setattr(os, name, self.counted(getattr(os, name)))
         patch.setattr(files, "open", self.open, raising=False)
 
     def tick(self, name):
@@ -33,9 +33,9 @@ class FullDisk:
 
         return call
 
-    def open(self, path, mode):
+    def open(self, path, mode, **options):
         self.tick("open")
-        return _Counted(open(path, mode), self)
+        return _Counted(open(path, mode, **options), self)
 
 
 class _Counted:

@@ -12,6 +12,7 @@ RANKS = {
     "errors": 0,
     "config": 0,
     "files": 1,
+    "folders": 1,
     "progress": 1,
     "recipe": 1,
     "architecture": 1,
@@ -42,6 +43,7 @@ RANKS = {
 # Rank 1 is ordered inside: each may import those before it.
 RANK_ONE = [
     "files",
+    "folders",
     "progress",
     "recipe",
     "architecture",

@@ -57,9 +57,9 @@ def put_back(
     """
     with writing(root, f"bundle.json of {root} could not be put back as it was"):
         try:
-            now = read_bundle_file(root).lines
+            now, is_read = read_bundle_file(root).lines, True
         except BundleError:
-            now = after.lines  # what is there cannot be read, so nobody's change is lost with it
+            now, is_read = after.lines, False  # nobody's change is lost with what cannot be read
         old, new = before.lines, after.lines
         differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
         lost = [o for o in differing if o in old and old[o].version not in on_disk(root, o)]
@@ -69,8 +69,9 @@ def put_back(
         }
         lines = {o: wanted[o] for o in {**old, **now} if o in wanted}  # each in its old place
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
-        check_whole({}, facts, undone)
-        replace_lines(root, before, lines)
+        if undone or not is_read:  # a bundle that may not be written, and was not, needs no writing
+            check_whole({}, facts, undone)
+            replace_lines(root, before, lines)
         for owner, there in versions_before.items():
             for version in set(on_disk(root, owner)) - {
                 *there,

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyhead.files import remove_leftovers, replace_file
 from polyhead.store.features import key_of
 from polyhead.text.tokenise import Input
 
@@ -47,6 +48,5 @@ class Journal:
 
     def _write(self, keys: Sequence[bytes]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_bytes(b"".join(keys))
-        temporary.replace(self._file)
+        remove_leftovers(self._file.parent, of=self._file.name)
+        replace_file(self._file, b"".join(keys))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
@@ -17,6 +16,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.isolation import certified
 from polyhead.errors import ConfigError, TrainError
+from polyhead.files import remove_tree
 from polyhead.plan import Path, merge
 from polyhead.progress import duration
 from polyhead.project import Choice, Project, strategy_of
@@ -34,6 +34,7 @@ from polyhead.train.branch_task import (
     write_options,
 )
 from polyhead.train.card import card_of
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.codecs import pooled_paths
 from polyhead.train.events import Events
 from polyhead.train.extract import Extraction, Extractor
@@ -93,7 +94,8 @@ def train_project(
         project = msgspec.structs.replace(project, tasks=entries)
     prepared = prepared_units(given or prepare(project, folder), events)
     data = load_any_trunk(project, folder)
-    extractor = Extractor(data, folder=cache / "features", precision=_one_precision(prepared))
+    precision = _one_precision(prepared)
+    extractor = Extractor(data, folder=cache_folder(cache, "features", precision).parent, precision=precision)
     bundle = opened(root, data, [p.task.name for p in prepared])
     prints = fingerprints_of(prepared, project.allocation)
     units = units_of({p.task.name: p.strategy for p in prepared if is_live(p)})
@@ -222,7 +224,7 @@ class _Run:
         paths = self._paths[p.task.name]
         trained = train_task(p, paths, self._extractor, checkpoints=folder, events=self._events)
         self._commit([(p, trained)])
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, root=self._cache)
 
     def train_branches(self, branched: list[Prepared], choice: Choice) -> None:
         """Every task's branches first, then the choice between them; both are kept in the cache.
@@ -268,13 +270,14 @@ class _Run:
             events=self._events,
         )
         self._commit([(p, found.trained[p.task.name]) for p in unit], found.families)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder, root=self._cache)
 
     def _folder(self, kind: str, p: Prepared) -> FilePath:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
         ways = {name: v for name, v in self._prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self._paths[p.task.name]]
-        return self._cache / kind / _tag({**ways, "paths": paths, "precision": self._extractor.precision})
+        tag = _tag({**ways, "paths": paths, "precision": self._extractor.precision})
+        return cache_folder(self._cache, kind, tag)
 
     def _commit(self, several: list[tuple[Prepared, Trained]], families: Sequence[FamilyDraft] = ()) -> None:
         names = [p.task.name for p, _ in several]

@@ -6,7 +6,6 @@ They stand beside the trunk, so they are trained apart from all tasks that read 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path as FilePath
@@ -19,12 +18,14 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.model_write import ModelDraft, add_model, check_model_name
 from polyhead.bundle.models import Models
 from polyhead.bundle.write import write_bundle
+from polyhead.files import remove_tree
 from polyhead.nn.seq2seq import load_seq2seq
 from polyhead.progress import duration
 from polyhead.project import Project, TaskEntry, TrunkChoice
 from polyhead.seq2seq_data import Seq2SeqData, Summarizer
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.card import score_table
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.events import Events
 from polyhead.train.extract import Extraction
 from polyhead.train.lineage import load_any_trunk
@@ -113,7 +114,8 @@ def _train(
     check_model_name(root, task.name, replace=task.name in there.lines)
     for line in _outlook(prepared, data):
         events.line(line)
-    kept = (cache or root.with_name(root.name + "-cache")) / "checkpoints" / str(fingerprint["fingerprint"])
+    cache = cache or root.with_name(root.name + "-cache")
+    kept = cache_folder(cache, "checkpoints", str(fingerprint["fingerprint"]))
     found = train_summarizer(
         prepared,
         data,
@@ -130,7 +132,7 @@ def _train(
         card=card_of(prepared, found),
     )
     add_model(root, draft, replace=task.name in there.lines)
-    shutil.rmtree(kept, ignore_errors=True)
+    remove_tree(kept, root=cache)
     events.line(_score_line(prepared, found))
     events.event("task", task=task.name, scores=found.scores, history=found.fitted.history)
     return found.scores

@@ -23,7 +23,8 @@ from polyhead.engine.isolation.certificate import (
     Operation,
     bundle_hash,
 )
-from polyhead.errors import BundleError, IsolationError, PolyheadError
+from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
+from polyhead.files import make_folder
 
 Changed = Mapping[str, tuple[str | None, str | None]]
 
@@ -48,7 +49,7 @@ def certified(
         except BaseException as error:
             _put_back(state, operation, error)
             raise
-        with suppress(BundleError):  # what cannot be deleted now, the next operation deletes
+        with suppress(BundleError, LockError):  # what cannot be deleted now, the next operation deletes
             remove.sweep(root)
     return certificate
 
@@ -60,7 +61,7 @@ def locked(root: FilePath, operation: str) -> Iterator[None]:
     what = f"'{operation}' on {root} failed"
     check_no_links(root, CERTIFICATES)
     try:
-        (root / CERTIFICATES).mkdir(exist_ok=True)
+        make_folder(root / CERTIFICATES, root=root)
     except OSError as error:
         raise BundleError(
             f"{what}: there is no place for its certificate", got=error, do="check the folder's permissions"
@@ -219,7 +220,7 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
         now = state.content  # nothing can be read from it: the whole file is put back
     try:
         lost = remove.put_back(state.root, state.content, now, state.versions)
-    except BundleError as refused:
+    except (BundleError, LockError) as refused:
         raise IsolationError(
             f"'{operation}' failed, and bundle.json could not be put back: what was changed is live, without proof",
             got=refused.got,
@@ -233,5 +234,5 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
             do="restore these tasks from a copy of the bundle",
             tasks=lost,
         ) from error
-    with suppress(BundleError):
+    with suppress(BundleError, LockError):
         remove.sweep(state.root)
