@@ -16,8 +16,9 @@ class FullDisk:
 
     def __init__(self, patch, failing):
         self.calls, self.failing, self.names = 0, failing, []
-        for name in ("fsync", "replace", "rename", "mkdir"):
-            patch.setattr(os, name, self.counted(getattr(os, name)))
+        for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (Path, "mkdir")):
+            patch.setattr(owner, name, self.counted(getattr(owner, name)))
+        patch.setattr(os, "mkdir", self.mkdir(os.mkdir))
         patch.setattr(files, "open", self.open, raising=False)
 
     def tick(self, name):
@@ -30,6 +31,16 @@ class FullDisk:
         def call(*args, **options):
             self.tick(function.__name__)
             return function(*args, **options)
+
+        return call
+
+    def mkdir(self, function):
+        """Calls of `Path.mkdir` were counted already; those relative to an open folder are made by name."""
+
+        def call(path, mode=0o777, *, dir_fd=None):
+            if dir_fd is not None:
+                self.tick("mkdir")
+            return function(path, mode, dir_fd=dir_fd)
 
         return call
 

@@ -79,7 +79,10 @@ def dissolve(folder: Path, working: Working) -> None:
                     _remove(handle, name, working)
                 return
         gone = temporary_name(folder.name)
-        os.rename(folder.name, gone, src_dir_fd=parent, dst_dir_fd=parent)
+        try:
+            os.rename(folder.name, gone, src_dir_fd=parent, dst_dir_fd=parent)
+        except OSError:
+            gone = folder.name
         _clear(parent, gone, working)
 
 
