@@ -173,7 +173,9 @@ class Pieces:
             self.done.append(piece)
         damaged = self.folder / _piece_name(len(self.done))
         if os.path.lexists(damaged):
-            log.warning("%s is not as it was written: its rows are answered again, and those after it", damaged)
+            log.warning(
+                "%s is not as it was written: its rows are answered again, and those after it", damaged
+            )
 
     def forget(self) -> None:
         """Drops the job that was begun."""

@@ -89,9 +89,7 @@ def fine_tune_project(
     for p in prepare(project, folder):
         if not only or p.task.name in only:
             start = _start(project, folder, p.task)
-            todo.append(
-                _One(p, start, root / p.task.name, cache, recipe, data, place or Place())
-            )
+            todo.append(_One(p, start, root / p.task.name, cache, recipe, data, place or Place()))
     for one in todo:
         one.check()
     events.line(

@@ -164,7 +164,10 @@ def clean(root: FilePath, checkpoint: FilePath) -> None:
     remove_workspace(building_of(root))
     if not checkpoint.parent.is_dir():
         return
-    for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt")):  # of donors and probed heads too
+    for file in (
+        checkpoint,
+        *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt"),
+    ):  # of donors and probed heads too
         file.unlink(missing_ok=True)
     remove_leftovers(checkpoint.parent)
 
