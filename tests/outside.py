@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import shutil
 import stat
 
 PLANTS = ("link to a file", "link to a folder", "dangling link", "folder", "pipe")
@@ -44,7 +45,7 @@ def make_others(root, *names):
 def plant(path, kind, others):
     """Puts something of this kind under a name, in place of what is there; links lead into the folder `others`."""
     if path.is_dir() and not path.is_symlink():
-        path.rename(others.parent / f"was-{path.name}")
+        shutil.rmtree(path)
     path.unlink(missing_ok=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "link to a file":
