@@ -179,7 +179,8 @@ class Pieces:
 
     def forget(self) -> None:
         """Drops the job that was begun."""
-        (self.folder / JOB).unlink(missing_ok=True)
+        with suppress(IsADirectoryError):
+            (self.folder / JOB).unlink(missing_ok=True)
 
     def add(self, content: bytes, facts: Facts) -> None:
         """The next piece, on disk when this returns."""
