@@ -18,6 +18,7 @@ class FullDisk:
         self.calls, self.failing, self.names = 0, failing, []
         for owner, name in ((os, "fsync"), (os, "replace"), (os, "rename"), (Path, "mkdir")):
             patch.setattr(owner, name, self.counted(getattr(owner, name)))
+        patch.setattr(os, "mkdir", self.mkdir(os.mkdir))
         patch.setattr(files, "open", self.open, raising=False)
 
     def tick(self, name):
@@ -33,9 +34,19 @@ class FullDisk:
 
         return call
 
-    def open(self, path, mode):
+    def mkdir(self, function):
+        """Calls of `Path.mkdir` were counted already; those relative to an open folder are made by name."""
+
+        def call(path, mode=0o777, *, dir_fd=None):
+            if dir_fd is not None:
+                self.tick("mkdir")
+            return function(path, mode, dir_fd=dir_fd)
+
+        return call
+
+    def open(self, path, mode, **options):
         self.tick("open")
-        return _Counted(open(path, mode), self)
+        return _Counted(open(path, mode, **options), self)
 
 
 class _Counted:

@@ -13,6 +13,7 @@ RANKS = {
     "config": 0,
     "files": 1,
     "processor": 1,
+    "folders": 1,
     "progress": 1,
     "recipe": 1,
     "architecture": 1,
@@ -44,6 +45,7 @@ RANKS = {
 RANK_ONE = [
     "files",
     "processor",
+    "folders",
     "progress",
     "recipe",
     "architecture",

@@ -18,6 +18,7 @@ PolyheadError
 │   ├── UnknownTask
 │   ├── BadName            a task name that is not allowed, or taken
 │   └── IsolationError     a change that would have changed other tasks' answers; it was undone
+├── LockError          a lock file that cannot be used
 ├── StoreError         kept encoder outputs cannot be read or written
 ├── TrainError         training cannot go on
 │   └── NotFinite          a loss, a gradient or a weight is no finite number
@@ -187,6 +188,10 @@ class BadName(BundleError):
 
 class IsolationError(BundleError):
     """A change that touched tasks which it should have left alone, or that nobody can prove did not; it was undone."""
+
+
+class LockError(PolyheadError):
+    """A lock file that cannot be used: a link, a folder, or one that may not be opened."""
 
 
 class StoreError(PolyheadError):

@@ -1,4 +1,8 @@
-"""Files that are there whole or not at all, also after a kill or a power cut, and locks between processes."""
+"""Files that are there whole or not at all, also after a kill or a power cut, and locks between processes.
+
+What is being written has a name that nobody can know before, is made and never opened, and lies in a folder that was
+opened first: no link that somebody planted leads a writer elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,29 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
+import secrets
+import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from typing import IO
+
+from polyhead.errors import LockError
 
 TEMPORARY = ".new-"  # how names begin of what is being written; a reader never looks at it
 PAUSE = 0.02  # seconds between two looks at a lock
 LARGEST_CONFIG = 2**24  # bytes of a small JSON or TOML file: far above any real one
 HOLES = 2**30  # bytes of a file from which on it must not be made of holes
+LONGEST = 200  # bytes of a name that a temporary one repeats; file systems take 255
+
+_MADE = re.compile(r"\.new-[0-9a-f]{16}-(?P<name>.+)", re.DOTALL)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe would otherwise wait for its writer
+_UNUSABLE = (errno.ELOOP, errno.EISDIR, errno.EROFS, errno.ENXIO)
 
 
 class NotPlain(OSError):
@@ -26,24 +42,185 @@ class NotPlain(OSError):
         super().__init__(errno.EINVAL, why, str(path))
 
 
-def open_plain(path: Path | str, *, flags: int = 0, limit: int | None = None) -> BufferedReader:
+def temporary_name(name: str) -> str:
+    """A name for what will be called `name`; no two are alike."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}-{_told(name)}"
+
+
+def is_temporary(name: str, *, of: str | None = None) -> bool:
+    """Whether `temporary_name` made it, or made it `of` this name."""
+    made = _MADE.fullmatch(name)
+    return made is not None and (of is None or made["name"] == _told(of))
+
+
+@contextmanager
+def opened_folder(folder: Path, *, root: Path | None = None) -> Iterator[int]:
+    """A handle of the folder. No step below `root` may be a link; `root`, by default the folder itself, may be one.
+
+    Raises OSError that names the step.
+    """
+    root = folder if root is None else root
+    handle, path = os.open(root, _FOLDER), root
+    try:
+        for step in folder.relative_to(root).parts:
+            path, above = path / step, handle
+            handle = _below(above, step, path)
+            os.close(above)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def make_folder(folder: Path, *, root: Path) -> None:
+    """Makes the folder, and those on the way to it below `root`, which is there; none of them may be a link."""
+    path = root
+    for step in folder.relative_to(root).parts:
+        with opened_folder(path, root=root) as above, suppress(FileExistsError):
+            os.mkdir(step, dir_fd=above)
+        path /= step
+    with opened_folder(folder, root=root):
+        pass
+
+
+def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
+    """Writes and flushes a new file; its SHA-256, in hex. Neither it nor its folder may be a link."""
+    total = hashlib.sha256()
+    with opened_folder(path.parent, root=_above(path.parent)) as folder, _new(folder, path.name) as file:
+        for chunk in chunks:
+            file.write(chunk)
+            total.update(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    return total.hexdigest()
+
+
+@contextmanager
+def replacing(path: Path, *, root: Path | None = None, within: Path | None = None) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of the old one when it is whole; where the block fails there is none.
+
+    No step below `root` may be a link; a link under the name itself is replaced. Until it is whole the file lies
+    `within` a folder of the same disk, by default that of `path`.
+    """
+    with (
+        opened_folder(path.parent, root=root) as folder,
+        opened_folder(within or path.parent, root=root) as place,
+    ):
+        temporary = temporary_name(path.name)
+        try:
+            with _new(place, temporary) as file:
+                _mark_as_used(file)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, path.name, src_dir_fd=place, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=place)
+            raise
+        os.fsync(folder)
+
+
+def replace_file(path: Path, content: bytes, *, root: Path | None = None) -> None:
+    """Puts new content in the place of the old, so that a reader sees the one or the other; links as in `replacing`."""
+    with replacing(path, root=root) as file:
+        file.write(content)
+
+
+def open_plain(
+    path: Path | str, *, root: Path | None = None, flags: int = 0, limit: int | None = None
+) -> BufferedReader:
     """A regular file, open for reading; raises OSError, NotPlain for any other kind, without waiting or reading.
 
-    `limit`: bytes that it may have. A file of a gigabyte or more that takes hardly any room on its disk is refused too:
-    reading its zeros would take hours.
+    With `root` no step below it may be a link. `limit`: bytes that it may have. A file of a gigabyte or more that takes
+    hardly any room on its disk is refused too: reading its zeros would take hours.
     """
-    # Not blocking: a pipe under this name would otherwise wait for its writer.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    path = Path(path)
+    if root is None:
+        return _checked(os.open(path, _READ | flags), path, limit)
+    with opened_folder(path.parent, root=root) as folder:
+        return plain_in(folder, path.name, limit=limit)
+
+
+def plain_in(folder: int, name: str, *, limit: int | None = None) -> BufferedReader:
+    """The same of a folder that is open; the file may be no link."""
+    return _checked(os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder), Path(name), limit)
+
+
+def read_plain(path: Path | str, *, limit: int) -> bytes:
+    """The bytes of a regular file of at most so many; raises OSError as `open_plain`."""
+    with open_plain(path, limit=limit) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:  # it grows
+        raise NotPlain(Path(path), f"it is too large: more than {limit:,} bytes")
+    return content
+
+
+def rename_inside(folder: Path, old: str, new: str, *, root: Path | None = None) -> None:
+    """Gives what lies in a folder another name there, and flushes both; no step below `root` may be a link."""
+    with opened_folder(folder, root=root) as handle:
+        os.rename(old, new, src_dir_fd=handle, dst_dir_fd=handle)
+        os.fsync(handle)
+
+
+def remove_tree(folder: Path, *, root: Path) -> None:
+    """Removes a folder of ours with all it holds, as far as it can be; nothing where a step below `root` is a link."""
+    with suppress(OSError), opened_folder(folder.parent, root=root) as above:
+        shutil.rmtree(folder.name, ignore_errors=True, dir_fd=above)
+
+
+def remove_files(folder: Path, names: Iterable[str]) -> None:
+    """Removes these files of a folder, then the folder where it is empty; what it holds besides stays."""
+    with suppress(OSError), opened_folder(folder, root=_above(folder)) as handle:
+        for name in names:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=handle)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def remove_leftovers(folder: Path, *, of: str | None = None, root: Path | None = None) -> bool:
+    """Removes what killed writers left in a folder, or left there `of` one name; links stay, and so do their targets.
+
+    Whether no other process is writing a file there. Folders that are being filled are told apart by a lock alone,
+    which the caller holds. No step below `root` may be a link.
+    """
+    is_quiet = True
+    with opened_folder(folder, root=root) as handle:
+        for name in os.listdir(handle):
+            if is_temporary(name, of=of):
+                is_quiet &= _remove_leftover(handle, name)
+    return is_quiet
+
+
+def sync_folder(folder: Path) -> None:
+    """Flushes the names in a folder, which a rename alone does not."""
+    with opened_folder(folder) as handle:
+        os.fsync(handle)
+
+
+@contextmanager
+def held(path: Path, *, patience: float, busy: Exception) -> Iterator[None]:
+    """Holds the lock of this file, which is made where it is not there and stays.
+
+    Raises `busy` when another process, or thread, holds it for `patience` seconds, and LockError where something else
+    has its name, or it may not be opened. It ends with the process, however that ends.
+    """
+    handle = _locked(path, time.monotonic() + patience, busy)
+    try:
+        yield
+    finally:
+        os.close(handle)  # gives the lock back
+
+
+def _checked(handle: int, path: Path, limit: int | None) -> BufferedReader:
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
-            raise NotPlain(Path(path), "it is not a plain file")
+            raise NotPlain(path, "it is not a plain file")
         if limit is not None and facts.st_size > limit:
-            raise NotPlain(Path(path), f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
+            raise NotPlain(path, f"it is too large: {facts.st_size:,} bytes, and {limit:,} are allowed")
         if facts.st_size >= HOLES and 512 * facts.st_blocks < facts.st_size // 100 and _has_hole(handle):
-            raise NotPlain(
-                Path(path), f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk"
-            )
+            raise NotPlain(path, f"it is made of holes: {facts.st_size:,} bytes that are hardly on the disk")
     except BaseException:
         os.close(handle)
         raise
@@ -57,60 +234,62 @@ def _has_hole(handle: int) -> bool:
     return found
 
 
-def read_plain(path: Path | str, *, limit: int) -> bytes:
-    """The bytes of a regular file of at most so many; raises OSError as `open_plain`."""
-    with open_plain(path, limit=limit) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:  # it grows
-        raise NotPlain(Path(path), f"it is too large: more than {limit:,} bytes")
-    return content
+def _told(name: str) -> str:
+    raw = os.fsencode(name)
+    return name if len(raw) <= LONGEST else hashlib.sha256(raw).hexdigest()
 
 
-def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
-    """Writes and flushes a new file; its SHA-256, in hex."""
-    total = hashlib.sha256()
-    with open(path, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
-            total.update(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return total.hexdigest()
+def _above(folder: Path) -> Path:
+    """The folder that holds it; itself where its path does not say which that is."""
+    return folder.parent if folder.name else folder
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Puts new content in the place of the old, so that a reader sees the one or the other."""
-    temporary = path.with_name(TEMPORARY + path.name)
+def _below(above: int, step: str, path: Path) -> int:
     try:
-        write_file(temporary, [content])
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+        return os.open(step, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
+    except OSError as error:
+        if path.is_symlink():
+            said = "it is a link, and none is followed there"
+            raise OSError(errno.ELOOP, said, str(path)) from None
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def sync_folder(folder: Path) -> None:
-    """Flushes the names in a folder, which a rename alone does not."""
-    handle = os.open(folder, os.O_RDONLY)
+def _new(folder: int, name: str) -> IO[bytes]:
+    return open(name, "xb", opener=_opener(folder))
+
+
+def _opener(folder: int) -> Callable[[str, int], int]:
+    return lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+
+
+def _mark_as_used(file: IO[bytes]) -> None:
+    """Until it is closed, `remove_leftovers` takes the file for no leftover; not where the disk has no locks."""
+    with suppress(OSError):
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_leftover(folder: int, name: str) -> bool:
+    """Whether it was one, or is gone by now."""
+    with suppress(OSError):
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+        elif stat.S_ISREG(mode):
+            if _is_used(folder, name):
+                return False
+            os.unlink(name, dir_fd=folder)
+    return True
+
+
+def _is_used(folder: int, name: str) -> bool:
+    handle = os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
     try:
-        os.fsync(handle)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except BlockingIOError:
+        return True
     finally:
         os.close(handle)
-
-
-@contextmanager
-def held(path: Path, *, patience: float, busy: Exception) -> Iterator[None]:
-    """Holds the lock of this file, which is made where it is not there and stays.
-
-    Raises `busy` when another process, or thread, holds it for `patience` seconds. It ends with the process, however
-    that ends.
-    """
-    handle = _locked(path, time.monotonic() + patience, busy)
-    try:
-        yield
-    finally:
-        os.close(handle)  # gives the lock back
 
 
 def _locked(path: Path, until: float, busy: Exception) -> int:
@@ -134,9 +313,37 @@ def _locked(path: Path, until: float, busy: Exception) -> int:
 def _handle(path: Path) -> int:
     """Others may lock what they may not write: of a folder that several share, as their umask has it."""
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    except PermissionError:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = _open_lock(path)
+    except OSError as error:
+        if error.errno in _UNUSABLE or isinstance(error, PermissionError):
+            raise _unusable(path, error.strerror) from None
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise _unusable(path, "no plain file")
+    return handle
+
+
+def _open_lock(path: Path) -> int:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
+    except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+            raise
+        with suppress(FileNotFoundError):
+            return os.open(path, os.O_RDONLY | flags)
+        raise
+
+
+def _unusable(path: Path, got: object) -> LockError:
+    return LockError(
+        f"the lock {path} cannot be used, so nothing was written",
+        got=got,
+        allowed="a plain file that can be opened, or none and a folder where one can be made",
+        do="remove what has that name, or give access to it",
+        path=path,
+    )
 
 
 def _is_at(handle: int, path: Path) -> bool:

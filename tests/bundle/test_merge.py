@@ -19,9 +19,11 @@ from polyhead.bundle.model_write import add_model
 from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
+from polyhead.bundle.whole import BUILDING
 from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
+from polyhead.folders import MARKER, claim
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.plan import Path as TaskPath
 from polyhead.tasks.kinds import kind_of
@@ -495,6 +497,7 @@ def test_a_bundle_that_is_refused_when_proven_never_gets_its_name(two, tmp_path)
 
 
 def test_leftovers_of_a_killed_merge_are_removed_and_nothing_else_is(two, tmp_path):
+    claim(tmp_path / ".new-made", BUILDING)
     shutil.copytree(two[0].root, tmp_path / ".new-made/bundle")
     (tmp_path / ".new-made/.lock").touch()
     merge_bundles(tmp_path / "made", two).verify()
@@ -594,7 +597,7 @@ def test_a_merge_killed_at_any_step_leaves_nothing_or_the_whole_bundle(two, tmp_
     kills, code = map(int, printed.split())
     assert kills >= 40 and code == 9
     assert sorted(path.name for path in tmp_path.rglob("*.new-*")) == [".new-made"]
-    assert [path.name for path in (tmp_path / ".new-made").iterdir()] == [".lock"]
+    assert {path.name for path in (tmp_path / ".new-made").iterdir()} == {".lock", MARKER}
     assert list(Bundle.open(tmp_path / "made").tasks) == ["a", "a-b"]
     sweep(tmp_path / "made")  # as every operation with a certificate does
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
@@ -612,8 +615,11 @@ def test_what_is_swept_beside_a_bundle_is_nobodys(two, tmp_path, name):
         sweep(made)
         return beside.exists()
 
+    assert left(".lock", "bundle/bundle.json")  # no marker: somebody else's, whatever its files are called
+    shutil.rmtree(beside)
+    claim(beside, BUILDING)
     assert not left(".lock", "bundle/bundle.json")
-    (beside).mkdir()
+    claim(beside, BUILDING)
     with files.held(beside / ".lock", patience=0.0, busy=BundleError("x")):
         assert left("bundle/bundle.json")  # somebody works there
     assert left("mine.txt") and (beside / "mine.txt").exists()

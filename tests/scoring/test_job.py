@@ -20,9 +20,10 @@ from polyhead.engine.backends.reference.backend import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, UnknownTask
 from polyhead.files import held
+from polyhead.folders import claim, dissolve
 from polyhead.plan import Pool
 from polyhead.scoring import job as jobs
-from polyhead.scoring.pieces import WHY_OTHER, Job
+from polyhead.scoring.pieces import WHY_OTHER, WORKING, Job, Pieces
 from polyhead.scoring.read import open_source
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -230,7 +231,7 @@ def test_a_task_that_was_replaced_in_between_is_refused(tmp_path, monkeypatch):
 def test_a_damaged_job_file_is_named_and_fresh_helps(session, tmp_path, monkeypatch):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    folder.mkdir()
+    claim(folder, WORKING)
     (folder / "job.json").write_text("{")
     (folder / "00000000.piece").write_text("not ours\n")
     with pytest.raises(ConfigError, match="job.json.*--fresh"):
@@ -243,7 +244,7 @@ def test_pieces_without_a_job_are_nobodys(session, tmp_path, monkeypatch):
     """As a kill leaves them right after OUT was whole."""
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    folder.mkdir()
+    claim(folder, WORKING)
     (folder / "00000000.piece").write_text("old\n")
     (folder / "00000000.json").write_text('{"rows": 3}')
     stopping(monkeypatch, session, 0)
@@ -258,12 +259,12 @@ def test_a_job_that_was_killed_when_its_output_was_whole_binds_nobody(session, t
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder, files = tmp_path / ".out.jsonl.pieces", []
 
-    def killed(path):
-        files.append(path)
+    def killed(pieces):
+        files.append(pieces.target.parent)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("polyhead.scoring.pieces.sync_folder", killed)
+        patch.setattr(Pieces, "forget", killed)
         with pytest.raises(KeyboardInterrupt):
             run(session, source, out, tasks=("mood",))
     assert files == [tmp_path] and len(read(out)) == 4 and (folder / "00000000.piece").exists()
@@ -312,7 +313,7 @@ def test_fresh_drops_what_was_begun_only_for_a_command_that_makes_sense(session,
 def test_a_file_in_the_place_of_the_pieces_is_named(session, tmp_path):
     source = write(tmp_path / "in.jsonl", texts(4))
     (tmp_path / ".out.jsonl.pieces").write_text("mine")
-    with pytest.raises(ConfigError, match="something else has its name.*out.jsonl.pieces"):
+    with pytest.raises(ConfigError, match="out.jsonl.pieces is where .*something else has its name.*a file"):
         run(session, source, tmp_path / "out.jsonl", tasks=("mood",))
     assert (tmp_path / ".out.jsonl.pieces").read_text() == "mine"
 
@@ -320,14 +321,13 @@ def test_a_file_in_the_place_of_the_pieces_is_named(session, tmp_path):
 def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(session, tmp_path, monkeypatch):
     """Between making the folder and holding its lock."""
     source, out, taken = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl", []
-    mkdir = Path.mkdir
 
-    def gone(path, *given, **named):
-        mkdir(path, *given, **named)
-        if path.name == ".out.jsonl.pieces" and len(taken) < 2:
-            taken.append(path.rmdir())
+    def gone(folder, working):
+        claim(folder, working)
+        if len(taken) < 2:
+            taken.append(dissolve(folder, working))
 
-    monkeypatch.setattr(Path, "mkdir", gone)
+    monkeypatch.setattr("polyhead.scoring.pieces.claim", gone)
     run(session, source, out, tasks=("mood",))
     assert len(taken) == 2 and len(read(out)) == 4
 
@@ -352,7 +352,7 @@ def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_pat
 def test_two_processes_do_not_write_one_file(session, tmp_path):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    folder.mkdir()
+    claim(folder, WORKING)
     with (
         held(folder / "lock", patience=0.0, busy=RuntimeError()),
         pytest.raises(ConfigError, match="another process is writing"),
@@ -597,7 +597,7 @@ def test_a_job_without_a_finished_piece_is_not_begun(session, tmp_path, monkeypa
             run(session, source, out, tasks=("mood",))
     assert not folder.exists()
     with monkeypatch.context() as patch:  # as a kill leaves it
-        patch.setattr("polyhead.scoring.pieces.shutil.rmtree", lambda *given, **options: None)
+        patch.setattr("polyhead.scoring.pieces.dissolve", lambda *given: None)
         stopping(patch, session, 0)
         with pytest.raises(KeyboardInterrupt):
             run(session, source, out, tasks=("mood",))

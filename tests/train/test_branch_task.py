@@ -15,7 +15,6 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
-from polyhead.files import write_file
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project import Choice, with_seed
 from polyhead.sharing.branch import private_layers, tap_of
@@ -270,15 +269,34 @@ def full_disk(*_args, **_kwargs):
 def test_a_full_disk_while_branches_are_kept_is_a_training_error_and_leaves_no_half_file(
     home, kept, tmp_path, monkeypatch, name
 ):
-    def full(path, pieces):
-        if path.name.endswith(name):
-            path.write_bytes(b"".join(pieces)[:9])
+    class Full:
+        """A file of which the disk takes nine bytes."""
+
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def fileno(self):
+            return self.file.fileno()
+
+        def write(self, content):
+            self.file.write(content[:9])
             full_disk()
-        write_file(path, pieces)
+
+    made = files._new
+
+    def full(folder, temporary):
+        file = made(folder, temporary)
+        return Full(file) if temporary.endswith(name) else file
 
     folder = tmp_path / "g"
     with monkeypatch.context() as patched:
-        patched.setattr(files, "write_file", full)
+        patched.setattr(files, "_new", full)
         with pytest.raises(TrainError, match="cannot keep the trained branches of task 'mood'") as caught:
             grown(home, kept, folder, Branch(layers=1, hidden=8))
     assert "No space left" in str(caught.value) and "disk space" in caught.value.do
@@ -369,7 +387,7 @@ def test_what_is_written_is_what_allocate_reads(kept, tmp_path):
 
 
 def test_a_full_disk_while_options_are_written_is_a_training_error(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "write_file", full_disk)
+    monkeypatch.setattr(files, "_new", full_disk)
     with pytest.raises(TrainError, match=r"options\.json") as caught:
         write_options(tmp_path / "options.json", [curve(0.5)], kept.data.architecture)
     assert "disk space" in caught.value.do and not list(tmp_path.iterdir())

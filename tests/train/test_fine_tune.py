@@ -6,8 +6,10 @@ import pytest
 
 import tiny
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import BUILDING
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
+from polyhead.folders import claim
 from polyhead.nn.load import load_trunk
 from polyhead.project import TrunkChoice
 from polyhead.recipe import FineTune, Joint, Search, Smoothing
@@ -149,7 +151,8 @@ def test_a_search_that_was_stopped_goes_on(home, tmp_path, monkeypatch):
 def test_what_a_killed_run_left_is_removed_by_the_next(home, tmp_path):
     made = project(home, tmp_path / "out", "mood")
     fine_tune_project(made, folder=home)
-    (tmp_path / "out" / ".mood.learning" / "kept").mkdir(parents=True)
+    claim(tmp_path / "out" / ".mood.learning", BUILDING)
+    (tmp_path / "out" / ".mood.learning" / "bundle" / "kept").mkdir(parents=True)
     assert fine_tune_project(made, folder=home).tasks["mood"].kept
     assert not (tmp_path / "out" / ".mood.learning").exists()
 

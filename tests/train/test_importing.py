@@ -18,9 +18,11 @@ from disk import run_forking
 from polyhead import cost, files
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
+from polyhead.bundle.whole import BUILDING
 from polyhead.engine.isolation import checked
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PolyheadError, TrunkError, WrongTrunk
+from polyhead.folders import claim
 from polyhead.plan import TRUNK
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import words_of
@@ -604,6 +606,7 @@ def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_p
 def test_what_a_killed_proof_left_is_removed_by_the_next_import(tmp_path):
     """It may be hundreds of megabytes: all arrays of all tasks. Another one at work is waited for, and named."""
     folder, left = checkpoints.trained("mood"), tmp_path / ".importing-b"
+    claim(left, BUILDING)
     (left / "bundle" / "trunk").mkdir(parents=True)
     (left / "bundle" / "trunk" / "weights.safetensors").write_bytes(bytes(1000))
     with (

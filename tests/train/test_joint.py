@@ -13,8 +13,10 @@ from polyhead.bundle.format import LINEAGE
 from polyhead.bundle.merge import merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
+from polyhead.bundle.whole import BUILDING
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
+from polyhead.folders import claim
 from polyhead.nn.load import load_trunk
 from polyhead.project import TrunkChoice
 from polyhead.recipe import Joint, Sampling, Smoothing, Weighting
@@ -408,7 +410,8 @@ def test_two_trainings_of_one_bundle_do_not_meet(home, tmp_path):
 def test_what_a_killed_run_left_is_removed_by_the_next(home, tmp_path):
     made = project(home, "mood", bundle=str(tmp_path / "learned"))
     train_together(made, folder=home)
-    (tmp_path / ".learned.learning" / "kept").mkdir(parents=True)
+    claim(tmp_path / ".learned.learning", BUILDING)
+    (tmp_path / ".learned.learning" / "bundle" / "kept").mkdir(parents=True)
     assert train_together(made, folder=home).kept
     assert not (tmp_path / ".learned.learning").exists()
 

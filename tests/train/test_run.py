@@ -104,15 +104,7 @@ def test_a_checkpoint_of_another_trunk_is_never_resumed(home, tmp_path, monkeypa
     folder = copied(home, tmp_path)
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     kept = []
-    remove = shutil.rmtree
-
-    def removed(place, *rest, **named):
-        if "checkpoints" in str(place):
-            kept.append(place)
-        else:
-            remove(place, *rest, **named)
-
-    monkeypatch.setattr(shutil, "rmtree", removed)
+    monkeypatch.setattr(running, "remove_tree", lambda place, *, root: kept.append(place))
     project = tiny.project(folder, "mood")
     train_project(project, folder=folder)
     shorter = msgspec.structs.replace(
@@ -619,3 +611,23 @@ def test_kind_of_every_trained_task_is_the_declared_one(home):
     assert {name: kind_of(r.task).name for name, r in records.items()} == {
         name: entry.kind for name, entry in tiny.ENTRIES.items()
     }
+
+
+@pytest.mark.parametrize("theirs", ["notes.txt", "tasks/mine.txt", "trunk/mine.txt"])
+def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_it(home, tmp_path, theirs):
+    """A bundle without tasks was removed with all that people had put into its folder."""
+    from polyhead.bundle.write import write_bundle
+    from polyhead.errors import WrongTrunk
+    from polyhead.testing import tiny_trunk
+    from polyhead.train.opened import opened
+
+    root = write_bundle(tmp_path / "bundle", tiny_trunk(seed=5)).root
+    (root / theirs).parent.mkdir(exist_ok=True)
+    (root / theirs).write_text("mine")
+    with pytest.raises(WrongTrunk, match="another trunk"):
+        opened(root, tiny_trunk(), [])
+    assert (root / theirs).read_text() == "mine"
+    (root / theirs).unlink()
+    if theirs.startswith("tasks"):
+        (root / "tasks").rmdir()
+    assert opened(root, tiny_trunk(), []).digest == tiny_trunk().digest

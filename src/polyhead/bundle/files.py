@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path as FilePath
 
-from polyhead.bundle.format import LOCK, TEMPORARY
+from polyhead.bundle.format import LOCK
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import held, open_plain
 
@@ -71,15 +70,6 @@ def check_hash(path: FilePath, found: str, expected: str) -> None:
             do="restore the file, or write it again",
             path=path,
         )
-
-
-def remove_leftovers(folder: FilePath) -> None:
-    """Removes what killed writers left in a folder, under the lock alone."""
-    for entry in folder.glob(f"{TEMPORARY}*"):
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            entry.unlink(missing_ok=True)
 
 
 @contextmanager

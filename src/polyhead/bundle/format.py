@@ -22,6 +22,7 @@ FAMILIES, FAMILY = "families", "family.json"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
 CERTIFICATES = "certificates"
 LOCK = ".lock"
+BEGUN = ".begun.json"  # what a command set out to do that has not said yet that it is done
 TEMPORARY = files.TEMPORARY  # no task name starts with a point
 
 # Far above any real file, far below what would hurt: a hostile bundle must not fill the memory or hang a

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.files import hash_inside, read_inside
-from polyhead.bundle.format import BUNDLE, FAMILIES, FAMILY, LARGEST_JSON, TASK, TEMPORARY
+from polyhead.bundle.format import BUNDLE, FAMILIES, FAMILY, LARGEST_JSON, TASK
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.owners import (
     Owned,
@@ -24,7 +24,7 @@ from polyhead.bundle.owners import (
 from polyhead.bundle.versions import versions_in
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
-from polyhead.files import replace_file
+from polyhead.files import is_temporary, replace_file
 
 
 def versions(root: FilePath, name: str) -> list[str]:
@@ -41,7 +41,7 @@ def families_on_disk(root: FilePath) -> list[str]:
     """Families of which there is a folder, named in bundle.json or not."""
     folder = root / FAMILIES
     there = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    return [owner_at(FAMILIES, name) for name in there if not name.startswith(TEMPORARY)]
+    return [owner_at(FAMILIES, name) for name in there if not is_temporary(name)]
 
 
 def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:

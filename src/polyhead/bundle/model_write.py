@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from polyhead.bundle.files import check_no_links, hash_inside, remove_leftovers, writing
+from polyhead.bundle.files import check_no_links, hash_inside, writing
 from polyhead.bundle.format import CARD, PROBES, SCORES, TASK
 from polyhead.bundle.lines import was_trained
 from polyhead.bundle.manifest import Live, read_bundle_file
@@ -25,10 +25,10 @@ from polyhead.bundle.models import (
 )
 from polyhead.bundle.owners import listed
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.versions import Writer, discard, fill, next_version, settle, sweep_folders
+from polyhead.bundle.versions import Filled, Writer, discard, fill, next_version, settle, sweep_folders
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, UnknownTask
-from polyhead.files import replace_file, sync_folder, write_file
+from polyhead.files import make_folder, remove_leftovers, replace_file, sync_folder, write_file
 from polyhead.seq2seq_data import Seq2SeqData
 from polyhead.tasks.task import Task
 from polyhead.trunk_data import arrays_digest
@@ -70,11 +70,13 @@ def new_models(root: FilePath, writers: Mapping[str, Writer], *, replace: bool =
     lines = dict(there.models)
     try:
         folders = {name: _prepare(root, name) for name in writers}
+        filled: dict[str, Filled] = {}
         for name, write in writers.items():
-            made[name] = version = next_version(folders[name])
-            lines[name] = Live(version=version, record=fill(folders[name], version, write))
-        for name, version in made.items():
-            settle(folders[name], version)
+            made[name] = next_version(folders[name])
+            filled[name] = fill(folders[name], made[name], write)
+            lines[name] = Live(version=made[name], record=filled[name].record)
+        for version in filled.values():
+            settle(version)
         for changed in (root / MODELS, root):
             sync_folder(changed)
         _replace_list(root, lines, there.removed)
@@ -139,9 +141,9 @@ def _prepare(root: FilePath, name: str) -> FilePath:
     """The folder of a task's versions, made where it is not there; what killed writers left is removed."""
     folder = root / MODELS / name
     check_no_links(root, MODELS, name)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, root=root)
     for left in (root, root / MODELS, folder):
-        remove_leftovers(left)
+        remove_leftovers(left, root=root)
     return folder
 
 

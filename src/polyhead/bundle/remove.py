@@ -68,9 +68,9 @@ def put_back(
     """
     with writing(root, f"bundle.json of {root} could not be put back as it was"):
         try:
-            there = read_bundle_file(root)
+            there, is_read = read_bundle_file(root), True
         except BundleError:
-            there = after  # what is there cannot be read, so nobody's change is lost with it
+            there, is_read = after, False  # nobody's change is lost with what cannot be read
         now = there.lines
         old, new = before.lines, after.lines
         differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
@@ -81,9 +81,10 @@ def put_back(
         }
         lines = {o: wanted[o] for o in {**old, **now} if o in wanted}  # each in its old place
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
-        check_whole({}, facts, undone)
-        removed = tuple(dict.fromkeys((*before.removed, *there.removed)))
-        replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
+        if undone or not is_read:  # a bundle that may not be written, and was not, needs no writing
+            check_whole({}, facts, undone)
+            removed = tuple(dict.fromkeys((*before.removed, *there.removed)))
+            replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
         for owner, known in versions_before.items():
             for version in set(on_disk(root, owner)) - {
                 *known,

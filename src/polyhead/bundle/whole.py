@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path as FilePath
 
 from polyhead.bundle.files import writing
 from polyhead.bundle.format import LOCK, TEMPORARY
-from polyhead.errors import BundleError
-from polyhead.files import held, sync_folder
+from polyhead.errors import BundleError, ConfigError, LockError
+from polyhead.files import held, remove_tree, sync_folder
+from polyhead.folders import Working, claim, dissolve, is_claimed, sweep
 
 MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
 PROOF = ".importing-"  # how the name of the folder begins where an import is proven
+BUILDING = Working(purpose="a bundle or an export that is being built", is_ours=LOCK.__eq__, trees=(MADE,))
 PATIENCE = 2.0  # seconds to wait for another process that builds a bundle for the same place
 
 
@@ -31,7 +31,7 @@ def whole_bundle(root: FilePath | str) -> Iterator[FilePath]:
         check_absent(root)  # another process may have been faster
         yield made
         sync_folder(made)
-        os.rename(made, root)
+        made.rename(root)
         sync_folder(root.parent)
 
 
@@ -50,39 +50,37 @@ def check_absent(root: FilePath) -> None:
 def workspace(folder: FilePath, what: str) -> Iterator[FilePath]:
     """A path in `folder` to write a bundle to, this process's alone; what a killed one left there is removed.
 
-    The folder goes in the end. Raises BundleError, which begins with `what`, where it holds something else, or another
-    process works there.
+    The folder goes in the end. Raises BundleError, which begins with `what`, where it is not Polyhead's own, or
+    another process works there.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        foreign = _foreign(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        claim(folder, BUILDING)
+    except ConfigError as error:
+        do = "rename that folder, or name another one for the bundle"
+        raise BundleError(f"{what}: {error.what}", got=error.got, allowed=error.allowed, do=do) from None
     except OSError as error:
         raise BundleError(what, got=error, do="give a folder that can be written") from error
-    if foreign or folder.is_symlink():
-        raise BundleError(
-            f"{what}: {folder}, which it needs, is not its own",
-            got=foreign[:5] or "a link",
-            do="rename that folder, or name another one for the bundle",
-        )
     with writing(folder, what, patience=PATIENCE):
         try:
-            shutil.rmtree(folder / MADE, ignore_errors=True)
+            sweep(folder, BUILDING)
+            remove_tree(folder / MADE, root=folder.parent)
             yield folder / MADE
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            dissolve(folder, BUILDING)
 
 
 def sweep_beside(root: FilePath) -> None:
     """Removes what killed processes left beside a bundle: of a merge, an import or its proof; nothing in use."""
     root = root.resolve()
-    for folder in (root.with_name(prefix + root.name) for prefix in (TEMPORARY, PROOF)):
-        if folder.is_dir() and not folder.is_symlink() and not _foreign(folder):
-            with (
-                suppress(OSError, BundleError),
-                held(folder / LOCK, patience=0.0, busy=BundleError("in use")),
-            ):
-                shutil.rmtree(folder, ignore_errors=True)
+    for prefix in (TEMPORARY, PROOF):
+        remove_workspace(root.with_name(prefix + root.name))
 
 
-def _foreign(folder: FilePath) -> list[str]:
-    return sorted({entry.name for entry in folder.iterdir()} - {LOCK, MADE})
+def remove_workspace(folder: FilePath) -> None:
+    """Removes a folder that a killed process left; nothing of one that is in use, or somebody else's."""
+    with suppress(OSError, BundleError, ConfigError, LockError):
+        if is_claimed(folder, BUILDING):
+            with held(folder / LOCK, patience=0.0, busy=BundleError("in use")):
+                dissolve(folder, BUILDING)
+        sweep(folder, BUILDING)

@@ -8,8 +8,6 @@ state after.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
@@ -20,7 +18,7 @@ import numpy as np
 
 from polyhead.bundle.complete import Others, check_all_read, completed
 from polyhead.bundle.families import FamilyDraft, write_family
-from polyhead.bundle.files import check_hash, check_no_links, read_inside, remove_leftovers, writing
+from polyhead.bundle.files import check_hash, check_no_links, read_inside, writing
 from polyhead.bundle.format import (
     BUNDLE,
     CARD,
@@ -33,7 +31,6 @@ from polyhead.bundle.format import (
     SCORES,
     TASK,
     TASKS,
-    TEMPORARY,
     TOKENIZER,
     TRUNK,
     TRUNK_RECORD,
@@ -62,10 +59,21 @@ from polyhead.bundle.manifest import (
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.versions import Writer, discard, fill, next_version, settle
+from polyhead.bundle.versions import Filled, Writer, discard, fill, next_version, settle
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError
-from polyhead.files import replace_file, sync_folder, write_file
+from polyhead.files import (
+    is_temporary,
+    make_folder,
+    remove_files,
+    remove_leftovers,
+    remove_tree,
+    rename_inside,
+    replace_file,
+    sync_folder,
+    temporary_name,
+    write_file,
+)
 from polyhead.tasks.task import owner_of
 from polyhead.trunk_data import TrunkData, arrays_digest, trunk_digest
 
@@ -87,7 +95,7 @@ def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
     with writing(root, what):
         _check_empty(root)
         remove_leftovers(root)
-        shutil.rmtree(root / TRUNK, ignore_errors=True)
+        remove_files(root / TRUNK, (TRUNK_RECORD, WEIGHTS, TOKENIZER))
         digest = _write_trunk(root, trunk)
         replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=digest, tasks={})))
     return Bundle.open(root)
@@ -150,11 +158,13 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> 
     gone = without_reader(root, bundle, {owner: one.owned for owner, one in new.items()})
     try:
         folders = {owner: _prepare(root, owner) for owner in new}
+        filled: dict[str, Filled] = {}
         for owner, one in new.items():
-            made[owner] = version = next_version(folders[owner])
-            lines[owner] = Live(version=version, record=fill(folders[owner], version, one.write))
-        for owner, version in made.items():
-            settle(folders[owner], version)
+            made[owner] = next_version(folders[owner])
+            filled[owner] = fill(folders[owner], made[owner], one.write)
+            lines[owner] = Live(version=made[owner], record=filled[owner].record)
+        for version in filled.values():
+            settle(version)
         for section in dict.fromkeys(place_of(owner)[0] for owner in new):
             sync_folder(root / section)
         sync_folder(root)
@@ -251,11 +261,11 @@ def _is_leftover(entry: FilePath) -> bool:
     """Whether a writer killed before bundle.json was there left this, and nobody else."""
     if entry.name == TRUNK and entry.is_dir() and not entry.is_symlink():
         return {file.name for file in entry.iterdir()} <= {TRUNK_RECORD, WEIGHTS, TOKENIZER}
-    return entry.name == LOCK or entry.name.startswith(TEMPORARY)
+    return entry.name == LOCK or is_temporary(entry.name)
 
 
 def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
-    temporary = root / f"{TEMPORARY}{TRUNK}"
+    temporary = root / temporary_name(TRUNK)
     try:
         temporary.mkdir()
         record = TrunkRecord(
@@ -268,10 +278,9 @@ def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
         )
         write_file(temporary / TRUNK_RECORD, [to_json(record)])
         sync_folder(temporary)
-        os.rename(temporary, root / TRUNK)
-        sync_folder(root)
+        rename_inside(root, temporary.name, TRUNK)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary, root=root)
         raise
     return trunk_digest(record.architecture, record.arrays, trunk.tokenizer, record.settings)
 
@@ -300,12 +309,13 @@ def _prepare(root: FilePath, owner: str) -> FilePath:
     """The folder of an owner's versions, made where it is not there; what killed writers left anywhere is removed."""
     folder = root.joinpath(*place_of(owner))
     check_no_links(root, *place_of(owner))
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, root=root)
     remove_leftovers(root)
     for section in (root / TASKS, root / FAMILIES):
+        check_no_links(root, section.name)
         for path in (section, *section.iterdir()) if section.is_dir() else ():
             if path.is_dir() and not path.is_symlink():
-                remove_leftovers(path)
+                remove_leftovers(path, root=root)
     return folder
 
 

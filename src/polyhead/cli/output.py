@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -15,7 +16,7 @@ import msgspec
 from polyhead.bundle.format import BUNDLE, TRUNK
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
-from polyhead.files import held
+from polyhead.files import remove_leftovers, replacing
 from polyhead.progress import ProgressDisplay
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -175,9 +176,9 @@ def stoppable(then: str) -> Iterator[None]:
 def writing(name: str) -> Iterator[IO[bytes]]:
     """A file to write; it takes its name when it is whole, so that an older file is lost to no failure.
 
-    What was written before a failure stays as `<name>.partial`, until the next time. Pipes and devices are written as
-    they are; where the name is a symbolic link, the file that it leads to is written. Raises ConfigError where another
-    process writes the same file.
+    What was written before a failure stays as `<name>.partial`, or `<name>.2.partial` where there is one already. Pipes
+    and devices are written as they are; where the name is a symbolic link, the file that it leads to is written. Raises
+    ConfigError where another process writes the same file.
     """
     check_writable(name)
     path = Path(os.path.realpath(name))
@@ -185,23 +186,32 @@ def writing(name: str) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:
             yield file
         return
-    partial = path.with_name(path.name + ".partial")
-    busy = ConfigError(
-        f"cannot write {name}", got="another process is writing it", do="wait, or name another file"
-    )
-    with held(partial, patience=0, busy=busy):
+    if not remove_leftovers(path.parent, of=path.name):
+        raise ConfigError(
+            f"cannot write {name}", got="another process is writing it", do="wait, or name another file"
+        )
+    with replacing(path) as file:
         try:
-            with partial.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
+            yield file
+            file.flush()
         except BaseException:
-            if partial.exists() and not partial.stat().st_size:
-                partial.unlink()
-            elif partial.exists():
-                note(f"what was written before is in {partial}")
+            _keep(file, path)
             raise
-        partial.replace(path)
+
+
+def _keep(file: IO[bytes], path: Path) -> None:
+    """Gives what was written a name that is free, and says which."""
+    with suppress(OSError):
+        file.flush()
+    with suppress(OSError):
+        if not os.fstat(file.fileno()).st_size:
+            return
+        for number in itertools.count(1):
+            partial = path.with_name(f"{path.name}{f'.{number}' if number > 1 else ''}.partial")
+            with suppress(FileExistsError):
+                os.link(path.with_name(file.name), partial)
+                note(f"what was written before is in {partial}")
+                return
 
 
 def table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:

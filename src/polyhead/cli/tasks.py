@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,18 @@ import click
 
 from polyhead.cli.certificates import answers_changed, end
 from polyhead.cli.listing import listed, model_row, removed_lines, task_row
+from polyhead.cli.model_tasks import (
+    asked_of,
+    other_sort,
+    roll_back_models,
+    rolled_back,
+    tell_repeated,
+    update_models,
+)
 from polyhead.cli.output import Printer, counted, json_option
 
 if TYPE_CHECKING:
+    from polyhead.bundle.manifest import Live
     from polyhead.bundle.read import Bundle
     from polyhead.engine.isolation import Certificate, Verification
 
@@ -124,8 +133,12 @@ def update(
     Their labels may be others. Prints which of a task's probes get another answer now; the certificate keeps them all.
     Tasks of one prompt group are updated together, tasks that own their models apart from others.
     """
+    from polyhead.bundle.begun import finish
+    from polyhead.bundle.format import TASKS
     from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
+    from polyhead.bundle.versions import next_version
+    from polyhead.engine.isolation import certified_once
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
@@ -134,29 +147,31 @@ def update(
     if len(called) < len(chosen):
         raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
     if _own_models(ours, chosen, "updated"):
-        return _update_models(printer, ours, theirs, called)
-    old = {name: ours.version(name) for name in chosen}  # UnknownTask where there is nothing to update
-    labels = {
-        name: {"before": _labels(ours, name), "after": _known(theirs, other, ours).task.labels}
-        for other, name in called.items()
-    }
+        return update_models(printer, ours, theirs, called)
+    for name in chosen:
+        ours.version(name)  # UnknownTask where there is nothing to update
+    after = {name: _known(theirs, other, ours).task.labels for other, name in called.items()}
     renamed = {other: name for other, name in called.items() if other != name}
-    certificate = _certified(
+    done = certified_once(
         bundle,
         "update",
-        lambda: copy_tasks(
+        lambda _: copy_tasks(
             theirs, list(called), Bundle.open(bundle, verify=False), replace=True, called=renamed
         ),
-        chosen,
+        asked=asked_of(theirs.root, {other: (name, theirs.lines[other]) for other, name in called.items()}),
+        wanted=lambda: {name: next_version(ours.root / TASKS / name) for name in chosen},
+        changing=chosen,
     )
+    certificate, old = done.certificate, done.begun.before
+    labels = {name: {"before": _labels(ours, name, old[name]), "after": after[name]} for name in chosen}
     for name in chosen:
-        printer.line(f"updated {name}: {old[name]} -> {certificate.after[name].version}")
+        printer.line(f"updated {name}: {old[name].version} -> {certificate.after[name].version}")
         printer.lines(_labels_changed(**labels[name]))
         printer.lines(answers_changed(certificate, name))
     facts = {"labels": labels[chosen[0]]} if len(chosen) == 1 else {}
-    return end(
-        printer, bundle, certificate, **facts, tasks={name: {"labels": labels[name]} for name in chosen}
-    )
+    tell_repeated(printer, is_repeated=done.is_repeated)
+    end(printer, bundle, certificate, **facts, tasks={name: {"labels": labels[name]} for name in chosen})
+    return finish(ours.root, done.begun)
 
 
 @command.command("remove")
@@ -198,22 +213,34 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     Tasks that own their models go back apart from others. A version before the newest is pinned: `polyhead train`
     leaves it until it is asked by `--retrain`, or the newest is live again.
     """
+    from polyhead.bundle.begun import finish
+    from polyhead.bundle.lines import made_with
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
+    from polyhead.engine.isolation import certified_once
 
     printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
     if len(chosen) > 1 and chosen[-1] not in [*ours.lines, *model_names(ours.root)]:
         version = chosen.pop()
     if _own_models(ours, chosen, "rolled back"):
-        return _roll_back_models(printer, ours, chosen, version)
-    certificate = _certified(bundle, "rollback", lambda: _roll_back(Path(bundle), chosen, version), chosen)
+        return roll_back_models(printer, ours, chosen, version)
+    done = certified_once(
+        bundle,
+        "rollback",
+        lambda wanted: _roll_back(Path(bundle), wanted),
+        asked=[*chosen, version or ""],
+        wanted=lambda: made_with(Path(bundle), chosen, version),
+        changing=chosen,
+    )
+    certificate = done.certificate
     for name in chosen:
-        printer.line(
-            _rolled_back(name, *certificate.changed.get(name, (certificate.after[name].version,) * 2))
-        )
+        live = certificate.after[name].version
+        printer.line(rolled_back(name, *certificate.changed.get(name, (live, live))))
         printer.lines(answers_changed(certificate, name))
-    return end(printer, bundle, certificate)
+    tell_repeated(printer, is_repeated=done.is_repeated)
+    end(printer, bundle, certificate)
+    return finish(ours.root, done.begun)
 
 
 @command.command("verify")
@@ -274,72 +301,23 @@ def _own_models(bundle: Bundle, names: Sequence[str], said: str) -> bool:
     return bool(own)
 
 
-def _update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: dict[str, str]) -> None:
-    """`called` are the tasks' names in the other bundle and here."""
-    from polyhead.bundle.merge import copy_models
-    from polyhead.bundle.models import Models
-
-    reading = [other for other in called if other in theirs.lines]
-    if reading:
-        raise _other_sort(ours, theirs, reading)
-    old = {name: Models(ours.root).version(name) for name in called.values()}
-    new = copy_models(Models(theirs.root), called, ours.root, replace=True)
-    for name in new:
-        printer.line(f"updated {name}: {old[name]} -> {new[name]}")
-    end(printer, str(ours.root), None, models={name: (old[name], new[name]) for name in new})
-
-
-def _other_sort(owner: Bundle, reader: Bundle, names: Sequence[str]) -> Exception:
-    from polyhead.errors import BundleError
-
-    return BundleError(
-        f"a task of {owner.root} owns its model, and one of {reader.root} reads the trunk, so neither is a version of "
-        "the other",
-        got=names,
-        do="add it under another name with `polyhead tasks add --as`, or remove the old one first",
-    )
-
-
-def _roll_back_models(printer: Printer, ours: Bundle, names: Sequence[str], version: str | None) -> None:
-    from polyhead.bundle.model_write import set_models
-    from polyhead.bundle.models import Models
-    from polyhead.errors import BundleError
-
-    models, wanted = Models(ours.root), dict[str, str]()
-    for name in names:
-        there, live = models.versions(name), models.version(name)
-        earlier = there[: there.index(live)] if live in there else []
-        chosen = version if name == names[0] else None
-        if chosen is None and not earlier:
-            raise BundleError(f"task '{name}' has no version before {live}, the live one", allowed=there)
-        wanted[name] = chosen or earlier[-1]
-    set_models(ours.root, wanted)
-    for name, new in wanted.items():
-        printer.line(_rolled_back(name, models.version(name), new))
-    end(printer, str(ours.root), None, models={n: (models.version(n), new) for n, new in wanted.items()})
-
-
-def _rolled_back(name: str, old: str | None, new: str | None) -> str:
-    return f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already"
-
-
 def _known(bundle: Bundle, name: str, ours: Bundle) -> Any:
     from polyhead.bundle.models import model_names
     from polyhead.errors import UnknownTask
 
     if name in model_names(bundle.root):
-        raise _other_sort(bundle, ours, [name])
+        raise other_sort(bundle, ours, [name])
     if name not in bundle.tasks:
         raise UnknownTask(f"{bundle.root} has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
     return bundle.tasks[name]
 
 
-def _labels(bundle: Bundle, name: str) -> tuple[str, ...] | None:
-    """Those of a task's live version; None where it cannot be read, which an update mends."""
+def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
+    """Those of a task's version; None where it cannot be read, which an update mends."""
     from polyhead.errors import BundleError
 
     try:
-        return bundle.view({name: bundle.lines[name]}).tasks[name].task.labels
+        return bundle.view({name: live}).tasks[name].task.labels
     except BundleError:
         return None
 
@@ -350,12 +328,11 @@ def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> l
     return [f"  labels were {', '.join(before or ())}; they are {', '.join(after)}"]
 
 
-def _roll_back(root: Path, names: Sequence[str], version: str | None) -> None:
-    from polyhead.bundle.lines import made_with
+def _roll_back(root: Path, wanted: Mapping[str, str]) -> None:
     from polyhead.bundle.write import set_versions
     from polyhead.engine.isolation.certificate import Ledger
 
-    ledger, wanted = Ledger(root), made_with(root, names, version)
+    ledger = Ledger(root)
     set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from polyhead.config import Value, to_json
 from polyhead.errors import DataError
+from polyhead.files import remove_leftovers, replace_file
 from polyhead.processor import processor
 
 PACKAGES = ("polyhead", "numpy", "torch", "transformers", "tokenizers", "scikit-learn")
@@ -61,9 +62,8 @@ def write_results(folder: Path, found: Results) -> Path:
     """Writes `<folder>/<name>.json`, under a temporary name first."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{found.name}.json"
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(to_json(found))
-    temporary.replace(path)
+    remove_leftovers(folder, of=path.name)
+    replace_file(path, to_json(found))
     return path
 
 

@@ -78,6 +78,13 @@ def score(
     Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
     of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
+    if isinstance(piece_rows, bool) or not isinstance(piece_rows, int) or piece_rows < 1:
+        raise ConfigError(
+            "piece_rows is the number of rows of a piece",
+            got=repr(piece_rows),
+            allowed="1 or more",
+            do=f"leave it out: it is {PIECE_ROWS}",
+        )
     began, stamp = time.monotonic(), _stamp(source)
     work = _Work(session, open_source(source), Path(target), wish, stamp)
     with Pieces.held(work.target) as pieces:
@@ -90,7 +97,8 @@ def score(
         work.answer(pieces, job, writer, show)
         work.check_source()
         show(f"joining {len(pieces.done):,} pieces")
-        pieces.finish(writer.whole(pieces.done))
+        work.check_rows(pieces, job)
+        pieces.finish(writer.whole(pieces.contents()))
     seconds = time.monotonic() - began
     return Summary(
         output=repair(target),  # names of files may be any bytes, JSON may not
@@ -177,6 +185,16 @@ class _Work:
             raise DataError(
                 f"{self.file.path} was changed while it was read",
                 do="leave it as it is: with the content that it had the same command goes on, else start with --fresh",
+            )
+
+    def check_rows(self, pieces: Pieces, job: Job) -> None:
+        """Raises DataError where the pieces are not of all rows, so that no row is told that is not written."""
+        if pieces.facts.rows != job.survey.rows:
+            raise DataError(
+                f"the pieces of {self.target} are not of all rows",
+                got=f"{pieces.facts.rows:,} rows",
+                allowed=f"{job.survey.rows:,}, as counted at the start",
+                do="start anew with --fresh",
             )
 
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:

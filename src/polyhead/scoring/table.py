@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -137,13 +137,14 @@ class ParquetWriter(Writer):
         arrow.parquet.write_table(table, written, row_group_size=max(len(table), 1))
         return written.getvalue()
 
-    def whole(self, pieces: Sequence[Path]) -> Iterator[bytes]:
+    def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Pieces joined into row groups of at least GROUP_ROWS rows, which are all that is held."""
         arrow, sink = arrow_for(), _Sink()
         with arrow.parquet.ParquetWriter(sink, self.schema) as writer:
             waiting: list[Any] = []
             for piece in pieces:
-                waiting.append(arrow.parquet.read_table(piece, schema=self.schema, partitioning=None))
+                reader = arrow.BufferReader(piece)
+                waiting.append(arrow.parquet.read_table(reader, schema=self.schema))
                 if sum(map(len, waiting)) >= GROUP_ROWS:
                     writer.write_table(arrow.concat_tables(waiting), row_group_size=2 * GROUP_ROWS)
                     waiting = []

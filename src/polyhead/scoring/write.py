@@ -7,16 +7,13 @@ import gzip
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from polyhead.scoring.answers import AddedColumn
 from polyhead.scoring.read import Chunk
 from polyhead.text.tokenise import repair
-
-BLOCK = 2**20  # bytes copied at a time
 
 
 class Writer(ABC):
@@ -30,7 +27,7 @@ class Writer(ABC):
         """A chunk with the cells of `columns` of each of its rows."""
 
     @abstractmethod
-    def whole(self, pieces: Sequence[Path]) -> Iterator[bytes]:
+    def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """The file that these pieces make."""
 
 
@@ -45,14 +42,11 @@ class _Lines(Writer):
         """Lines without the head."""
         return self._bytes(self.lines(chunk, answers))
 
-    def whole(self, pieces: Sequence[Path]) -> Iterator[bytes]:
+    def whole(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """The head, then the pieces' bytes."""
         if head := self.head():
             yield self._bytes([head])
-        for piece in pieces:
-            with piece.open("rb") as file:
-                while block := file.read(BLOCK):
-                    yield block
+        yield from pieces
 
     @abstractmethod
     def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:

@@ -4,7 +4,7 @@
     <root>/<digest>/lock                         held by the one writer
     <root>/<digest>/segments/00000000/           keys.bin (16 bytes each), offsets.npy, data.bin, segment.json
 
-A segment is written under a name that starts with a point, flushed, and renamed. What a killed writer left
+A segment is written under a temporary name, flushed, and renamed. What a killed writer left
 behind is never read, and the next writer removes it.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
@@ -28,10 +27,15 @@ from polyhead.errors import ConfigError, StoreError
 from polyhead.files import (
     LARGEST_CONFIG,
     held,
+    make_folder,
     open_plain,
     read_plain,
+    remove_leftovers,
+    remove_tree,
+    rename_inside,
     replace_file,
     sync_folder,
+    temporary_name,
     write_file,
 )
 from polyhead.plan import Codec
@@ -143,17 +147,15 @@ def write_segment(
 ) -> None:
     """Adds one segment, whole or not at all, under the lock (`writing`); `needed` is its bytes of data."""
     segments = folder / "segments"
-    for leftover in segments.glob(".*"):
-        shutil.rmtree(leftover, ignore_errors=True)
     taken = segment_folders(folder)
     number = int(taken[-1].name) + 1 if taken else 0
-    temporary = segments / f".{number:08d}"
+    temporary = segments / temporary_name(f"{number:08d}")
     try:
+        remove_leftovers(segments, root=folder.parent)
         _write_files(temporary, keys, lengths, blocks)
-        os.rename(temporary, segments / f"{number:08d}")
-        sync_folder(segments)
+        rename_inside(segments, temporary.name, f"{number:08d}", root=folder.parent)
     except (OSError, StoreError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove_tree(temporary, root=folder.parent)
         if isinstance(error, StoreError):
             raise
         raise StoreError(
@@ -172,7 +174,8 @@ def writing(folder: Path, what: str, *, patience: float = 60.0) -> Iterator[None
     )
     with ExitStack() as stack:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(folder, root=folder.parent)
             stack.enter_context(held(folder / "lock", patience=patience, busy=busy))
         except OSError as error:
             raise StoreError(
@@ -198,7 +201,7 @@ def _write_files(
 
 def _create(path: Path, content: bytes) -> None:
     try:
-        (path.parent / "segments").mkdir(exist_ok=True)
+        make_folder(path.parent / "segments", root=path.parent)
         replace_file(path, content)
     except OSError as error:
         raise StoreError(

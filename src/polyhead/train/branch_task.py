@@ -17,7 +17,7 @@ from polyhead.allocate import Option, OptionsFile, best_under, by_rule, greedy, 
 from polyhead.architecture import Architecture
 from polyhead.config import from_json
 from polyhead.errors import ConfigError, TrainError
-from polyhead.files import replace_file
+from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
 from polyhead.project import Choice
 from polyhead.sharing.branch import private_layers, tap_of
@@ -165,6 +165,7 @@ def write_options(
             options += tuple(one for one in before.options if one.task in left and before.trunk == shape)
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(file.parent, of=file.name)
         replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
 
 
@@ -212,6 +213,7 @@ def _write(folder: FilePath, grove: Grove, grown: Mapping[str, Grown]) -> None:
     """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
     with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
         for name, one in grown.items():
             replace_file(folder / f"{name}.safetensors", save(one.arrays))
         replace_file(folder / GROVE, msgspec.json.encode(grove))

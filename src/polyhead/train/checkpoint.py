@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.errors import TrainError
+from polyhead.files import opened_folder, remove_leftovers, replacing
 
 if TYPE_CHECKING:
     from polyhead.train.devices import Place
@@ -49,23 +49,37 @@ def draw_on(states: Sequence[Tensor], place: Place) -> None:
 
 
 def write_checkpoint(checkpoint: Path, state: dict[str, Any]) -> None:
-    """Under a temporary name, then renamed; raises TrainError, and leaves no half of it, where the disk refuses."""
-    temporary = checkpoint.with_name(f"{checkpoint.name}.{os.getpid()}.tmp")  # another run may write the same
+    """Whole or not at all; raises TrainError, and leaves no half of it, where the disk refuses."""
     try:
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as out:
+        remove_leftovers(checkpoint.parent, of=checkpoint.name)  # another run may write the same: not of that
+        with replacing(checkpoint) as out:
             torch.save(state, out)
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(checkpoint)
     except (OSError, RuntimeError) as error:  # torch turns a failed write into the latter
-        temporary.unlink(missing_ok=True)
         reason = error if isinstance(error, OSError) else error.__context__
         raise TrainError(
             f"cannot write the checkpoint {checkpoint}",
             got=reason.strerror if isinstance(reason, OSError) else error,
             do="free some disk space and run the same command again; finished tasks and epochs are kept",
         ) from None
+
+
+def cache_folder(cache: Path, *names: str) -> Path:
+    """A folder of the cache; raises TrainError where it, or one on the way to it, is a link that leads elsewhere."""
+    folder = cache.joinpath(*names)
+    try:
+        with opened_folder(folder, root=cache):
+            pass
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise TrainError(
+            f"nothing can be kept in {folder}",
+            got=f"{error.filename}: {error.strerror}",
+            allowed="folders, below the cache without links",
+            do="remove it, or name another --cache",
+        ) from None
+    return folder
 
 
 def read_checkpoint(checkpoint: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path as FilePath
@@ -14,12 +13,15 @@ import numpy as np
 from polyhead import __version__
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import remove_workspace
 from polyhead.config import Value
 from polyhead.errors import ConfigError
+from polyhead.files import remove_tree
 from polyhead.progress import duration
 from polyhead.project import Project
 from polyhead.recipe import Candidate, FineTune, Training
 from polyhead.tasks.task import Task
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.devices import Place, joined
 from polyhead.train.events import Events
 from polyhead.train.joint_paths import joint_paths
@@ -87,9 +89,7 @@ def fine_tune_project(
     for p in prepare(project, folder):
         if not only or p.task.name in only:
             start = _start(project, folder, p.task)
-            todo.append(
-                _One(p, start, root / p.task.name, cache / "fine-tune", recipe, data, place or Place())
-            )
+            todo.append(_One(p, start, root / p.task.name, cache, recipe, data, place or Place()))
     for one in todo:
         one.check()
     events.line(
@@ -146,7 +146,7 @@ class _One:
         self.name, self._prepared, self._head, self._root = prepared.task.name, prepared, head, root
         self._recipe, self._data, self._place = recipe, data, place
         self._fingerprint, *self._first = self._told_apart()
-        self._checkpoints = cache / self._fingerprint
+        self._cache, self._checkpoints = cache, cache_folder(cache, "fine-tune", self._fingerprint)
 
     def check(self) -> None:
         """Raises what training would, as far as that is known before."""
@@ -164,8 +164,8 @@ class _One:
                 made = self._told(bundle.digest, True, found, lineage.scores[self.name])
             else:
                 made = self._made(events)
-            shutil.rmtree(building_of(self._root), ignore_errors=True)
-            shutil.rmtree(self._checkpoints, ignore_errors=True)
+            remove_workspace(building_of(self._root))
+            remove_tree(self._checkpoints, root=self._cache)
             return made
 
     def _made(self, events: Events) -> Tuned:

@@ -16,6 +16,7 @@ from polyhead.errors import TrainError
 from polyhead.progress import duration
 from polyhead.project import Project
 from polyhead.recipe import Joint, Training
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.devices import Place, from_first, joined
 from polyhead.train.events import Events
 from polyhead.train.joint import JointCourse, Learned
@@ -91,7 +92,7 @@ def _train(
     training = joint_training(prepared)
     data = load_any_trunk(project, folder)
     fingerprint, *first = fingerprints_of(prepared, recipe, data)
-    checkpoint = cache / "joint" / f"{fingerprint}.pt"
+    checkpoint = cache_folder(cache, "joint") / f"{fingerprint}.pt"
     known = from_first(place, _known(root, (fingerprint, *first), recipe, events))
     if known is not None:
         if place.is_first:

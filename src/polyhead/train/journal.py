@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.store.features import key_of
 from polyhead.text.tokenise import Input
 
@@ -42,11 +43,14 @@ class Journal:
         self._file.unlink(missing_ok=True)
 
     def _read(self) -> list[bytes]:
-        raw = self._file.read_bytes() if self._file.exists() else b""
+        try:
+            with open_plain(self._file) as file:
+                raw = file.read()
+        except OSError:  # none, or none of ours: the list is made anew
+            raw = b""
         return [raw[i : i + KEY_BYTES] for i in range(0, len(raw) - KEY_BYTES + 1, KEY_BYTES)]
 
     def _write(self, keys: Sequence[bytes]) -> None:
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_bytes(b"".join(keys))
-        temporary.replace(self._file)
+        remove_leftovers(self._file.parent, of=self._file.name)
+        replace_file(self._file, b"".join(keys))

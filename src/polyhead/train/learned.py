@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
@@ -14,10 +13,11 @@ from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.format import BUNDLE, LOCK
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, UnknownTask
-from polyhead.files import held, sync_folder
+from polyhead.files import held, remove_files, remove_leftovers, sync_folder
 from polyhead.plan import merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
@@ -85,8 +85,21 @@ def write_learned(
     keep: bool,
 ) -> Scores:
     """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
-    building = building_of(root)
-    shutil.rmtree(building, ignore_errors=True)
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with workspace(building_of(root), f"the bundle {root} cannot be written") as building:
+        building.mkdir()
+        scores = _build(building, prepared, learned, lineage, keep=keep)
+        check_empty(root)
+        remove_files(root, [LOCK])
+        (building / "kept").rename(root)
+        sync_folder(root.parent)
+    return scores
+
+
+def _build(
+    building: FilePath, prepared: Sequence[Prepared], learned: Learned, lineage: Lineage, *, keep: bool
+) -> Scores:
+    """Writes the bundle to be scored, and the one to be kept; the scores."""
     drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
     write_bundle(building / "scored", learned.data)
     families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
@@ -113,11 +126,6 @@ def write_learned(
     if keep:
         add_tasks(building / "kept", list(drafts.values()), families=families)
     write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
-    root.parent.mkdir(parents=True, exist_ok=True)
-    check_empty(root)
-    shutil.rmtree(root, ignore_errors=True)
-    (building / "kept").rename(root)
-    sync_folder(root.parent)
     return scores
 
 
@@ -149,19 +157,21 @@ def check_empty(root: FilePath) -> None:
 
 
 def building_of(root: FilePath) -> FilePath:
-    """Where a bundle is built before it has its name."""
+    """The workspace where a bundle is built before it has its name."""
     return root.with_name(f".{root.name}.learning")
 
 
 def clean(root: FilePath, checkpoint: FilePath) -> None:
     """Removes what is of no use once the bundle stands, also what a killed run left."""
-    shutil.rmtree(building_of(root), ignore_errors=True)
+    remove_workspace(building_of(root))
+    if not checkpoint.parent.is_dir():
+        return
     for file in (
         checkpoint,
         *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt"),
-        *checkpoint.parent.glob(f"{checkpoint.stem}*.tmp"),
     ):  # of donors and probed heads too
         file.unlink(missing_ok=True)
+    remove_leftovers(checkpoint.parent)
 
 
 @contextmanager
@@ -174,7 +184,8 @@ def alone(root: FilePath) -> Iterator[None]:
         try:
             yield
         finally:
-            place.unlink(missing_ok=True)
+            if not place.stat().st_size:  # else it is somebody's: a lock holds nothing
+                place.unlink(missing_ok=True)
 
 
 def _draft(p: Prepared, learned: Learned, lineage: Lineage) -> Draft:

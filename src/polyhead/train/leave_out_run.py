@@ -14,6 +14,7 @@ from polyhead.progress import duration
 from polyhead.project import JOINT_TRAINING, Project, TrunkChoice
 from polyhead.recipe import Frozen, LeaveOut, Round, TrunkOnly
 from polyhead.tasks.kinds import kind_of
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.devices import Place
 from polyhead.train.events import Events
 from polyhead.train.joint_paths import joint_paths
@@ -79,7 +80,7 @@ def train_leave_out(
         each.check(data)
     for number, each in enumerate(todo, 1):
         events.line(f"{number} of {len(rounds)}: {each.name}")
-        found.append(each.run(cache / each.name, events.within(each.name), place))
+        found.append(each.run(cache_folder(cache, each.name), events.within(each.name), place))
     for line in _table(project, found):
         events.line(line)
     seconds = time.monotonic() - began

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import write_bundle
 from polyhead.errors import WrongTrunk
-from polyhead.train.lineage import lineage_of
+from polyhead.files import remove_files
 from polyhead.trunk_data import TrunkData
 
 
@@ -24,8 +23,8 @@ def opened(root: Path, data: TrunkData, names: Iterable[str]) -> Bundle:
     if not (root / BUNDLE).exists():
         return write_bundle(root, data)
     bundle = Bundle.open(root)
-    if bundle.digest != data.digest and not _holds_any(root):
-        shutil.rmtree(root)
+    if bundle.digest != data.digest and _holds_nothing_more(root):
+        remove_files(root, [BUNDLE])  # the rest is what is left of a bundle that is not made yet
         return write_bundle(root, data)
     if bundle.digest != data.digest:
         raise WrongTrunk(
@@ -37,9 +36,10 @@ def opened(root: Path, data: TrunkData, names: Iterable[str]) -> Bundle:
     return bundle
 
 
-def _holds_any(root: Path) -> bool:
-    """Whether tasks, or models of their own, were ever written there, or the trunk itself was learned."""
-    return any(root.glob("tasks/*")) or any(root.glob("models/*")) or lineage_of(root) is not None
+def _holds_nothing_more(root: Path) -> bool:
+    """Whether no task was ever written there, the trunk was not learned, and nothing of anybody else's is there."""
+    there = {entry.name for entry in root.iterdir()} | {entry.name for entry in (root / TRUNK).iterdir()}
+    return there <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
 
 
 def _described(data: TrunkData) -> str:

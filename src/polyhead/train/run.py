@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
@@ -15,6 +14,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.isolation import certified
 from polyhead.errors import TrainError
+from polyhead.files import remove_tree
 from polyhead.nn.threads import within_limits
 from polyhead.plan import Path
 from polyhead.progress import duration
@@ -31,6 +31,7 @@ from polyhead.train.branch_task import (
     kept_grove,
     write_options,
 )
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.codecs import pooled_paths
 from polyhead.train.compared import Compared, rivals, unit_is_better
 from polyhead.train.decided import Choices, Decisions, Wish, choices, left_line
@@ -101,7 +102,8 @@ def train_project(
         project = msgspec.structs.replace(project, tasks=entries)
     prepared = prepared_units(given or prepare(project, folder), events)
     data = load_any_trunk(project, folder)
-    extractor = Extractor(data, folder=cache / "features", precision=_one_precision(prepared))
+    precision = _one_precision(prepared)
+    extractor = Extractor(data, folder=cache_folder(cache, "features", precision).parent, precision=precision)
     outcome = _train(project, prepared, extractor, root, cache, branches, events, wish)
     outcome = msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
     left = f", {len(outcome.left)} left as they are" if outcome.left else ""
@@ -226,7 +228,7 @@ class _Run:
         paths = self._paths[p.task.name]
         trained = train_task(p, paths, self._extractor, checkpoints=folder, events=self._events)
         if self._commit([(p, trained)]):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, root=self._cache)
 
     def train_branches(self, branched: list[Prepared], choice: Choice) -> None:
         """Every task's branches first, then the choice between them; both are kept in the cache.
@@ -272,13 +274,14 @@ class _Run:
             events=self._events,
         )
         if self._commit([(p, found.trained[p.task.name]) for p in unit], found.families):
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder, root=self._cache)
 
     def _folder(self, kind: str, p: Prepared) -> FilePath:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
         ways = {name: v for name, v in self._prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self._paths[p.task.name]]
-        return self._cache / kind / tag({**ways, "paths": paths, "precision": self._extractor.precision})
+        name = tag({**ways, "paths": paths, "precision": self._extractor.precision})
+        return cache_folder(self._cache, kind, name)
 
     def _commit(self, several: list[tuple[Prepared, Trained]], families: Sequence[FamilyDraft] = ()) -> bool:
         """Writes tasks into the bundle in one step, until which nothing of them is visible there.

@@ -6,7 +6,6 @@ They stand beside the trunk, so they are trained apart from all tasks that read 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path as FilePath
@@ -21,6 +20,7 @@ from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.model_write import ModelDraft, add_model, check_model_name
 from polyhead.bundle.models import Models
 from polyhead.bundle.write import write_bundle
+from polyhead.files import remove_tree
 from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
 from polyhead.progress import duration
 from polyhead.project import Project, TaskEntry, TrunkChoice
@@ -28,6 +28,7 @@ from polyhead.seq2seq_data import Seq2SeqData, Summarizer
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.train.card import score_table
+from polyhead.train.checkpoint import cache_folder
 from polyhead.train.compared import Compared, beside
 from polyhead.train.decided import Decisions, Wish, choices, left_line
 from polyhead.train.events import Events
@@ -149,7 +150,8 @@ def _train(
     check_model_name(root, task.name, replace=is_live)
     for line in _outlook(prepared, data):
         events.line(line)
-    kept = (cache or root.with_name(root.name + "-cache")) / "checkpoints" / tag
+    cache = cache or root.with_name(root.name + "-cache")
+    kept = cache_folder(cache, "checkpoints", tag)
     checkpoint = kept / f"{task.name}-summarizer.pt"
     found = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
     compared = _compared(there, prepared, found, events) if is_live else None
@@ -159,7 +161,7 @@ def _train(
         events.line(left_line(task.name, reason))
         return _Made(left=reason, compared=compared)
     add_model(root, _draft(prepared, found, fingerprint), replace=is_live)
-    shutil.rmtree(kept, ignore_errors=True)
+    remove_tree(kept, root=cache)
     events.line(_score_line(prepared, found))
     if compared is not None:
         events.line(f"{task.name}: {compared.line()}")

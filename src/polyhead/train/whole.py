@@ -15,6 +15,7 @@ from torch import nn
 
 from polyhead.architecture import trunk_arrays
 from polyhead.errors import TrainError
+from polyhead.files import replacing
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.recipe import Joint
 from polyhead.strategy import Branch
@@ -56,7 +57,8 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, file: FilePath) -> None:
         """Keeps the weights, for students of this model."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(self.weights.state_dict(), file)
+        with replacing(file) as out:
+            torch.save(self.weights.state_dict(), out)
 
 
 def train_whole(

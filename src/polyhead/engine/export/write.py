@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path as FilePath
 
@@ -13,6 +11,7 @@ from onnx import TensorProto
 
 from polyhead import __version__
 from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.whole import workspace
 from polyhead.config import to_json
 from polyhead.engine.backends.onnx.files import LARGEST, write_model
 from polyhead.engine.backends.onnx.ops import OPSET
@@ -74,19 +73,14 @@ def export_bundle(
             allowed=[name for name in session.tasks if name not in session.summaries.tasks] or None,
             do="name tasks that read the trunk",
         )
-    folder = out.with_name(TEMPORARY + out.name)
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with workspace(out.with_name(TEMPORARY + out.name), f"{out} cannot be written") as folder:
         written = _Writing(session, folder, largest, show).export(names)
         left_out = dict.fromkeys(writing, OWN_MODEL)
         export = _checked(folder, msgspec.structs.replace(written, left_out=left_out), session, show)
         write_file(folder / README, [readme(export).encode()])
         write_file(folder / RECORD, [to_json(export)])
         sync_folder(folder)
-        os.replace(folder, out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        folder.rename(out)
     return export
 
 

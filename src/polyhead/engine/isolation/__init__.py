@@ -6,7 +6,7 @@ them lie in the bundle.
 
 from polyhead.engine.isolation.answers import Answering, numerics
 from polyhead.engine.isolation.certificate import AnswerChange, Answered, Certificate, Operation
-from polyhead.engine.isolation.certify import certified
+from polyhead.engine.isolation.certify import Done, certified, certified_once
 from polyhead.engine.isolation.verification import Finding, Verification, checked, verify
 
 __all__ = [
@@ -14,10 +14,12 @@ __all__ = [
     "Answered",
     "Answering",
     "Certificate",
+    "Done",
     "Finding",
     "Operation",
     "Verification",
     "certified",
+    "certified_once",
     "checked",
     "numerics",
     "verify",

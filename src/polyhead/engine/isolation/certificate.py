@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from polyhead.bundle.files import check_no_links, read_inside, remove_leftovers
+from polyhead.bundle.files import check_no_links, read_inside
 from polyhead.bundle.format import BUNDLE, CERTIFICATES, LARGEST_JSON
 from polyhead.bundle.manifest import Live, decoded
 from polyhead.config import Value, to_json
 from polyhead.errors import CorruptFile, PolyheadError
-from polyhead.files import replace_file
+from polyhead.files import remove_leftovers, replace_file
 
 Operation = Literal["add", "update", "remove", "rollback", "merge", "train", "import", "verify"]
 NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
@@ -162,10 +162,10 @@ class Ledger:
             certificate, sha256=hashlib.sha256(to_json(certificate)).hexdigest()
         )
         folder = self.root / CERTIFICATES
-        remove_leftovers(folder)
+        remove_leftovers(folder, root=self.root)
         path = folder / certificate.name
         try:
-            replace_file(path, to_json(certificate))
+            replace_file(path, to_json(certificate), root=self.root)
         except BaseException:
             path.unlink(
                 missing_ok=True

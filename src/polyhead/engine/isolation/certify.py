@@ -9,11 +9,13 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle import remove
+from polyhead.bundle.begun import Begun, attempt, finish
 from polyhead.bundle.files import check_no_links, writing
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.lines import all_on_disk
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.read import Bundle
+from polyhead.config import Value
 from polyhead.engine.isolation.answers import Answering, changes, numerics
 from polyhead.engine.isolation.certificate import (
     AnswerChange,
@@ -23,7 +25,8 @@ from polyhead.engine.isolation.certificate import (
     Operation,
     bundle_hash,
 )
-from polyhead.errors import BundleError, IsolationError, PolyheadError
+from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
+from polyhead.files import make_folder
 
 Changed = Mapping[str, tuple[str | None, str | None]]
 
@@ -40,16 +43,68 @@ def certified(
     root = FilePath(root)
     with locked(root, operation):
         remove.sweep(root)
-        state = _State.of(root, changing)
-        before, asked_now = _before(state)
+        return _certified(_State.of(root, changing), operation, act)
+
+
+class Done(Value):
+    """An operation that is asked for once: its proof, and what it set out to do, for `polyhead.bundle.begun.finish`."""
+
+    certificate: Certificate
+    begun: Begun
+    is_repeated: bool  # the same command had done it before, when it was stopped
+
+
+def certified_once(
+    root: FilePath | str,
+    operation: Operation,
+    act: Callable[[Mapping[str, str]], object],
+    *,
+    asked: Sequence[str],
+    wanted: Callable[[], Mapping[str, str]],
+    changing: Sequence[str],
+) -> Done:
+    """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
+
+    Where the command that asked the same was stopped after that, it is proven now, and not done again. `wanted` is
+    called under the lock, and `act` with what it gave.
+    """
+    root = FilePath(root)
+    with locked(root, operation):
+        remove.sweep(root)
+        lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
+        tried = attempt(root, operation, asked, lines=lines, wanted=wanted)
+        begun = tried.begun
         try:
-            act()
-            certificate = _proven(state, before, asked_now, operation)
-        except BaseException as error:
-            _put_back(state, operation, error)
+            if tried.is_done:
+                certificate = _proven_since(root, begun, operation, changing)
+            else:
+                certificate = _certified(_State.of(root, changing), operation, lambda: act(begun.wanted))
+        except Exception:
+            with suppress(PolyheadError):
+                if not begun.is_done(read_bundle_file(root).tasks):  # it was put back
+                    finish(root, begun)
             raise
-        with suppress(BundleError):  # what cannot be deleted now, the next operation deletes
-            remove.sweep(root)
+    return Done(certificate=certificate, begun=begun, is_repeated=tried.is_done)
+
+
+def _proven_since(root: FilePath, begun: Begun, operation: Operation, changing: Sequence[str]) -> Certificate:
+    """The certificate of what was done already: the one that it left, else one that is written now."""
+    last = next(Ledger(root).sound(), None)
+    if last is not None and last.operation == operation and last.bundle == bundle_hash(root):
+        return last
+    return _certified(_State.of(root, changing).since(begun.before), operation, lambda: None)
+
+
+def _certified(state: _State, operation: Operation, act: Callable[[], object]) -> Certificate:
+    before, asked_now = _before(state)
+    try:
+        act()
+        certificate = _proven(state, before, asked_now, operation)
+    except BaseException as error:
+        _put_back(state, operation, error)
+        raise
+    with suppress(BundleError, LockError):  # what cannot be deleted now, the next operation deletes
+        remove.sweep(state.root)
     return certificate
 
 
@@ -60,7 +115,7 @@ def locked(root: FilePath, operation: str) -> Iterator[None]:
     what = f"'{operation}' on {root} failed"
     check_no_links(root, CERTIFICATES)
     try:
-        (root / CERTIFICATES).mkdir(exist_ok=True)
+        make_folder(root / CERTIFICATES, root=root)
     except OSError as error:
         raise BundleError(
             f"{what}: there is no place for its certificate", got=error, do="check the folder's permissions"
@@ -99,6 +154,11 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
             numerics=numerics(),
             answering=Answering(others),
         )
+
+    def since(self, before: Mapping[str, Live]) -> _State:
+        """Of an operation that was done already, these versions being live before it."""
+        bundle = self.bundle.view({**self.bundle.lines, **before})
+        return msgspec.structs.replace(self, bundle=bundle, sha256="")
 
 
 def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
@@ -219,7 +279,7 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
         now = state.content  # nothing can be read from it: the whole file is put back
     try:
         lost = remove.put_back(state.root, state.content, now, state.versions)
-    except BundleError as refused:
+    except (BundleError, LockError) as refused:
         raise IsolationError(
             f"'{operation}' failed, and bundle.json could not be put back: what was changed is live, without proof",
             got=refused.got,
@@ -233,5 +293,5 @@ def _put_back(state: _State, operation: str, error: BaseException) -> None:
             do="restore these tasks from a copy of the bundle",
             tasks=lost,
         ) from error
-    with suppress(BundleError):
+    with suppress(BundleError, LockError):
         remove.sweep(state.root)

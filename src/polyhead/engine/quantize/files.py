@@ -6,7 +6,6 @@ Nothing in a bundle depends on them; they may be deleted at any time, and found 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
@@ -22,7 +21,7 @@ from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
-from polyhead.files import TEMPORARY, replace_file, sync_folder
+from polyhead.files import make_folder, remove_leftovers, rename_inside, replace_file, temporary_name
 from polyhead.processor import processor
 
 log = logging.getLogger(__name__)
@@ -154,8 +153,9 @@ def write_scales(
     """Keeps scales beside a bundle, whole or not at all, in place of older ones; `changes` were measured here."""
     folder = bundle.root / CACHE
     with writing(bundle.root, "the scales cannot be kept"):
-        folder.mkdir(exist_ok=True)
-        temporary = folder / f"{TEMPORARY}scales"
+        make_folder(folder, root=bundle.root)
+        remove_leftovers(folder, root=bundle.root)
+        temporary = folder / temporary_name("scales")
         digest = write_arrays(temporary, _arrays(scales))
         record = Calibration(
             trunk=bundle.digest,
@@ -165,9 +165,8 @@ def write_scales(
             weight_bits=processor().weight_bits,
             tasks=_measured(bundle, changes),
         )
-        os.replace(temporary, folder / _name(digest))
-        sync_folder(folder)
-        replace_file(folder / RECORD, to_json(record))
+        rename_inside(folder, temporary.name, _name(digest), root=bundle.root)
+        replace_file(folder / RECORD, to_json(record), root=bundle.root)
         for other in folder.glob("int8-*.safetensors"):
             if other.name != _name(digest):
                 with suppress(OSError):

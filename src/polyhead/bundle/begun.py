@@ -1,0 +1,87 @@
+"""What a command set out to do, written down before it does it.
+
+A command that is repeated, since it was stopped after its change was live and before it said so, finds this and does
+not make the change twice: a second rollback would go back by two versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path as FilePath
+
+from polyhead.bundle.files import read_inside, writing
+from polyhead.bundle.format import BEGUN, LARGEST_JSON
+from polyhead.bundle.manifest import Live
+from polyhead.config import Value, from_json, to_json
+from polyhead.errors import PolyheadError
+from polyhead.files import replace_file
+
+
+class Begun(Value):
+    """A command that has not said yet that it is done."""
+
+    operation: str
+    asked: tuple[str, ...]  # what tells it from other commands of the operation
+    before: dict[str, Live]  # what was live of the tasks that it changes
+    wanted: dict[str, str]  # the versions that it makes live
+
+    def is_done(self, lines: Mapping[str, Live]) -> bool:
+        """Whether these are live, and others were."""
+        live = {name: lines[name].version for name in self.wanted if name in lines}
+        return live == self.wanted != {name: line.version for name, line in self.before.items()}
+
+
+class Attempt(Value):
+    """A command, and whether it was done already by itself, when it was stopped."""
+
+    begun: Begun
+    is_done: bool
+
+
+def attempt(
+    root: FilePath,
+    operation: str,
+    asked: Sequence[str],
+    *,
+    lines: Mapping[str, Live],
+    wanted: Callable[[], Mapping[str, str]],
+) -> Attempt:
+    """Writes down what the command is going to do, unless it is the one that was stopped after it had done it.
+
+    `lines` are live of the tasks, `wanted` finds the versions to make live. To be followed by `finish`.
+    """
+    left = _read(root)
+    is_same = left is not None and (left.operation, left.asked) == (operation, tuple(asked))
+    if left is not None and is_same and left.is_done(lines):
+        return Attempt(begun=left, is_done=True)
+    found = dict(wanted())
+    before = {name: lines[name] for name in found if name in lines}
+    begun = Begun(operation=operation, asked=tuple(asked), before=before, wanted=found)
+    with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
+        replace_file(root / BEGUN, to_json(begun), root=root)
+    return Attempt(begun=begun, is_done=False)
+
+
+def finish(root: FilePath, begun: Begun) -> None:
+    """Forgets the command: it has said that it is done, or it failed and changed nothing."""
+    if _read(root) == begun:
+        with suppress(OSError):
+            (root / BEGUN).unlink(missing_ok=True)
+
+
+@contextmanager
+def forgotten_if_it_fails(root: FilePath, begun: Begun) -> Iterator[None]:
+    """For what changes all or nothing inside."""
+    try:
+        yield
+    except Exception:
+        finish(root, begun)
+        raise
+
+
+def _read(root: FilePath) -> Begun | None:
+    try:
+        return from_json(read_inside(root, BEGUN, limit=LARGEST_JSON), Begun, source=str(root / BEGUN))
+    except (PolyheadError, RecursionError):
+        return None
