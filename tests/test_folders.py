@@ -70,14 +70,14 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("kind", PLANTS)
-@pytest.mark.parametrize("place", ["{}", ".new-{}", "{}.tmp", "{}.partial", f"{{}}.{os.getpid()}.tmp"])
+@pytest.mark.parametrize("place", ["{}", ".new-{}", "{}.tmp", "{}.partial", "{}.{process}.tmp"])
 @pytest.mark.parametrize("writer", WRITERS)
 def test_no_writer_of_a_file_follows_what_is_planted(tmp_path, monkeypatch, writer, place, kind):
     monkeypatch.setattr("os.fsync", fsync)
     if (writer, place, kind) == ("writing", "{}", "pipe"):
         pytest.skip("pipes that people name are written to")
     folder, others, name = tmp_path / "here", make_others(tmp_path), "x.json"
-    plant(folder / place.format(name), kind, others)
+    plant(folder / place.format(name, process=os.getpid()), kind, others)
     if writer == "writing" and place == "{}" and "link" in kind:
         return  # people who name a link mean the file that it leads to; see tests/cli/test_output.py
     with untouched(tmp_path, but=[folder / name]):
