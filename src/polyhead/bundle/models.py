@@ -36,7 +36,7 @@ from polyhead.bundle.versions import (
     versions_in,
 )
 from polyhead.config import Value
-from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask
+from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask, WeightsMismatch
 from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name
@@ -116,14 +116,13 @@ class Models(Notes):
         record, path = self.record(name), self.root.joinpath(*self._place(name), MODEL)
         arrays = read_arrays(self.root, *self._place(name), MODEL)
         check_hash(path, arrays_digest(arrays), record.arrays)
-        found = Seq2SeqData(
-            name=record.name,
-            config=self._read(name, CONFIG),
-            generation=self._read(name, GENERATION),
-            tokenizer=self._read(name, TOKENIZER),
-            arrays=arrays,
-            settings=record.settings,
-        )
+        files = {"config": CONFIG, "generation": GENERATION, "tokenizer": TOKENIZER}
+        content = {field: self._read(name, file) for field, file in files.items()}
+        try:
+            found = Seq2SeqData(name=record.name, arrays=arrays, settings=record.settings, **content)
+        except WeightsMismatch as error:
+            what, do = f"{path} holds what is no model", "restore the file"
+            raise CorruptFile(what, got=error, do=do, path=path) from None
         check_hash(path.with_name(TASK), found.digest, record.model)
         return found
 
@@ -157,7 +156,7 @@ class Models(Notes):
         """Hashes every live file; an error for each that is not as it was written."""
         for name in self.lines:
             checks: list[Callable[[], object]] = [partial(self.record, name)]
-            checks += [partial(self._hashed, name, file) for file in HASHED]
+            checks += [partial(self._hashed, name, file) for file in HASHED] + [partial(self.data, name)]
             for check in checks:
                 try:
                     check()

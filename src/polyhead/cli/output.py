@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from polyhead.bundle.format import BUNDLE, TRUNK
+from polyhead.cli.shown import json_shown, shown
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import held
@@ -49,7 +50,7 @@ class Printer:
     def line(self, text: str = "") -> None:
         """A line on standard output."""
         if not self._is_quiet:
-            click.echo(text)
+            click.echo(shown(text))
 
     def lines(self, texts: Sequence[str]) -> None:
         """Several lines."""
@@ -60,7 +61,7 @@ class Printer:
         """A progress line on standard error, if that is a terminal; "" clears it."""
         if sys.stderr is None or not sys.stderr.isatty():
             return
-        cut = text[: shutil.get_terminal_size().columns - 1]
+        cut = shown(text)[: shutil.get_terminal_size().columns - 1]
         click.echo("\r" + cut.ljust(self._width) + ("\r" if not cut else ""), nl=False, err=True)
         self._width = len(cut)
 
@@ -70,7 +71,7 @@ class Printer:
             return
         raw = to_json(value)
         if self._is_quiet:
-            click.echo(raw.decode(), nl=False)
+            click.echo(json_shown(raw).decode(), nl=False)
             return
         with writing(self._json_to) as file:
             file.write(raw)
@@ -78,7 +79,7 @@ class Printer:
 
 def note(text: str) -> None:
     """A line on standard error for people: a warning or a reason, never a result."""
-    click.echo(f"polyhead: {text}", err=True)
+    click.echo(f"polyhead: {shown(text)}", err=True)
 
 
 def check_writable(name: str) -> None:
@@ -210,7 +211,7 @@ def writing(name: str) -> Iterator[IO[bytes]]:
 
 def table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
     """Columns two spaces apart, the first `left` to the left, the rest to the right; row 0 is the heading."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[shown(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return [_aligned(row, widths, left) for row in cells]
 

@@ -19,6 +19,7 @@ from polyhead.config import Value
 from polyhead.cost.summary import summary_flops, summary_layers
 from polyhead.engine.gather import Outputs
 from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.process import TORCH_POOL
 from polyhead.engine.receipts import Receipt
 from polyhead.errors import MissingExtra
 from polyhead.seq2seq_data import Seq2SeqShape, shape_of
@@ -112,6 +113,7 @@ class _Model:
             if self._opened is None:
                 if lacking := missing():
                     raise MissingExtra(lacking, "train", f"answering task '{self._name}'")
+                TORCH_POOL.use(importlib.import_module("torch").get_num_threads())
                 seq2seq = importlib.import_module("polyhead.nn.seq2seq")
                 self._opened = seq2seq.Seq2Seq(self._models.data(self._name))
             return self._opened

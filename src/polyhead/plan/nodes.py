@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
@@ -25,6 +26,10 @@ Dense = Literal[
 ]
 CodecName = Literal["float32", "float16", "uint8", "sign"]
 Activation = Literal["tanh", "relu", "gelu"]
+FLOAT32_RANGE = (
+    2.0**-126,
+    (2 - 2.0**-23) * 2.0**127,
+)  # of positive numbers that it holds with all their digits
 
 
 class Prompt(Value):
@@ -85,7 +90,7 @@ class Delta(Value):
                 do="leave these out",
             )
         single = len(set(self.targets)) == len(self.targets) > 0
-        if (self.kind == "lora") != (single and self.alpha > 0) or (
+        if (self.kind == "lora") != (single and 0 < self.alpha < math.inf) or (
             self.kind != "lora" and (self.targets or self.alpha)
         ):
             raise PlanError(
@@ -115,6 +120,14 @@ class Codec(Value):
                 f"codec '{self.name}' cannot have these constants",
                 got=f"{len(self.scale)} scales, {len(self.zero)} zero points",
                 allowed="as many scales as zero points, for uint8 alone",
+            )
+        least, most = FLOAT32_RANGE
+        if not all(least <= scale <= most for scale in self.scale) or not all(map(math.isfinite, self.zero)):
+            raise PlanError(
+                f"codec '{self.name}' cannot divide by these constants",
+                got=f"scales {list(self.scale)}, zero points {list(self.zero)}",
+                allowed="positive scales that float32 holds, finite zero points",
+                do="fix them from training features, as `train` does",
             )
 
 
