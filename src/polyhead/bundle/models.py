@@ -156,14 +156,21 @@ class Models(Notes):
         """Hashes every live file; an error for each that is not as it was written."""
         for name in self.lines:
             checks: list[Callable[[], object]] = [partial(self.record, name)]
-            checks += [partial(self._hashed, name, file) for file in HASHED] + [partial(self.data, name)]
+            checks += [partial(self._hashed, name, file) for file in HASHED]
+            errors = 0
             for check in checks:
                 try:
                     check()
                 except PolyheadError as error:
+                    errors += 1
                     yield error
                     if name not in self._records:
                         break  # of a task.json that cannot be read no other file is known
+            if not errors:  # whole files may still hold what is no model
+                try:
+                    self.data(name)
+                except PolyheadError as error:
+                    yield error
 
     def _place(self, name: str) -> tuple[str, str, str]:
         if name not in self.lines:

@@ -105,9 +105,9 @@ def open_segment(folder: Path, manifest: Manifest) -> Segment:
     facts = _read_json(folder / "segment.json", SegmentManifest)
     _check_size(folder / "keys.bin", facts.rows * KEY_BYTES)
     _check_size(folder / "data.bin", facts.tokens * manifest.token_bytes)
-    _verified(folder, tuple(_stamp(folder / name) for name in ("segment.json", *FILES)))
     keys = np.frombuffer((folder / "keys.bin").read_bytes(), np.uint8).reshape(facts.rows, KEY_BYTES)
     offsets = _read_offsets(folder / "offsets.npy", facts)
+    _verified(folder, tuple(_stamp(folder / name) for name in ("segment.json", *FILES)))
     shape = (facts.tokens, manifest.token_bytes)
     # An empty file cannot be mapped.
     data = (
