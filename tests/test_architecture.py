@@ -11,6 +11,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 RANKS = {
     "errors": 0,
     "config": 0,
+    "arguments": 0,
     "files": 1,
     "progress": 1,
     "recipe": 1,

@@ -85,9 +85,9 @@ def without_frames(error: Exception) -> Exception:
 
 
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
-    parts = [_shown(what, 1000).rstrip(".") + "."]
+    parts = [_ended(_shown(what, 1000))]
     if got is not None:
-        parts.append(f"Got: {_ended(_shown(got))}")
+        parts.append(f"Got: {_ended(_shown(_quoted(got)))}")
     if allowed is not None:
         parts.append(f"Allowed: {_ended(_shown(allowed))}")
     if do is not None:
@@ -96,7 +96,15 @@ def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
 
 
 def _ended(text: str) -> str:
-    return text if text.endswith((".", "?")) and not text.endswith("..") else text.rstrip(".") + "."
+    return text if text.endswith((".", "?")) and not text.endswith("..") else f"{text}."
+
+
+def _quoted(got: object) -> object:
+    """A name that is empty or ends in a point is quoted, so that the sentence's own point is told from it."""
+    if isinstance(got, SEVERAL):
+        return [_quoted(one) for one in got]
+    is_bare = isinstance(got, str) and not any(map(str.isspace, got))
+    return repr(got) if is_bare and (not got or str(got).endswith(".")) else got
 
 
 def _shown(value: object, limit: int = 300) -> str:

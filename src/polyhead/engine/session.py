@@ -10,6 +10,7 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
+from polyhead.arguments import typed
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
@@ -63,6 +64,7 @@ class Session:
     After `os.fork()` it answers in the process that opened it alone; in the other one calls raise BackendError.
     """
 
+    @typed
     def __init__(
         self,
         bundle: Bundle | FilePath | str,
@@ -180,6 +182,7 @@ class Session:
         """The batches of all these readings together."""
         return self._reader.batches(readings)
 
+    @typed
     def attach(
         self,
         record: TaskRecord,
@@ -204,6 +207,7 @@ class Session:
             if self.backend.precision == "int8":
                 warn_of_attached(self.backend.name, record.task.name)
 
+    @typed
     def detach(self, name: str) -> None:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
         self._home.check()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
+from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import PlanError
 
@@ -115,6 +116,7 @@ class Codec(Value):
     before_mean: bool = False  # encode each layer, then average; else average, then encode
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.scale) != len(self.zero) or (self.scale and self.name != "uint8"):
             raise PlanError(
                 f"codec '{self.name}' cannot have these constants",

@@ -11,6 +11,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead import __version__
+from polyhead.arguments import typed
 from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -62,11 +63,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+@typed
 def train_project(
     project: Project,
     *,
-    folder: FilePath,
-    cache: FilePath | None = None,
+    folder: FilePath | str,
+    cache: FilePath | str | None = None,
     events: Events | None = None,
     only: tuple[str, ...] = (),
     given: Sequence[Prepared] | None = None,
@@ -76,6 +78,7 @@ def train_project(
     `folder` is where relative paths start; with `given` no file is read. Features and checkpoints are kept in `cache`
     (default: beside the bundle), so an interrupted run goes on where it stopped, and another task over the same texts
     encodes nothing."""
+    folder, cache = FilePath(folder), FilePath(cache) if cache else None
     if has_summaries(project):
         return train_with_summaries(
             train_project, project, folder=folder, cache=cache, events=events, only=only
