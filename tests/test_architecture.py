@@ -11,7 +11,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 RANKS = {
     "errors": 0,
     "config": 0,
-    "arguments": 0,
+    "arguments": 1,
     "files": 1,
     "progress": 1,
     "recipe": 1,
@@ -42,6 +42,7 @@ RANKS = {
 }
 # Rank 1 is ordered inside: each may import those before it.
 RANK_ONE = [
+    "arguments",
     "files",
     "progress",
     "recipe",

@@ -68,6 +68,8 @@ def check_fields(value: msgspec.Struct) -> None:
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is of an annotated type, the items of collections too."""
     origin, of = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in of)
     if origin is Literal:
