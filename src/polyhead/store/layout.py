@@ -223,7 +223,9 @@ def _read_offsets(path: Path, facts: SegmentManifest) -> np.ndarray:
     try:
         # Mapped first, since a header may claim any size; the map is refused when the file is shorter.
         offsets = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except Exception as error:  # numpy reads the header by Python's own parser, which raises errors of its own too
+    except (
+        Exception
+    ) as error:  # numpy reads the header by Python's own parser, which raises errors of its own too
         raise StoreError(f"{path} is damaged", got=error, do=f"delete {path.parent}") from None
     good = offsets.dtype == np.int64 and offsets.shape == (facts.rows + 1,)
     if not good or offsets[0] != 0 or offsets[-1] != facts.tokens or (np.diff(offsets) < 0).any():
