@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -113,8 +114,8 @@ class _Model:
             if self._opened is None:
                 if lacking := missing():
                     raise MissingExtra(lacking, "train", f"answering task '{self._name}'")
-                TORCH_POOL.use(importlib.import_module("torch").get_num_threads())
                 seq2seq = importlib.import_module("polyhead.nn.seq2seq")
+                TORCH_POOL.use(sys.modules["torch"].get_num_threads())  # which that module has imported
                 self._opened = seq2seq.Seq2Seq(self._models.data(self._name))
             return self._opened
 

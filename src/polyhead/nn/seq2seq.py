@@ -17,7 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.errors import (
+    BackendError,
+    ConfigError,
+    MissingExtra,
+    TrunkError,
+    TrunkNotFound,
+    WeightsMismatch,
+)
 from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
 from polyhead.text.batch import batches
 from polyhead.text.tokenise import Encoded, Tokeniser
@@ -164,7 +171,9 @@ class Seq2Seq(nn.Module):
         if settings.beams == 1:  # these are about beams, and the library warns of them
             how.early_stopping, how.length_penalty = False, 1.0
         with _quiet(self._library):
-            made: Tensor = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=how)
+            made: Tensor = self.model.generate(
+                input_ids=ids, attention_mask=mask, generation_config=how, logits_processor=[_checked_scores]
+            )
         return made
 
     def _written(self, document: Encoded, ids: list[int]) -> Written:
@@ -178,6 +187,18 @@ class Seq2Seq(nn.Module):
             cut=document.cut,
             repaired=document.repaired,
         )
+
+
+def _checked_scores(_: Tensor, scores: Tensor) -> Tensor:
+    """The scores of each next token; BackendError where one is no number: any token would be as good an answer."""
+    if not bool((scores < torch.inf).all()):  # -inf stands for tokens that may not come
+        raise BackendError(
+            "an encoder-decoder gave scores of tokens that are not finite",
+            got="NaN or infinity",
+            allowed="finite numbers",
+            do="run `polyhead tasks verify`; where all files are whole, train the task again",
+        )
+    return scores
 
 
 def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
