@@ -9,7 +9,7 @@ PolyheadError
 │       └── UnknownLabel
 ├── TrunkError         the encoder cannot be found, read or trusted
 │   ├── TrunkNotFound
-│   └── WeightsMismatch    arrays missing, extra or of another shape; a tokenizer that does not fit
+│   └── WeightsMismatch    arrays missing, extra, of another shape or not finite; a tokenizer that does not fit
 ├── PlanError          a path or plan that means nothing
 ├── BundleError        a bundle cannot be read or changed
 │   ├── UnknownFormat      written by a newer or foreign version
@@ -21,7 +21,7 @@ PolyheadError
 ├── StoreError         kept encoder outputs cannot be read or written
 ├── TrainError         training cannot go on
 │   └── NotFinite          a loss, a gradient or a weight is no finite number
-├── BackendError       a backend cannot run a plan
+├── BackendError       a backend cannot run a plan, or gave an output that is not finite
 └── MissingExtra       a package that is not installed, with the line that installs it
 """
 
@@ -154,7 +154,7 @@ class TrunkNotFound(TrunkError):
 
 
 class WeightsMismatch(TrunkError):
-    """Arrays missing, extra or of another shape, or a tokenizer that does not fit the weights."""
+    """Arrays missing, extra, of another shape or not finite, or a tokenizer that does not fit the weights."""
 
 
 class PlanError(PolyheadError):
@@ -210,7 +210,7 @@ class NotFinite(TrainError):
 
 
 class BackendError(PolyheadError):
-    """A backend cannot run this plan."""
+    """A backend cannot run this plan, or what it gave is not finite."""
 
 
 class MissingExtra(PolyheadError):

@@ -409,5 +409,15 @@ def test_evaluate_gives_no_score_of_such_outputs(session, tmp_path, monkeypatch)
         evaluate_bundle(session, Project(tasks=(entry,)), folder=tmp_path)
 
 
+def test_nothing_is_exported_that_answers_no_numbers(trunk, root, tmp_path):
+    pytest.importorskip("onnx")
+    from polyhead.engine.export.write import export_bundle
+
+    add(root, trunk, "urgency", overflowing("head.output.weight"))
+    with np.errstate(all="ignore"), pytest.raises(BackendError, match="urgency.*not finite"):
+        export_bundle(root, tmp_path / "out", backend="reference")
+    assert not (tmp_path / "out").exists()
+
+
 def test_kinds_that_are_tested_here_are_all_that_read_the_trunk():
     assert len({kind_of(task).name for task in tiny_tasks()}) == 6
