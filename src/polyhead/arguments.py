@@ -35,22 +35,25 @@ _WORDS = {
 
 def typed(function: Callable[Given, Found]) -> Callable[Given, Found]:
     """The function, which raises ConfigError for an argument that is not of the annotated type."""
-    signature, name = inspect.signature(function), function.__qualname__.removesuffix(".__init__")
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
-        hints = _hints(function)
-        for argument, value in signature.bind(*args, **kwargs).arguments.items():
-            if argument in hints and not fits(value, hints[argument]):
-                raise _wrong(f"{name}: '{argument}'", value, hints[argument])
-            if isinstance(value, str) and "\0" in value and Path in typing.get_args(hints.get(argument)):
-                do = "give the path of a file or folder"
-                raise ConfigError(
-                    f"{name}: '{argument}' is no path", got=value, allowed="no NUL in it", do=do
-                )
+        check_arguments(function, signature.bind(*args, **kwargs).arguments)
         return function(*args, **kwargs)
 
     return call
+
+
+def check_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
+    """Raises ConfigError for one of these arguments, by name, that is not of the annotated type."""
+    hints, name = _hints(function), function.__qualname__.removesuffix(".__init__")
+    for argument, value in given.items():
+        if argument in hints and not fits(value, hints[argument]):
+            raise _wrong(f"{name}: '{argument}'", value, hints[argument])
+        if isinstance(value, str) and "\0" in value and Path in typing.get_args(hints.get(argument)):
+            do = "give the path of a file or folder"
+            raise ConfigError(f"{name}: '{argument}' is no path", got=value, allowed="no NUL in it", do=do)
 
 
 def check_fields(value: msgspec.Struct) -> None:

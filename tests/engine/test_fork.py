@@ -70,7 +70,8 @@ def test_every_call_of_a_session_that_was_opened_before_a_fork_says_so_at_once()
     names = [name for name in ("reference", "torch", "openvino", "onnxruntime") if is_installed(name)]
     names = ["reference", *[name for name in names if name != "reference"]]
     told = json.loads(run_forking(FORKED, *names))
-    for name in names:
+    assert told.pop("reference") == ["answered"] * 11  # numpy alone: nothing is lost
+    for name in names[1:]:
         assert len(told[name]) == 11
         for said in told[name]:
             assert said.startswith("BackendError: a session that was opened before a fork"), (name, said)

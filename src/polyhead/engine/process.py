@@ -8,15 +8,15 @@ from polyhead.errors import BackendError
 
 
 class Home:
-    """The process that makes it."""
+    """The process that makes it; what `forks` has no threads of its own, and goes on in any other."""
 
-    def __init__(self) -> None:
-        self._pid = os.getpid()
+    def __init__(self, *, forks: bool) -> None:
+        self._pid = None if forks else os.getpid()
 
     def check(self) -> None:
         """Raises BackendError in any other process, where a call would wait for threads that are not there."""
         here = os.getpid()
-        if here != self._pid:
+        if self._pid not in (None, here):
             raise BackendError(
                 "a session that was opened before a fork cannot answer after it",
                 got=f"process {here}, forked from process {self._pid}, which opened it",

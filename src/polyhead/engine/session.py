@@ -14,7 +14,7 @@ from polyhead.arguments import typed
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import ChangingBackend, now
+from polyhead.engine.backends.base import ChangingBackend, forks, now
 from polyhead.engine.call import Asked, Call, Reader
 from polyhead.engine.changes import (
     Changes,
@@ -61,7 +61,8 @@ class Session:
     answer is the same bits whatever its batch mates are.
 
     Several threads may call it at once, also while tasks come and go: no call waits for a change, nor a change for one.
-    After `os.fork()` it answers in the process that opened it alone; in the other one calls raise BackendError.
+    After `os.fork()` it answers in the process that opened it; in the other one calls raise BackendError, unless the
+    backend is `reference`.
     """
 
     @typed
@@ -92,7 +93,7 @@ class Session:
         self.tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
         self.shape, self.settings = trunk.architecture, trunk.settings
         summaries = Summaries(self.bundle, deterministic=deterministic)
-        self._changing, self._home = threading.Lock(), Home()
+        self._changing, self._home = threading.Lock(), Home(forks=forks(self.backend))
         self._now = self._reading(Roster(tasks, summaries, self.shape))
 
     def predict(
@@ -167,6 +168,8 @@ class Session:
         Raises BackendError for a task of which one is not finite.
         """
         reader = self._reader
+        if not readings:
+            return {}
         roster, found = reader.roster, reader.gathered(readings)
         roster.asked(found.tasks)
         for batch in reader.batches(readings):

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from polyhead import __version__
-from polyhead.arguments import check_fields, typed
+from polyhead.arguments import check_arguments, check_fields
 from polyhead.config import Value
 from polyhead.engine.numerics import numerics_of
 from polyhead.engine.session import Result, Session
@@ -61,7 +61,6 @@ class Summary(Value):
     texts_a_second: float  # of this run, reading and writing included
 
 
-@typed
 def score(
     session: Session,
     source: Path | str,
@@ -81,6 +80,8 @@ def score(
     Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
     of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
+    given = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
+    check_arguments(score, given)
     source, target = str(source), str(target)
     began, stamp = time.monotonic(), _stamp(source)
     work = _Work(session, open_source(source), Path(target), wish, stamp)
