@@ -11,6 +11,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 RANKS = {
     "errors": 0,
     "config": 0,
+    "arguments": 1,
     "files": 1,
     "processor": 1,
     "folders": 1,
@@ -43,6 +44,7 @@ RANKS = {
 }
 # Rank 1 is ordered inside: each may import those before it.
 RANK_ONE = [
+    "arguments",
     "files",
     "processor",
     "folders",

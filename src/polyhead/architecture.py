@@ -11,6 +11,7 @@ from polyhead.errors import TrunkError
 
 Family = Literal["bert", "roberta", "electra", "distilbert"]
 ArrayShape = tuple[str, tuple[int, ...]]
+LEAST_EPSILON = 1e-30  # float32, in which backends add it to a variance, has a root of it
 
 
 class Architecture(Value):
@@ -52,6 +53,13 @@ class Architecture(Value):
         if self.width % self.heads:
             raise TrunkError(
                 "a trunk's width must be a multiple of its heads", got=f"{self.width} and {self.heads}"
+            )
+        if not LEAST_EPSILON <= self.norm_epsilon <= 1:
+            raise TrunkError(
+                "a trunk's norm_epsilon keeps a layer norm from dividing by nothing",
+                got=self.norm_epsilon,
+                allowed=f"{LEAST_EPSILON:g} to 1",
+                do="give the layer_norm_eps of the model's own config.json",
             )
 
     @property

@@ -9,7 +9,7 @@ PolyheadError
 │       └── UnknownLabel
 ├── TrunkError         the encoder cannot be found, read or trusted
 │   ├── TrunkNotFound
-│   └── WeightsMismatch    arrays missing, extra or of another shape; a tokenizer that does not fit
+│   └── WeightsMismatch    arrays missing, extra, of another shape or not finite; a tokenizer that does not fit
 ├── PlanError          a path or plan that means nothing
 ├── BundleError        a bundle cannot be read or changed
 │   ├── UnknownFormat      written by a newer or foreign version
@@ -22,7 +22,7 @@ PolyheadError
 ├── StoreError         kept encoder outputs cannot be read or written
 ├── TrainError         training cannot go on
 │   └── NotFinite          a loss, a gradient or a weight is no finite number
-├── BackendError       a backend cannot run a plan
+├── BackendError       a backend cannot run a plan, or gave an output that is not finite
 └── MissingExtra       a package that is not installed, with the line that installs it
 """
 
@@ -86,9 +86,9 @@ def without_frames(error: Exception) -> Exception:
 
 
 def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
-    parts = [_shown(what, 1000).rstrip(".") + "."]
+    parts = [_ended(_shown(what, 1000))]
     if got is not None:
-        parts.append(f"Got: {_ended(_shown(got))}")
+        parts.append(f"Got: {_ended(_shown(_quoted(got)))}")
     if allowed is not None:
         parts.append(f"Allowed: {_ended(_shown(allowed))}")
     if do is not None:
@@ -97,7 +97,15 @@ def _sentence(what: str, got: object, allowed: object, do: str | None) -> str:
 
 
 def _ended(text: str) -> str:
-    return text if text.endswith((".", "?")) and not text.endswith("..") else text.rstrip(".") + "."
+    return text if text.endswith((".", "?")) and not text.endswith("..") else f"{text}."
+
+
+def _quoted(got: object) -> object:
+    """A name that is empty or ends in a point is quoted, so that the sentence's own point is told from it."""
+    if isinstance(got, SEVERAL):
+        return [_quoted(one) for one in got]
+    is_bare = isinstance(got, str) and not any(map(str.isspace, got))
+    return repr(got) if is_bare and (not got or str(got).endswith(".")) else got
 
 
 def _shown(value: object, limit: int = 300) -> str:
@@ -147,7 +155,7 @@ class TrunkNotFound(TrunkError):
 
 
 class WeightsMismatch(TrunkError):
-    """Arrays missing, extra or of another shape, or a tokenizer that does not fit the weights."""
+    """Arrays missing, extra, of another shape or not finite, or a tokenizer that does not fit the weights."""
 
 
 class PlanError(PolyheadError):
@@ -207,7 +215,7 @@ class NotFinite(TrainError):
 
 
 class BackendError(PolyheadError):
-    """A backend cannot run this plan."""
+    """A backend cannot run this plan, or what it gave is not finite."""
 
 
 class MissingExtra(PolyheadError):

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from polyhead.arguments import check_fields, typed
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
 from polyhead.recipe import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
@@ -28,6 +29,7 @@ class TrunkChoice(Value):
     max_tokens: int | None = None  # special tokens included; None: the trunk's own limit
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.max_tokens is not None and self.max_tokens < LEAST_TOKENS:
             raise ConfigError(
                 "trunk.max_tokens leaves no room for a text",
@@ -52,6 +54,7 @@ class Choice(Value):
     unit: Literal["layers", "flops", "bytes"] = "layers"  # of the budget
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (self.c >= 0 and math.isfinite(self.c)):
             raise ConfigError("allocation.c is wrong", got=self.c, allowed="0 or more")
         if (self.rule == "budget") != (self.budget is not None):
@@ -69,6 +72,16 @@ class DataFile(Value):
     path: str
     where: dict[str, str | int | bool] | None = None
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(
+                f"the 'limit' of {self.path} leaves no row",
+                got=self.limit,
+                allowed="1 or more",
+                do="leave 'limit' out to read all rows",
+            )
 
 
 class TaskEntry(Value):
@@ -105,6 +118,7 @@ class TaskEntry(Value):
     training: Training | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         is_summary = self.kind == "summarization"
         if is_summary != (self.model is not None) or (is_summary and self.strategy is not None):
             raise ConfigError(
@@ -200,6 +214,7 @@ class Project(Value):
     donors: str | None = None  # folder of a bundle that recipe `donors` made; None: each run trains its own
 
     def __post_init__(self) -> None:
+        check_fields(self)
         names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
         twice = sorted({entry.name for entry in self.tasks if names.count(entry.name.casefold()) > 1})
         if twice:
@@ -254,6 +269,7 @@ def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
         )
 
 
+@typed
 def read_project(path: Path | str) -> Project:
     """The file as a checked project; every declared task is checked too. Errors name the file."""
     project = read_toml(path, Project)

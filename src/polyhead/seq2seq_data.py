@@ -14,7 +14,7 @@ import numpy as np
 
 from polyhead.config import Value, digested
 from polyhead.errors import ConfigError, TrunkError
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk_data import arrays_digest, check_finite
 
 MOST_BEAMS, MOST_READ = 64, 1_000_000  # far beyond any use: memory and time grow with both
 
@@ -84,6 +84,9 @@ class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer: bytes  # a `tokenizers` JSON file; its own padding and truncation are ignored
     arrays: Mapping[str, np.ndarray]
     settings: SummarySettings
+
+    def __post_init__(self) -> None:
+        check_finite(self.arrays, owner=f"the encoder-decoder '{self.name}'")
 
     @property
     def files(self) -> dict[str, bytes]:

@@ -449,3 +449,74 @@ def test_a_label_that_is_the_text_is_refused(tmp_path):
     table.write_text("text,label\na,b\nc,d\n")
     words = ("--kind", "single_label", "--label", "text", "-o", tmp_path / "p.toml")
     run("init", table, *words).refuses("cannot be the text", "--label")
+
+
+def test_parquet_with_two_columns_of_one_name_is_declared_by_nobody(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = [pyarrow.array(one) for one in (["a", "b"], ["x", "y"], ["y", "x"])]
+    parquet.write_table(pyarrow.table(columns, names=["text", "label", "label"]), tmp_path / "a.parquet")
+    run("init", "a.parquet", "--kind", "single_label", cwd=tmp_path).refuses(
+        "two columns of one name", "label"
+    )
+    assert not (tmp_path / "polyhead.toml").exists()
+
+
+CELLS = [".5", "5.", "-0.5", "+1", "1e-3", "2E+0", "007", "0"]
+NO_CELLS = [
+    "1_0",
+    " 1",
+    "1 ",
+    "nan",
+    "inf",
+    "-Infinity",
+    "1e999",
+    "\uff11",
+    "\u0661",
+    "0x1",
+    "1,5",
+    "1e",
+    ".",
+    "--1",
+]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_cells_of_plain_decimal_numbers_are_numbers(tmp_path, cell):
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"a{i},{i}\n" for i in range(3)) + f"b,{cell}\n")
+    done = run("init", "a.csv", "--kind", "regression", "--validation", "a.csv", cwd=tmp_path)
+    assert done.code == 0, done.err
+    low, high = read_project(tmp_path / "polyhead.toml").tasks[0].range
+    assert (low, high) == (min(0.0, float(cell)), 2.0 if float(cell) < 3 else float(cell))
+
+
+@pytest.mark.parametrize("cell", NO_CELLS)
+def test_cells_that_python_alone_takes_for_numbers_are_none(tmp_path, cell):
+    """A file that says 1_0 was trained as if it said 10."""
+    rows = "text,label\n" + "".join(f"a{i},{i}\n" for i in range(9)) + f'b,"{cell}"\n'
+    (tmp_path / "a.csv").write_text(rows)
+    run("init", "a.csv", "--kind", "regression", cwd=tmp_path).refuses("row 10", "is no number")
+    task = '[[tasks]]\nname = "t"\nkind = "regression"\nrange = [0, 9]\ntrain = "a.csv"\n'
+    (tmp_path / "p.toml").write_text(task)
+    run("train", "p.toml", cwd=tmp_path).refuses("BadValue", "row 10", "number in the task's range")
+
+
+@pytest.mark.parametrize(
+    "value", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "true", '"5"', "[5]"]
+)
+def test_targets_of_json_that_are_no_finite_numbers_are_refused_by_row(tmp_path, value):
+    rows = "".join(f'{{"text": "a{i}", "label": {i}}}\n' for i in range(9))
+    (tmp_path / "a.jsonl").write_text(rows + f'{{"text": "b", "label": {value}}}\n')
+    run("init", "a.jsonl", "--kind", "regression", cwd=tmp_path).refuses("row 10", "is no number")
+    task = '[[tasks]]\nname = "t"\nkind = "regression"\nrange = [0, 9]\ntrain = "a.jsonl"\n'
+    (tmp_path / "p.toml").write_text(task)
+    run("train", "p.toml", cwd=tmp_path).refuses("BadValue", "row 10")
+
+
+@pytest.mark.parametrize("name", ["..", "t.", "", ".t", "a..b"])
+def test_a_name_that_ends_in_a_point_or_is_empty_stands_in_quotes(tmp_path, name):
+    """`Got: .` was all that was said of a task called `..`."""
+    (tmp_path / "a.csv").write_text("text,label\na,x\nb,y\n")
+    entry = f'[[tasks]]\nname = "{name}"\nkind = "single_label"\nlabels = ["x", "y"]\ntrain = "a.csv"\n'
+    (tmp_path / "p.toml").write_text(entry)
+    quoted = repr(name) if not name or name.endswith(".") else name
+    run("train", "p.toml", cwd=tmp_path).refuses("BadName", f"Got: {quoted}.", "Allowed: ")

@@ -105,6 +105,25 @@ def test_files_of_the_data_are_not_written_over(work, option, file):
     assert (work / "rows.jsonl").read_text() == rows
 
 
+def test_kept_features_that_were_damaged_train_nothing_until_they_are_encoded_again(work):
+    """One flipped bit in the cache trained another part, and the command ended well."""
+    path, cache = write_project(work, "mood"), work / "cache"
+    assert run("train", path, "--cache", cache, "--bundle", work / "first").code == 0
+    data = min((cache / "features").rglob("data.bin"))
+    content = bytearray(data.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    data.write_bytes(bytes(content))
+    again = ["train", path, "--cache", cache, "--bundle", work / "second"]
+    run(*again).refuses("StoreError", "data.bin was changed", f"delete {data.parent}")
+    assert not (work / "second" / "tasks" / "mood").exists()
+    shutil.rmtree(data.parent)
+    assert run(*again, "--tasks", "mood").code == 0
+    shutil.rmtree(work / "second")
+    shutil.rmtree(cache)  # among other texts in a batch, features are rounded otherwise
+    assert run(*again).code == 0
+    assert tiny.part_bytes(work / "second", "mood") == tiny.part_bytes(work / "first", "mood")
+
+
 ROWS = [{"text": f"lamp {i}", "mood": ("good", "bad")[i % 2]} for i in range(20)]
 
 

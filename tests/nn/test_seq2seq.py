@@ -14,7 +14,14 @@ from torch.utils.flop_counter import FlopCounterMode
 import summarizers
 from checkpoints import base
 from polyhead.cost.summary import summary_flops, summary_layers
-from polyhead.errors import ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.errors import (
+    BackendError,
+    ConfigError,
+    MissingExtra,
+    TrunkError,
+    TrunkNotFound,
+    WeightsMismatch,
+)
 from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
 from polyhead.nn.seq2seq_config import MODEL_TYPES
 
@@ -50,6 +57,17 @@ def changed(tmp_path, edit=None, without=()):
 def test_the_class_is_transformers_own(pair):
     ours, theirs, _ = pair
     assert type(ours.model) is type(theirs)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_scores_that_overflow_write_nothing(loaded, beams):
+    """The first token of all was written, again and again."""
+    name = "model.decoder.layernorm_embedding.weight"
+    arrays = {**loaded.arrays, name: np.full_like(loaded.arrays[name], 3e38)}
+    settings = msgspec.structs.replace(loaded.settings, beams=beams)
+    model = Seq2Seq(msgspec.structs.replace(loaded, arrays=arrays, settings=settings))
+    with pytest.raises(BackendError, match="not finite"):
+        model.write(TEXTS[:2])
 
 
 def test_tied_arrays_are_kept_once(pair):

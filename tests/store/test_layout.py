@@ -1,4 +1,5 @@
 import multiprocessing
+import shutil
 
 import numpy as np
 import pytest
@@ -119,6 +120,39 @@ def test_one_changed_bit_is_found_by_verify(tmp_path):
     path.write_bytes(bytes(content))
     with pytest.raises(StoreError, match=r"data\.bin was changed"):
         store.verify()
+
+
+@pytest.mark.parametrize("name", layout.FILES)
+def test_a_store_with_any_flipped_bit_is_refused_by_name_when_it_is_opened(tmp_path, name):
+    """The digests were there and nobody read them: another part was trained, with exit code 0."""
+    one_row_store(tmp_path / "whole")
+    places = range((tmp_path / "whole/d/segments/00000000" / name).stat().st_size)
+    for place in places:
+        root = tmp_path / str(place)
+        shutil.copytree(tmp_path / "whole", root)
+        path = root / "d/segments/00000000" / name
+        content = bytearray(path.read_bytes())
+        content[place] ^= 1 << place % 8
+        path.write_bytes(bytes(content))
+        with pytest.raises(StoreError, match=rf"{name} .*delete .*00000000"):
+            make_store(root)
+    assert len(places) >= 16
+
+
+def test_each_segment_is_hashed_once_by_a_process_and_again_when_its_files_are_others(tmp_path, monkeypatch):
+    hashed, verify = [], layout.verify_segment
+    monkeypatch.setattr(layout, "verify_segment", lambda folder: hashed.append(folder.name) or verify(folder))
+    store = one_row_store(tmp_path)
+    store.append([key_of(("b",))], [value(2)])
+    for _ in range(3):
+        make_store(tmp_path).features([key_of(("a",))])
+    assert hashed == ["00000000", "00000001"]
+    path = tmp_path / "d/segments/00000000/data.bin"
+    again = path.with_name("again")
+    again.write_bytes(path.read_bytes())  # another file under the same name
+    again.replace(path)
+    make_store(tmp_path)
+    assert hashed == ["00000000", "00000001", "00000000"]
 
 
 def test_offsets_whose_header_claims_terabytes_are_refused(tmp_path):

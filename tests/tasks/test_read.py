@@ -348,6 +348,27 @@ def test_tagging_columns_must_make_sense(tmp_path):
         read(Source(path=path, tokens="text", tags="x"), YES_NO)
 
 
+@pytest.mark.parametrize("twice", ["text", "label", "other"])
+def test_parquet_with_two_columns_of_one_name_is_refused_as_csv_is(tmp_path, twice):
+    """The last of them was taken in silence."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = ["text", "label", "other", twice]
+    columns = [pyarrow.array([name, "yes"]) for name in ("a", "no", "x", "b")]
+    parquet.write_table(pyarrow.table(columns, names=names), tmp_path / "a.parquet")
+    csv = ",".join(names).encode() + b"\na,no,x,b\n"
+    for path in (str(tmp_path / "a.parquet"), written(tmp_path, csv, "a.csv")):
+        with pytest.raises(DataError, match=f"two columns of one name. Got: {twice}"):
+            read(Source(path=path), YES_NO)
+
+
+def test_a_parquet_struct_with_two_fields_of_one_name_is_refused_by_rows(tmp_path):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    struct = pyarrow.StructArray.from_arrays([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["f", "f"])
+    parquet.write_table(pyarrow.table({"text": ["a"], "label": struct}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="rows 1 to 1"):
+        read(Source(path=str(tmp_path / "a.parquet")), YES_NO)
+
+
 def test_parquet_is_read_by_row_groups(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

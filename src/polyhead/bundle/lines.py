@@ -142,7 +142,7 @@ def replace_lines(root: FilePath, bundle: BundleFile, lines: Mapping[str, Live])
 
 def check_known(bundle: BundleFile, name: str) -> None:
     """Raises UnknownTask where bundle.json does not name the task."""
-    if name not in bundle.tasks:
+    if not isinstance(name, str) or name not in bundle.tasks:
         raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
 
 

@@ -36,7 +36,7 @@ from polyhead.bundle.versions import (
     versions_in,
 )
 from polyhead.config import Value
-from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask
+from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask, WeightsMismatch
 from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name
@@ -124,14 +124,13 @@ class Models(Notes):
         record, path = self.record(name), self.root.joinpath(*self._place(name), MODEL)
         arrays = read_arrays(self.root, *self._place(name), MODEL)
         check_hash(path, arrays_digest(arrays), record.arrays)
-        found = Seq2SeqData(
-            name=record.name,
-            config=self._read(name, CONFIG),
-            generation=self._read(name, GENERATION),
-            tokenizer=self._read(name, TOKENIZER),
-            arrays=arrays,
-            settings=record.settings,
-        )
+        files = {"config": CONFIG, "generation": GENERATION, "tokenizer": TOKENIZER}
+        content = {field: self._read(name, file) for field, file in files.items()}
+        try:
+            found = Seq2SeqData(name=record.name, arrays=arrays, settings=record.settings, **content)
+        except WeightsMismatch as error:
+            what, do = f"{path} holds what is no model", "restore the file"
+            raise CorruptFile(what, got=error, do=do, path=path) from None
         check_hash(path.with_name(TASK), found.digest, record.model)
         return found
 
@@ -166,13 +165,20 @@ class Models(Notes):
         for name in self.lines:
             checks: list[Callable[[], object]] = [partial(self.record, name)]
             checks += [partial(self._hashed, name, file) for file in HASHED]
+            errors = 0
             for check in checks:
                 try:
                     check()
                 except PolyheadError as error:
+                    errors += 1
                     yield error
                     if name not in self._records:
                         break  # of a task.json that cannot be read no other file is known
+            if not errors:  # whole files may still hold what is no model
+                try:
+                    self.data(name)
+                except PolyheadError as error:
+                    yield error
 
     def _place(self, name: str) -> tuple[str, str, str]:
         if name not in self.lines:

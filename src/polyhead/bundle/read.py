@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from polyhead.architecture import Architecture
+from polyhead.arguments import typed
 from polyhead.bundle import write
 from polyhead.bundle.complete import check_read
 from polyhead.bundle.families import FamilyRecord, read_family
@@ -62,6 +63,7 @@ class Bundle(Notes):
         self._foreign: dict[str, dict[str, np.ndarray]] = {}
 
     @classmethod
+    @typed
     def open(cls, root: FilePath | str, *, verify: bool = True) -> Self:
         """The bundle in this folder.
 
@@ -169,6 +171,10 @@ class Bundle(Notes):
 
     def family(self, owner: str) -> FamilyRecord:
         """The live record of a family."""
+        if not isinstance(owner, str) or owner not in self._whole.families:
+            raise UnknownTask(
+                "the bundle has no such family", got=owner, allowed=sorted(self._whole.families)
+            )
         if owner not in self._families:
             live = self._whole.families[owner]
             self._families[owner] = read_family(self.root, owner, live, trunk=self.digest)
@@ -216,6 +222,7 @@ class Bundle(Notes):
         made.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
         return made
 
+    @typed
     def add_task(
         self,
         record: TaskRecord,
@@ -235,10 +242,12 @@ class Bundle(Notes):
         draft = write.Draft(record=record, arrays=arrays, scores=scores, probes=probes, card=card)
         return write.add_tasks(self.root, [draft], replace=replace)[record.task.name]
 
+    @typed
     def remove_task(self, name: str) -> None:
         """Removes a task and all its versions; no other task is touched."""
         remove_tasks(self.root, [name])
 
+    @typed
     def set_version(self, name: str, version: str) -> None:
         """Rolls a task back (or forward) to a version that is still on disk; one before the newest is pinned."""
         write.set_versions(self.root, {name: version})
@@ -345,7 +354,7 @@ class Bundle(Notes):
         return arrays
 
     def _live(self, name: str) -> Live:
-        if name not in self._content.tasks:
+        if not isinstance(name, str) or name not in self._content.tasks:
             raise UnknownTask(
                 f"the bundle has no task '{name}'", got=name, allowed=sorted(self._content.tasks)
             )

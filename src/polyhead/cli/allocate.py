@@ -128,7 +128,7 @@ def command(
         from polyhead.report.frontier import plot_frontier
 
         plot_frontier(given.options, price, plot, baselines=_baselines(given, price))
-        printer.line(f"\ndrawn into {plot}")
+        printer.lines(["", f"drawn into {plot}"])
     facts = {"how": how, "unit": unit, "chosen": chosen, "prices": prices}
     costs = {name: allocation_of(chosen, one).cost for name, one in _known(prices)}
     printer.json({**facts, "costs": costs, "score": found.score, "frontier": points})

@@ -25,9 +25,10 @@ def command(folder: str, json_to: str | None) -> None:
     printer.lines(_aligned(rows))
     for _, claim in claims:
         if claim.note:
-            printer.line(f"\n{claim.id}: {claim.note}")
+            printer.lines(["", f"{claim.id}: {claim.note}"])
     missed = sum(not claim.holds for _, claim in claims)
-    printer.line(f"\n{counted(len(claims), 'claim')}: {len(claims) - missed} hold, {missed} do not")
+    held = f"{counted(len(claims), 'claim')}: {len(claims) - missed} hold, {missed} do not"
+    printer.lines(["", held])
     printer.json([{"file": name, "claim": claim} for name, claim in claims])
 
 

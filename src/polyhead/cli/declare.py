@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from polyhead.errors import BadValue, ConfigError, EmptyData
 from polyhead.project import TaskEntry
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds import KINDS
-from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.base import as_float, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.split import split
@@ -195,8 +196,17 @@ def _labels_of(asked: Asked, value: object, *, from_cells: bool, where: str) -> 
     if isinstance(value, str) and (from_cells or asked.separator):
         value = _listed(value) if asked.spans else KINDS[asked.kind].parse(value, asked.separator)
     if asked.kind == "regression":
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadValue(f"{where}: '{asked.column}' is no number", got=value, do="name another --kind")
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(as_float(value))
+        ):
+            raise BadValue(
+                f"{where}: '{asked.column}' is no number",
+                got=repr(value),
+                allowed="finite decimal numbers, such as 0.5 or 1e-3",
+                do="fix the row, or name another --kind",
+            )
         return [value]
     if asked.kind == "single_label":
         return [_spelled(value, where, "name another --label, or --kind regression for numbers")]

@@ -47,11 +47,11 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     if verify:
         opened.verify()
     if task is not None and task in models.lines:
-        printer.line(models.card(task).rstrip())
+        printer.lines(models.card(task).rstrip().split("\n"))
         printer.json(_of_model(models, task))
         return
     if task is not None:
-        printer.line(opened.card(task).rstrip())
+        printer.lines(opened.card(task).rstrip().split("\n"))
         printer.json(_of_task(opened, task))
         return
     printer.lines([f"bundle {bundle}", *_facts(opened)])

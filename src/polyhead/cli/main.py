@@ -16,6 +16,7 @@ import click
 
 from polyhead import __version__
 from polyhead.cli.interrupt import interruptible
+from polyhead.cli.shown import shown_lines
 from polyhead.errors import PolyheadError
 
 VERBS = {
@@ -63,6 +64,13 @@ class _Verbs(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
+class _Shown(logging.Formatter):
+    """Lines of the log name what is in files too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return shown_lines(super().format(record))
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="polyhead")
 @click.option("--verbose", is_flag=True, help="Also print the log of what the library does, and tracebacks.")
@@ -73,7 +81,9 @@ def commands(verbose: bool) -> None:
 
     Exit codes: 0 done, 1 an error, 2 a wrong command line, 130 stopped.
     """
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Shown("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -88,7 +98,10 @@ def main(arguments: list[str] | None = None) -> None:
         then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
         _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)  # it may tell what was given
+        with contextlib.suppress(OSError, ValueError):
+            click.echo(shown_lines(said.getvalue()), nl=False, err=True)
         _end("", error.exit_code)
     except PolyheadError as error:
         _end(f"{type(error).__name__}: {error}", FAILED, error)
@@ -116,9 +129,9 @@ def _end(message: str, code: int, error: BaseException | None = None) -> None:
     """Says why and ends the process, also when nobody reads what it says."""
     with contextlib.suppress(OSError, ValueError):
         if error is not None and logging.getLogger().isEnabledFor(logging.INFO):
-            click.echo("".join(traceback.format_exception(error)), err=True)
+            click.echo(shown_lines("".join(traceback.format_exception(error))), err=True)
         if message:
-            click.echo(f"polyhead: {message}", err=True)
+            click.echo(f"polyhead: {shown_lines(message)}", err=True)
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -92,7 +92,7 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     printer.lines(_shown(out, made, proofs))
     if made.lines:
         printer.lines([*_drawn(made), *_saved(before, after, tokens)])
-    printer.line(f"\ncertificate: {Path(out) / 'certificates' / certificate.name}")
+    printer.lines(["", f"certificate: {Path(out) / 'certificates' / certificate.name}"])
     printer.json(
         {
             "bundle": str(made.root),

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from polyhead.bundle.format import BUNDLE, TRUNK
+from polyhead.cli.shown import json_shown, shown
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import remove_leftovers, replacing
@@ -50,7 +51,7 @@ class Printer:
     def line(self, text: str = "") -> None:
         """A line on standard output."""
         if not self._is_quiet:
-            click.echo(text)
+            click.echo(shown(text))
 
     def lines(self, texts: Sequence[str]) -> None:
         """Several lines."""
@@ -59,7 +60,7 @@ class Printer:
 
     def show(self, text: str) -> None:
         """A progress line on standard error, in place on a terminal and else now and then; "" clears it."""
-        self._display.show(text)
+        self._display.show(shown(text))
 
     def json(self, value: object) -> None:
         """Writes the value where `--json` says."""
@@ -67,7 +68,7 @@ class Printer:
             return
         raw = to_json(value)
         if self._is_quiet:
-            click.echo(raw.decode(), nl=False)
+            click.echo(json_shown(raw).decode(), nl=False)
             return
         with writing(self._json_to) as file:
             file.write(raw)
@@ -75,7 +76,7 @@ class Printer:
 
 def note(text: str) -> None:
     """A line on standard error for people: a warning or a reason, never a result."""
-    click.echo(f"polyhead: {text}", err=True)
+    click.echo(f"polyhead: {shown(text)}", err=True)
 
 
 def check_writable(name: str) -> None:
@@ -216,7 +217,7 @@ def _keep(file: IO[bytes], path: Path) -> None:
 
 def table(rows: Sequence[Sequence[object]], *, left: int = 1) -> list[str]:
     """Columns two spaces apart, the first `left` to the left, the rest to the right; row 0 is the heading."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[shown(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     return [_aligned(row, widths, left) for row in cells]
 

@@ -15,6 +15,7 @@ from polyhead.cli.lines import Line, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, counted, note, writing
 from polyhead.cli.raw import check_lines
+from polyhead.cli.shown import json_shown
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError, EmptyData
 
@@ -109,7 +110,7 @@ def _answered(
     printer, count = Printer(), _Count()
     for piece in pieces(source):
         rows = _rows(session, piece.lines, names, form)
-        target.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+        target.writelines(json_shown(msgspec.json.encode(row)) + b"\n" for row in rows)
         target.flush()
         count = _Count(
             lines=count.lines + len(rows),

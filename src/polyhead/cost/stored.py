@@ -21,7 +21,7 @@ def stored_bytes(
     trunk's, without the embedding's output). A codec before the mean keeps each of the averaged layers.
     """
     if tokens < 1:
-        raise PlanError("a text has at least one token", got=tokens)
+        raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")
     kept = pool.stored()
     depth = 1
     if kept.layers == "all":

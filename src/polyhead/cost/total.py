@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyhead.architecture import Architecture
+from polyhead.arguments import typed
 from polyhead.config import Value
 from polyhead.cost.arrays import OwnedArray, arrays_of_path, arrays_of_plan
 from polyhead.cost.place import Place, places
@@ -35,6 +36,7 @@ class Cost(Value):
     owners: tuple[OwnerCost, ...]
 
 
+@typed
 def cost_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> Cost:
     """All of the plan on one text of `tokens` tokens, special ones included; `folded` as `flops` says."""
     return _cost(

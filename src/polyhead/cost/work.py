@@ -66,7 +66,7 @@ def layer_evaluations(plan: Plan) -> int:
 def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = False) -> list[Work]:
     """Every piece of work of the plan, shared ones once; PlanError when a path does not fit the shape."""
     if tokens < 1:
-        raise PlanError("a text has at least one token", got=tokens)
+        raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")
     keys, plain = _text_keys(plan), _plain(plan)
     tasks: dict[int, dict[str, None]] = {}
     for step, key in zip(plan.steps, keys, strict=True):

@@ -13,7 +13,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.backends.base import Runner, Stage, TokenBatch
 from polyhead.engine.columns import Column, Columns
-from polyhead.engine.gather import Gathered, Outputs
+from polyhead.engine.gather import Gathered, Outputs, not_finite
 from polyhead.engine.inputs import AnyInput, Form, forms_of, why_not
 from polyhead.engine.prepare import Piece, prepared
 from polyhead.engine.ragged import Ragged
@@ -233,6 +233,7 @@ class Call:
                 given = stages(self.roster.plan(readings.tasks), batch.tokens)
                 for stage in self._batch(readings, batch, piece.start, given):
                     gathered.add(batch, stage.outputs, first=number)
+                    self._fail_not_finite(gathered, piece.start)
                     yield Progress(gathered=gathered, start=piece.start, batch=batch, stage=stage)
         self._now = None
         for task in gathered.tasks:
@@ -241,6 +242,7 @@ class Call:
             except Exception as error:  # halves of pairs that could not be compared: no other task is touched
                 self._outputs[task].append(Outputs(rows=np.zeros(0, np.int64), values=[]))
                 self._fail(task, gathered.rows_of(task) + piece.start, error)
+        self._fail_not_finite(gathered, piece.start)
         yield Progress(gathered=gathered, start=piece.start)
 
     def _batch(
@@ -296,6 +298,13 @@ class Call:
             self._outputs[task].append(summed.outputs)
             self._costs[task] = self._costs.get(task, []) + summed.costs
             rows = rest
+
+    def _fail_not_finite(self, gathered: Gathered, start: int) -> None:
+        """Names the inputs of which a task gave what is no answer."""
+        for task in gathered.tasks:
+            rows = gathered.not_finite(task)
+            if len(rows):
+                self._fail(task, rows + start, not_finite(task))
 
     def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
         self._failed[task] |= dict.fromkeys(rows.tolist(), error)

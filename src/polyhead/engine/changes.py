@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from polyhead.architecture import Architecture
+from polyhead.bundle.complete import check_read
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.tensors import release
@@ -62,6 +63,8 @@ def checked(
         raise WrongTrunk(f"task '{name}' was trained on another trunk", got=record.trunk, allowed=trunk)
     owner = record.owner or owner_of(record.task)
     check_arrays(arrays, part_arrays(record.path, shape, owner), owner=f"task '{name}'")
+    for other, theirs in others.items():
+        check_read(theirs, record, other, shape)
     return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=others))
 
 

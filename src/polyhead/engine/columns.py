@@ -120,7 +120,7 @@ class Columns:
 
     def __getitem__(self, task: str) -> Column:
         """The column of a task; raises UnknownTask for one that was not asked."""
-        if task not in self.tasks:
+        if not isinstance(task, str) or task not in self.tasks:
             raise UnknownTask(
                 f"the call did not ask task {task!r}", allowed=list(self.tasks), do="ask for it in `tasks`"
             )

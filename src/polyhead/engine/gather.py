@@ -10,6 +10,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.engine.ragged import TextWords, WordOrder
 from polyhead.engine.rows import Batch, Halves, Part, Readings, Texts
+from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -56,6 +57,7 @@ class Gathered:
         self._pieces: dict[str, list[_Piece]] = {}
         self._orders: dict[tuple[int, ...], _Order] = {}
         self._word_orders: dict[tuple[int, ...], WordOrder] = {}
+        self._wrong: dict[str, set[int]] = {}  # inputs of which a task gave what is no finite number
         self._expected: dict[str, int] = {}  # entries that a task reads
         for one in self.readings:
             for task in one.tasks:
@@ -68,12 +70,26 @@ class Gathered:
             for task in self.readings[readings].tasks:
                 if task not in outputs:
                     continue
-                values = outputs[task][part.rows]
+                values, members = outputs[task][part.rows], part.members
                 if kind_of(self._known[task]).per_word:
                     if there is None:
                         there = self._words_there(part, readings, values.shape[1])
                     values = values[there]  # room for other texts' words is kept by nobody
+                    members = np.repeat(members, there.sum(axis=1))
+                if not np.isfinite(values).all():
+                    values = self._without_wrong(task, readings, members, values)
                 self._pieces.setdefault(task, []).append(_Piece(part, readings, values))
+
+    def not_finite(self, task: str) -> np.ndarray:
+        """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
+        return np.array(sorted(self._wrong.get(task, ())), np.int64)
+
+    def _without_wrong(self, task: str, readings: int, members: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """The values with 0 for each that is not finite; the inputs that it is of are noted."""
+        is_finite, one = np.isfinite(values), self.readings[readings]
+        wrong = np.unique(members[~is_finite.reshape(len(values), -1).all(axis=1)])
+        self._wrong.setdefault(task, set()).update(one.texts.inputs_of(task, one.entries[wrong]).tolist())
+        return np.where(is_finite, values, np.float32(0))
 
     def _words_there(self, part: Part, readings: int, room: int) -> np.ndarray:
         """Which outputs of a part are of words, bool (rows, words)."""
@@ -102,6 +118,11 @@ class Gathered:
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
+        found = self._known_of(task, batch)
+        wrong = self.not_finite(task)
+        return _only(found, ~np.isin(found.rows, wrong)) if len(wrong) else found
+
+    def _known_of(self, task: str, batch: Batch | None) -> Outputs:
         pieces = self._pieces.get(task, [])
         if batch is not None:
             pieces = [piece for piece in pieces if any(piece.part is part for part in batch.parts)]
@@ -163,10 +184,15 @@ class Gathered:
         rows, u, v = halves.rows[there], values[first[there]], values[second[there]]
         if not len(rows):
             return Outputs(rows=rows, values=[])
-        if not self._alone:
-            return Outputs(rows=rows, values=self._compare(task, u, v))
-        each = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
-        return Outputs(rows=rows, values=np.concatenate(each))
+        if self._alone:
+            each = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
+            compared = np.concatenate(each)
+        else:
+            compared = self._compare(task, u, v)
+        wrong = rows[~np.isfinite(compared).all(axis=1)]
+        if len(wrong):
+            self._wrong.setdefault(task, set()).update(wrong.tolist())
+        return Outputs(rows=rows, values=compared)
 
     def _of_words(self, task: str, pieces: Sequence[_Piece]) -> Outputs:
         """For each input a row for each of its words, NaN where none of its windows reads it."""
@@ -201,3 +227,25 @@ class Gathered:
                 np.concatenate([self._entries(piece)[1] for piece in pieces]),
             )
         return self._word_orders[key]
+
+
+def not_finite(task: str) -> BackendError:
+    """The error of a task whose outputs are no numbers: no label, and no number, would be an answer."""
+    return BackendError(
+        f"task '{task}' gave an output that is not finite",
+        got="NaN or infinity",
+        allowed="finite numbers, of which an answer can be made",
+        do="run `polyhead tasks verify`; where all files are whole, answer in precision float32 or train it again",
+        task=task,
+    )
+
+
+def _only(outputs: Outputs, kept: np.ndarray) -> Outputs:
+    """Those of some of the inputs."""
+    places = np.flatnonzero(kept)
+    values, words = outputs.values, outputs.words
+    return Outputs(
+        rows=outputs.rows[places],
+        values=values[places] if isinstance(values, np.ndarray) else [values[i] for i in places.tolist()],
+        words=None if words is None else [words[i] for i in places.tolist()],
+    )

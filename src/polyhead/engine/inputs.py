@@ -170,7 +170,7 @@ def _checked(given: object, number: int) -> AnyInput:
     if (
         isinstance(given, Question)
         and isinstance(given.options, (tuple, list))
-        and _are_texts((given.context, *given.texts))
+        and _are_texts((given.text, given.context, *given.options))
     ):
         return given
     raise BadValue(

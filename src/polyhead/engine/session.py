@@ -10,10 +10,11 @@ from pathlib import Path as FilePath
 
 import numpy as np
 
+from polyhead.arguments import typed
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import ChangingBackend, now
+from polyhead.engine.backends.base import ChangingBackend, forks, now
 from polyhead.engine.call import Asked, Call, Reader
 from polyhead.engine.changes import (
     Changes,
@@ -24,7 +25,7 @@ from polyhead.engine.changes import (
     warn_of_precision,
 )
 from polyhead.engine.columns import Column, Columns, Result
-from polyhead.engine.gather import Outputs
+from polyhead.engine.gather import Outputs, not_finite
 from polyhead.engine.graph.ops import Runtime
 from polyhead.engine.inputs import (
     AnyInput,
@@ -36,6 +37,7 @@ from polyhead.engine.inputs import (
     is_blank,
     why_not,
 )
+from polyhead.engine.process import Home
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipts import Receipt
 from polyhead.engine.roster import Loaded, Roster
@@ -59,8 +61,11 @@ class Session:
     answer is the same bits whatever its batch mates are.
 
     Several threads may call it at once, also while tasks come and go: no call waits for a change, nor a change for one.
+    After `os.fork()` it answers in the process that opened it; in the other one calls raise BackendError, unless the
+    backend is `reference`.
     """
 
+    @typed
     def __init__(
         self,
         bundle: Bundle | FilePath | str,
@@ -88,8 +93,8 @@ class Session:
         self.tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
         self.shape, self.settings = trunk.architecture, trunk.settings
         summaries = Summaries(self.bundle, deterministic=deterministic)
-        self._changing = threading.Lock()
-        self._reader = self._reading(Roster(tasks, summaries, self.shape))
+        self._changing, self._home = threading.Lock(), Home(forks=forks(self.backend))
+        self._now = self._reading(Roster(tasks, summaries, self.shape))
 
     def predict(
         self,
@@ -158,19 +163,29 @@ class Session:
         return list(column.outputs)
 
     def outputs_together(self, readings: Sequence[Readings]) -> dict[str, Outputs]:
-        """Outputs of these readings, batched in common: all tasks of a batch run over all its rows."""
+        """Outputs of these readings, batched in common: all tasks of a batch run over all its rows.
+
+        Raises BackendError for a task of which one is not finite.
+        """
         reader = self._reader
+        if not readings:
+            return {}
         roster, found = reader.roster, reader.gathered(readings)
         roster.asked(found.tasks)
         for batch in reader.batches(readings):
             names = (task for part in batch.parts for task in readings[part.readings].tasks)
             found.add(batch, reader.backend.run(roster.plan(dict.fromkeys(names)), batch.tokens))
-        return {task: found.of(task) for task in found.tasks}
+        outputs = {task: found.of(task) for task in found.tasks}
+        for task in found.tasks:
+            if len(found.not_finite(task)):
+                raise not_finite(task)
+        return outputs
 
     def batches(self, readings: Sequence[Readings]) -> Iterable[Batch]:
         """The batches of all these readings together."""
         return self._reader.batches(readings)
 
+    @typed
     def attach(
         self,
         record: TaskRecord,
@@ -184,6 +199,7 @@ class Session:
         begin later have the task. Raises WrongTrunk for a task of another trunk, WeightsMismatch for arrays that are
         not its path's, BadName for the name of a task that owns its model.
         """
+        self._home.check()
         with self._changing:
             roster, trunk = self._roster, self.bundle.digest
             if self._precision is None:
@@ -194,8 +210,10 @@ class Session:
             if self.backend.precision == "int8":
                 warn_of_attached(self.backend.name, record.task.name)
 
+    @typed
     def detach(self, name: str) -> None:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
+        self._home.check()
         with self._changing:
             self._roster.asked([name])
             if name in self._roster.summaries.tasks:
@@ -214,6 +232,7 @@ class Session:
         Tasks that did not change stay as they are, to the bit in deterministic mode. Where anything cannot be read or
         loaded, nothing changes and the error is raised.
         """
+        self._home.check()
         with self._changing:
             bundle = Bundle.open(self.bundle.root)
             changes, tasks = difference(self.bundle, bundle), dict(self._roster.loaded)
@@ -259,11 +278,16 @@ class Session:
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )
         backend.replace({name: one.task for name, one in tasks.items()})
-        self._reader = self._reading(Roster(tasks, summaries, self.shape))
+        self._now = self._reading(Roster(tasks, summaries, self.shape))
 
     def _reading(self, roster: Roster) -> Reader:
         """What reads for these tasks, which the backend has loaded."""
         return Reader(roster, now(self.backend), self.tokeniser, self.settings, self.deterministic)
+
+    @property
+    def _reader(self) -> Reader:
+        self._home.check()
+        return self._now
 
     @property
     def _roster(self) -> Roster:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polyhead.config import Value
+from polyhead.engine.backends.base import forks
 from polyhead.engine.call import Call, Reader
 from polyhead.engine.columns import Column, Columns
+from polyhead.engine.process import Home
 from polyhead.tasks.kinds.base import Answer
 
 
@@ -28,10 +30,11 @@ class Stream(Iterator[Early]):
     """
 
     def __init__(self, call: Call, reader: Reader) -> None:
-        self._call, self._found = call, call.found(reader)
+        self._call, self._found, self._home = call, call.found(reader), Home(forks=forks(reader.backend))
 
     def __next__(self) -> Early:
         """The next answers; work goes on until they are known."""
+        self._home.check()
         found = next(self._found)
         column = Column(
             self._call.roster.tasks[found.task],

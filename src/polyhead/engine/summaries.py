@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from polyhead.config import Value
 from polyhead.cost.summary import summary_flops, summary_layers
 from polyhead.engine.gather import Outputs
 from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.process import TORCH_POOL
 from polyhead.engine.receipts import Receipt
 from polyhead.errors import MissingExtra
 from polyhead.seq2seq_data import Seq2SeqShape, shape_of
@@ -113,6 +115,7 @@ class _Model:
                 if lacking := missing():
                     raise MissingExtra(lacking, "train", f"answering task '{self._name}'")
                 seq2seq = importlib.import_module("polyhead.nn.seq2seq")
+                TORCH_POOL.use(sys.modules["torch"].get_num_threads())  # which that module has imported
                 self._opened = seq2seq.Seq2Seq(self._models.data(self._name))
             return self._opened
 

@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+from polyhead.arguments import typed
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
@@ -34,6 +35,7 @@ _TOKENIZER_FILES = (
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
+@typed
 def load_trunk(name: str, *, max_tokens: int | None = None) -> TrunkData:
     """The encoder called `name`: a folder saved by `save_pretrained`, a Hugging Face hub id, or 'minilm'.
 

@@ -18,7 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.config import Value
-from polyhead.errors import ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.errors import (
+    BackendError,
+    ConfigError,
+    MissingExtra,
+    TrunkError,
+    TrunkNotFound,
+    WeightsMismatch,
+)
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.seq2seq_config import decoded, known_config, known_generation
 from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
@@ -175,7 +182,11 @@ class Seq2Seq(nn.Module):
             how.early_stopping, how.length_penalty = False, 1.0
         with _quiet(self._library):
             made: Tensor = self.model.generate(
-                input_ids=ids, attention_mask=mask, generation_config=how, trust_remote_code=False
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=how,
+                logits_processor=[_checked_scores],
+                trust_remote_code=False,
             )
         return made
 
@@ -190,6 +201,18 @@ class Seq2Seq(nn.Module):
             cut=document.cut,
             repaired=document.repaired,
         )
+
+
+def _checked_scores(_: Tensor, scores: Tensor) -> Tensor:
+    """The scores of each next token; BackendError where one is no number: any token would be as good an answer."""
+    if not bool((scores < torch.inf).all()):  # -inf stands for tokens that may not come
+        raise BackendError(
+            "an encoder-decoder gave scores of tokens that are not finite",
+            got="NaN or infinity",
+            allowed="finite numbers",
+            do="run `polyhead tasks verify`; where all files are whole, train the task again",
+        )
+    return scores
 
 
 def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
+from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import PlanError
 
@@ -25,6 +27,10 @@ Dense = Literal[
 ]
 CodecName = Literal["float32", "float16", "uint8", "sign"]
 Activation = Literal["tanh", "relu", "gelu"]
+FLOAT32_RANGE = (
+    2.0**-126,
+    (2 - 2.0**-23) * 2.0**127,
+)  # of positive numbers that it holds with all their digits
 
 
 class Prompt(Value):
@@ -85,7 +91,7 @@ class Delta(Value):
                 do="leave these out",
             )
         single = len(set(self.targets)) == len(self.targets) > 0
-        if (self.kind == "lora") != (single and self.alpha > 0) or (
+        if (self.kind == "lora") != (single and 0 < self.alpha < math.inf) or (
             self.kind != "lora" and (self.targets or self.alpha)
         ):
             raise PlanError(
@@ -110,11 +116,20 @@ class Codec(Value):
     before_mean: bool = False  # encode each layer, then average; else average, then encode
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if len(self.scale) != len(self.zero) or (self.scale and self.name != "uint8"):
             raise PlanError(
                 f"codec '{self.name}' cannot have these constants",
                 got=f"{len(self.scale)} scales, {len(self.zero)} zero points",
                 allowed="as many scales as zero points, for uint8 alone",
+            )
+        least, most = FLOAT32_RANGE
+        if not all(least <= scale <= most for scale in self.scale) or not all(map(math.isfinite, self.zero)):
+            raise PlanError(
+                f"codec '{self.name}' cannot divide by these constants",
+                got=f"scales {list(self.scale)}, zero points {list(self.zero)}",
+                allowed="positive scales that float32 holds, finite zero points",
+                do="fix them from training features, as `train` does",
             )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from polyhead.arguments import check_fields, typed
 from polyhead.config import Value, digested
 from polyhead.errors import PlanError
 from polyhead.plan.nodes import TRUNK, Embed, Head, Layers, Node, Pool, owners_of_node
@@ -18,6 +19,7 @@ class Path(Value):
     nodes: tuple[Node, ...]
 
     def __post_init__(self) -> None:
+        check_fields(self)
         order = [_ORDER[type(node)] for node in self.nodes]
         once = all(order.count(kind) <= 1 for kind in (0, 2, 3))
         headless = 3 in order and 2 not in order
@@ -88,6 +90,7 @@ class Plan(Value):
         """Indices of the steps right below `index` (-1: the roots)."""
         return (i for i, step in enumerate(self.steps) if step.parent == index)
 
+    @typed
     def path(self, task: str) -> Path:
         """The task's path as it stands in the plan, cut where other paths make it so."""
         nodes = tuple(step.node for step in self.steps if task in step.tasks)
@@ -95,6 +98,7 @@ class Plan(Value):
             raise PlanError(f"the plan has no task '{task}'", allowed=self.tasks)
         return Path(nodes=nodes)
 
+    @typed
     def only(self, tasks: Iterable[str]) -> Plan:
         """The part of the plan that these tasks need, and nothing else."""
         return merge({task: joined(self.path(task)) for task in tasks})
@@ -137,6 +141,7 @@ def _continues(first: Layers, second: Layers) -> bool:
     return same and first.is_plain and first.width is None and first.stop == second.start
 
 
+@typed
 def merge(paths: Mapping[str, Path]) -> Plan:
     """One plan for many tasks: layers are cut where others with the same weights start or stop, equal prefixes meet."""
     cuts: dict[str, set[int]] = {}

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from polyhead import __version__
+from polyhead.arguments import check_arguments, check_fields
 from polyhead.config import Value
 from polyhead.engine.numerics import numerics_of
 from polyhead.engine.session import Result, Session
@@ -41,6 +42,7 @@ class Wish(Value):
     scores: bool = False  # one column more for a task that has a score for each label or option
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if lone_surrogates(self.prefix):
             raise ConfigError(
                 "the prefix of added columns is not UTF-8", got=self.prefix, do="give another --prefix"
@@ -61,8 +63,8 @@ class Summary(Value):
 
 def score(
     session: Session,
-    source: str,
-    target: str,
+    source: Path | str,
+    target: Path | str,
     wish: Wish,
     *,
     fresh: bool = False,
@@ -78,13 +80,16 @@ def score(
     Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
     of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
-    if isinstance(piece_rows, bool) or not isinstance(piece_rows, int) or piece_rows < 1:
+    given = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
+    check_arguments(score, given)
+    if piece_rows < 1:
         raise ConfigError(
             "piece_rows is the number of rows of a piece",
             got=repr(piece_rows),
             allowed="1 or more",
             do=f"leave it out: it is {PIECE_ROWS}",
         )
+    source, target = str(source), str(target)
     began, stamp = time.monotonic(), _stamp(source)
     work = _Work(session, open_source(source), Path(target), wish, stamp)
     with Pieces.held(work.target) as pieces:

@@ -99,7 +99,7 @@ class FeatureStore:
         """The store under `<root>/<digest>`, created when absent.
 
         `layers`: stored layers of a token, all that a learned mix or a codec before the mean needs, or 1.
-        Raises StoreError when the folder keeps other features or a segment is damaged.
+        Raises StoreError when the folder keeps other features or a segment is damaged; it is hashed, once a process.
         """
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", digest):
             raise StoreError("a store is named by a digest", got=digest, allowed="hexadecimal digits")

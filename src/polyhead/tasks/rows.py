@@ -218,8 +218,13 @@ class Rows:
         if any(map(lone_surrogates, header)):
             got = "UTF-16" if header[0].startswith(UTF_16) else header
             raise DataError(f"{what} is not UTF-8", got=got, do="save the file as UTF-8")
-        if twice := [name for name, count in Counter(header).items() if count > 1]:
-            raise DataError(f"{what} has two columns of one name", got=twice, do="fix the first line")
+        self._check_once(header, what, "fix the first line")
+
+    def _check_once(self, names: Sequence[str], what: str, do: str) -> None:
+        """Raises DataError where two columns have one name: nobody knows which is meant."""
+        counts = Counter(names)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise DataError(f"{what} has two columns of one name", got=twice, do=do)
 
     def _by_column(self, header: list[str], record: list[str], number: int) -> Row | BadValue:
         if len(record) != len(header):
@@ -243,6 +248,7 @@ class Rows:
             open_plain(self.path).close()
             with pyarrow.OSFile(name) as raw, pyarrow.parquet.ParquetFile(raw) as file:
                 names = list(file.schema_arrow.names)
+                self._check_once(names, f"the schema of {self.path}", "write it again with a name for each")
                 self.columns.update(dict.fromkeys(names))
                 chosen = [name for name in names if name in self.wanted]
                 check_packing(file.metadata, chosen, self.path)
@@ -263,6 +269,15 @@ class Rows:
                 f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a string that is not UTF-8",
                 got=error,
                 do="write the file again with strings in UTF-8, or its column as binary",
+            ) from None
+        except (
+            ValueError
+        ) as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
+            last = before + batch.num_rows
+            raise DataError(
+                f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a value that Python has not",
+                got=error,
+                do="write the file again without this column, or with its values as strings",
             ) from None
 
     def _dataset(self) -> Iterator[Row]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import BadName, ConfigError
 
@@ -19,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Task(Value):
-    """One question. Checked when made: BadName for its name, ConfigError for a field its kind cannot use."""
+    """One question. Checked when made: BadName for its name, ConfigError for a field that it cannot use."""
 
     name: str
     kind: KindName
@@ -38,6 +39,7 @@ class Task(Value):
     def __post_init__(self) -> None:
         from polyhead.tasks.kinds import kind_of  # here, since the kinds are about tasks
 
+        check_fields(self)
         check_name(self.name)
         if self.pair == "none" and (pair := kind_of(self).pair) is not None:
             msgspec.structs.force_setattr(self, "pair", pair)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from polyhead.config import Value
 from polyhead.errors import BadValue
@@ -17,10 +17,10 @@ class Question(Value):
     context: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.options) < 2:
+        if not isinstance(self.options, Sized) or len(self.options) < 2:
             raise BadValue(
                 "a question needs options to choose from",
-                got=list(self.options),
+                got=repr(self.options),
                 allowed="two or more",
                 do="give every option that may be right",
             )

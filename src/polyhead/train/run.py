@@ -8,6 +8,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from polyhead.arguments import typed
 from polyhead.bundle.attempts import keep_attempts
 from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.read import Bundle
@@ -65,11 +66,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+@typed
 def train_project(
     project: Project,
     *,
-    folder: FilePath,
-    cache: FilePath | None = None,
+    folder: FilePath | str,
+    cache: FilePath | str | None = None,
     events: Events | None = None,
     only: tuple[str, ...] = (),
     given: Sequence[Prepared] | None = None,
@@ -82,6 +84,7 @@ def train_project(
     (default: beside the bundle), so an interrupted run goes on where it stopped, and another task over the same texts
     encodes nothing. What was rolled back or removed stays so but for the tasks to `retrain`, which are trained whatever
     was decided; with `if_better` a live version stays unless the new one scores better on the same validation rows."""
+    folder, cache = FilePath(folder), FilePath(cache) if cache else None
     wish = Wish(retrain=retrain, if_better=if_better)
     wish.check([entry.name for entry in project.tasks], only)
     if has_summaries(project):

@@ -112,6 +112,11 @@ class Count:
             self.layers += layers
 
 
+def forks(backend: Runner) -> bool:
+    """Whether it computes without threads of its own, and so goes on after a fork; few say that they do."""
+    return bool(getattr(backend, "forks", False))
+
+
 def now(backend: Backend) -> Runner:
     """The backend's tasks of this moment; a backend whose tasks never change is that itself."""
     return backend.now() if isinstance(backend, ChangingBackend) else backend

@@ -20,6 +20,7 @@ from polyhead.engine.backends.base import (
     owned_arrays,
     whole,
 )
+from polyhead.engine.process import TORCH_POOL
 from polyhead.errors import BackendError, without_frames
 from polyhead.model import Model, Pooled, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits
@@ -60,8 +61,9 @@ class TorchBackend:
         deterministic: bool = False,
         device: str = "cpu",
     ) -> None:
-        """`device` is cpu or cuda; raises BackendError where torch finds none of that kind."""
+        """`device` is cpu or cuda; BackendError where there is none, or a fork lost its threads."""
         self.name, self.precision, self._device = NAMES[device], precision, _found(device)
+        TORCH_POOL.use(torch.get_num_threads())
         if device == "cuda" and deterministic:
             _check_products()
         self._guard = equal_bits if deterministic else nullcontext

@@ -148,7 +148,14 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
 
 
 def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
-    """What a reader of the store sees of these values (see `store.codec`)."""
+    """What a reader of the store sees of these values (see `store.codec`); NaN where they are not finite."""
+    if codec.name == "float32":
+        return x
+    # 0 x is NaN where x is no finite number, which clipping and comparing would hide.
+    return ops.add(_through(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
+
+
+def _through(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
     if codec.name == "float16":
         return ops.halved(_clipped(ops, x, np.array(-LARGEST_HALF), np.array(LARGEST_HALF)))
     if codec.name == "sign":

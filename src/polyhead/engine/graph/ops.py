@@ -7,7 +7,7 @@ float32 where nothing else is said; a runtime may compute them in a lower precis
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -112,6 +112,7 @@ class Compiled(Protocol):
         """The outputs by name; they hold until the same thread calls again. Arrays that are given are not changed."""
 
 
+@runtime_checkable
 class Runtime(Protocol):
     """A library that compiles graphs."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path as FilePath
 
@@ -20,7 +20,7 @@ from polyhead.config import Value
 from polyhead.engine.isolation.answers import Answering, numerics
 from polyhead.engine.isolation.certificate import Answered, Certificate, Ledger, bundle_hash
 from polyhead.engine.isolation.certify import locked
-from polyhead.errors import PolyheadError
+from polyhead.errors import BackendError, PolyheadError
 
 
 class Finding(Value):
@@ -94,6 +94,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
     numerics: dict[str, str]
     known: dict[str, tuple[Answered, Certificate]]
     now: dict[str, Answered]
+    refused: dict[str, BackendError]  # tasks whose answers are no finite numbers
 
     @classmethod
     def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Finding]) -> _Proof:
@@ -105,12 +106,9 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
             if damaged.isdisjoint({None, owner_named(name)})
             and damaged.isdisjoint(bundle.view({name: line}).tasks[name].needs)
         }
-        return cls(
-            bundle=bundle,
-            numerics=label,
-            known=ledger.find(lines, label),
-            now=Answering(bundle.view(lines)).answered(lines),
-        )
+        now, refused = _answered(bundle, lines)
+        known = ledger.find({name: line for name, line in lines.items() if name in now}, label)
+        return cls(bundle=bundle, numerics=label, known=known, now=now, refused=refused)
 
     @property
     def equal(self) -> list[str]:
@@ -123,8 +121,8 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(n for n, found in self.now.items() if found.probes and n not in self.known)
 
     def differing(self) -> list[Finding]:
-        """Tasks that answered otherwise."""
-        return [
+        """Tasks that answered otherwise, or gave no answer."""
+        return [Finding(what=error.what, task=name) for name, error in self.refused.items()] + [
             Finding(
                 what=f"task '{name}' answers its probes otherwise than {self.known[name][1].name} says, though no file "
                 "of it was touched: what computes has changed",
@@ -154,6 +152,21 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     def _saw(self, name: str) -> Answered | None:
         return self.known[name][0] if name in self.known else None
+
+
+def _answered(
+    bundle: Bundle, lines: Mapping[str, Live]
+) -> tuple[dict[str, Answered], dict[str, BackendError]]:
+    """What each task answers, and the error in the place of one that gives no finite numbers."""
+    left, refused = dict(lines), dict[str, BackendError]()
+    while True:
+        try:
+            return Answering(bundle.view(left)).answered(left), refused
+        except BackendError as error:
+            name = str(error.facts.get("task"))
+            if left.pop(name, None) is None:
+                raise
+            refused[name] = error
 
 
 def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:

@@ -23,6 +23,7 @@ from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.files import make_folder, remove_leftovers, rename_inside, replace_file, temporary_name
 from polyhead.processor import processor
+from polyhead.trunk_data import check_finite
 
 log = logging.getLogger(__name__)
 CACHE, RECORD = "cache", "int8.json"
@@ -100,7 +101,9 @@ def read_scales(bundle: Bundle) -> tuple[Calibration, Scales]:
     name = _name(record.scales)
     try:
         check_hash(root / CACHE / name, hash_inside(root, CACHE, name), record.scales)
-        return record, _scales(read_arrays(root, CACHE, name), record.scales)
+        arrays = read_arrays(root, CACHE, name)
+        check_finite(arrays, owner=name)
+        return record, _scales(arrays, record.scales)
     except (PolyheadError, ValueError, KeyError) as error:
         raise _damaged(root, error) from None
 

@@ -11,15 +11,18 @@ graph is built and taken away again (bias correction, Nagel et al. 2019, section
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from polyhead.config import Value
+from polyhead.errors import BackendError
 
 STRENGTHS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0)
 GOLDEN = (5**0.5 - 1) / 2  # its multiples fill [0, 1) evenly, however many there are
 LEAST = 1e-5  # of a channel that is always 0
+LEAST_DIVISOR = 2.0**-126  # float32 holds smaller numbers with fewer digits, and divides badly by them
 # By bits, the largest whole number of weights. With 7, two products share 16 bits: 2 * 255 * 64 = 32,640 < 2^15.
 REACH = {8: 127, 7: 64}
 
@@ -39,6 +42,18 @@ class Scale(Value, eq=False):
     step: float
     zero: int  # 0 to 255: stands for 0
     mean: np.ndarray | None = None  # float32 (inputs,), of what is read; None in files of before it was kept
+
+    def __post_init__(self) -> None:
+        least = float(self.smooth.min(initial=self.step))
+        if not (least >= LEAST_DIVISOR and np.isfinite(self.smooth).all() and math.isfinite(self.step)):
+            raise BackendError(
+                "a product cannot be computed in 8 bits by these scales",
+                got=f"divisors from {least:g}, a step of {self.step:g}",
+                allowed=f"finite numbers of {LEAST_DIVISOR:g} or more",
+                do="find them again with `polyhead quantize`",
+            )
+        if not 0 <= self.zero <= 255:
+            raise BackendError("8 bits hold no such zero point", got=self.zero, allowed="0 to 255")
 
     @property
     def low(self) -> float:

@@ -169,6 +169,14 @@ def listed(cell: str, otherwise: object) -> object:
         return cell
 
 
+def as_float(number: float) -> float:
+    """The number; infinity for a whole one of more than 308 digits."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
+
+
 def spelled(label: object) -> str | None:
     """How a label is written in a task's list; None for what cannot be a label (floats, lists)."""
     if isinstance(label, bool):

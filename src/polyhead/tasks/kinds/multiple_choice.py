@@ -42,7 +42,7 @@ class MultipleChoice(base.Kind):
 
     def parse(self, cell: str, separator: str | None) -> object:
         """The index that a cell spells, or the text of an option."""
-        return int(cell) if cell.strip().isdecimal() and len(cell) < 10 else cell
+        return int(cell) if cell.isascii() and cell.strip().isdecimal() and len(cell) < 10 else cell
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The index of the right option, int64 (); `label` is that index, from 0, or the option's text.

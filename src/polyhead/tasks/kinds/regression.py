@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,9 @@ from polyhead.errors import ConfigError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Task
+
+# Python's float() also takes 1_000, nan, inf, digits of other scripts and blanks around the number.
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 class Regression(base.RowKind):
@@ -25,11 +29,12 @@ class Regression(base.RowKind):
         """A finite range, the lower end first."""
         base.check_unused(task, "null_answers", "labels", "positive", "threshold")
         base.check_metric(task, self.metrics(task))
-        if task.range is None or not all(map(math.isfinite, task.range)) or not task.range[0] < task.range[1]:
+        low, high = map(base.as_float, task.range or (0.0, 0.0))
+        if not (low < high and math.isfinite(high - low)):
             raise ConfigError(
                 f"task '{task.name}': kind 'regression' needs 'range', the lowest and the highest value",
                 got=task.range,
-                allowed="two finite numbers, the lower first",
+                allowed="two finite numbers, the lower first, and so is their difference",
                 task=task.name,
             )
 
@@ -42,16 +47,17 @@ class Regression(base.RowKind):
         return ("pearson", "spearman")
 
     def parse(self, cell: str, separator: str | None) -> object:
-        """The cell as a number, or as it stands for `encode` to refuse."""
-        try:
-            return float(cell)
-        except ValueError:
-            return cell
+        """The cell as a number, where it is a plain decimal one; else as it stands, for `encode` to refuse."""
+        return float(cell) if NUMBER.fullmatch(cell) else cell
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """`(value - low) / (high - low)`, float32 ()."""
         low, high = _range(task)
-        value = math.nan if isinstance(label, bool) or not isinstance(label, (int, float)) else _float(label)
+        value = (
+            math.nan
+            if isinstance(label, bool) or not isinstance(label, (int, float))
+            else base.as_float(label)
+        )
         if not low <= value <= high:
             raise base.bad_value(
                 task,
@@ -103,10 +109,3 @@ def _range(task: Task) -> tuple[float, float]:
 def _values(task: Task, outputs: np.ndarray) -> np.ndarray:
     low, high = _range(task)
     return np.asarray(np.clip(low + np.asarray(outputs, np.float64) * (high - low), low, high))
-
-
-def _float(number: int | float) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # an integer of more than 308 digits
-        return math.inf

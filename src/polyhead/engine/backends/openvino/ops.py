@@ -101,7 +101,8 @@ class OpenVINOOps:
         return op.tanh(x)
 
     def relu(self, x: Tensor) -> Tensor:
-        return op.relu(x)
+        # 0 x is NaN where x is no finite number: OpenVINO's own gives 0 for NaN, and so hides that a task failed.
+        return op.add(op.relu(x), op.multiply(x, self._number(0.0)))
 
     def round(self, x: Tensor) -> Tensor:
         return op.round(x, "half_to_even")

@@ -43,6 +43,7 @@ class ReferenceBackend:
     name, precision, tolerance, packs = "reference", "float32", 0.0, False
     version, calibration = np.__version__, ""
     weight_bits: int | None = None
+    forks = True
 
     def __init__(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
         self.trunk, self.tasks = trunk, dict(tasks)
