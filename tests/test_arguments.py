@@ -268,7 +268,7 @@ def test_lists_become_the_tuples_that_fields_are():
         (tuple[int, str], [(1, "a"), [1, "a"]], [(1,), (1, 2), ("a", 1), "1a"]),
         (tuple[str, ...], [(), ("a",), ["a"]], ["a", {"a"}, (1,), None]),
         (collections.abc.Sequence[str], [[], ("a",)], ["a", b"a", [1], {"a": 1}]),
-        (collections.abc.Iterable[str], [[], {1: 2}.keys()], ["a", 1, [1], {"a": 1}]),
+        (collections.abc.Iterable[str], [[], {"a": 2}.keys()], ["a", 1, [1], {"a": 1}]),
         (collections.abc.Mapping[str, int], [{}, {"a": 1}], [[], {"a": "b"}, {1: 1}]),
         (collections.abc.Callable[[str], None], [print, int], ["print", None]),
         (typing.Any, [1, None, "a"], []),

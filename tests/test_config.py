@@ -327,7 +327,7 @@ def test_a_missing_file_names_itself_and_the_command_that_writes_one(tmp_path):
 
 
 def test_a_folder_is_not_a_file(tmp_path):
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(ConfigError, match="is no plain file"):
         read_toml(tmp_path, Project)
 
 

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 def train_project(
     project: Project,
     *,
-    folder: FilePath,
-    cache: FilePath | None = None,
+    folder: FilePath | str,
+    cache: FilePath | str | None = None,
     events: Events | None = None,
     only: tuple[str, ...] = (),
     retrain: tuple[str, ...] = (),
@@ -69,9 +69,12 @@ def train_project(
     import sys
 
     from polyhead.progress import ProgressDisplay
+    from polyhead.project import Project
 
     display = ProgressDisplay(sys.stderr if events is None else None)
-    display.line(f"training {len(project.tasks)} tasks into {folder / project.bundle}")
+    if isinstance(project, Project):  # anything else is refused below, once torch is loaded
+        several = "1 task" if len(project.tasks) == 1 else f"{len(project.tasks)} tasks"
+        display.line(f"training {several} into {folder}/{project.bundle}")
     from polyhead.train.events import Events
     from polyhead.train.run import train_project as train
 

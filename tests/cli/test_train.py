@@ -240,7 +240,7 @@ def test_a_tokenizer_that_does_not_fit_the_weights_is_refused(work):
     content = json.loads(file.read_text())
     content["model"]["vocab"]["overflow"] = 99_999
     file.write_text(json.dumps(content))
-    run("train", write_project(work, "mood")).refuses("WeightsMismatch", "tokenizer does not fit")
+    run("train", write_project(work, "mood")).refuses("WeightsMismatch", "does not fit the weights")
     file.write_text("{}")
     run("train", write_project(work, "mood")).refuses("WeightsMismatch")
     file.unlink()

@@ -592,7 +592,7 @@ def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(
     cut, training = copied(home, tmp_path / "cut"), base.training
     again = partial(runs, cut, "alike", "mood", training=training, strategy=FIXED, allocation=budget(4))
     with monkeypatch.context() as patched:
-        patched.setattr(running, "_score_line", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(running, "task_lines", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             again()
     assert tuple(Bundle.open(cut / "bundle").tasks) == ("alike",)
@@ -641,7 +641,7 @@ def test_scores_of_a_bundle_hold_what_was_tried(home, tmp_path):
     assert scores["splits"]["validation"]["accuracy"] == scores["tried"]["student-1"]
     assert [set(row) for row in scores["history"]] == [{"epoch", "loss", "score"}] * 3
     assert any("mood: teacher (3 layers above tap 0)" in line for line in lines)
-    assert any("(1 private layers above tap 0)" in line for line in lines)
+    assert any("; 1 private layer above tap 0" in line for line in lines)
 
 
 def test_a_bundle_says_the_choice_that_decided_its_part(home, tmp_path):

@@ -350,13 +350,16 @@ def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
 def test_what_cannot_learn_together_is_refused_with_its_name(home):
     with pytest.raises(TrainError, match="alike"):
         course(home, "mood", "alike")
+
+
+def test_a_head_that_is_not_named_is_attention_where_the_trunk_learns(home):
     prepared = prepare(project(home, "mood"), home)[0]
     data = load_trunk(str(home / "trunk"))
-    auto = msgspec.structs.replace(
-        prepared, strategy=msgspec.structs.replace(tiny.STRATEGY, positions="auto")
-    )
-    with pytest.raises(TrainError, match="'mood'"):
-        joint_paths([auto], data, RECIPE)
+    paths = []
+    for positions in ("auto", "attention"):
+        strategy = msgspec.structs.replace(tiny.STRATEGY, positions=positions)
+        paths.append(joint_paths([msgspec.structs.replace(prepared, strategy=strategy)], data, RECIPE))
+    assert paths[0] == paths[1]
 
 
 def test_tasks_of_a_family_share_one_strategy(home):

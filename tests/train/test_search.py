@@ -163,16 +163,15 @@ class Curves:
 
     def __init__(self, curves):
         self.curves, self.running = curves, {}
-        epochs = max(map(len, curves.values()))
-        self.prepared = SimpleNamespace(training=SimpleNamespace(epochs=epochs))
 
     def path(self, layers):
         return layers
 
     def course(self, path, *, seed):
-        made = SimpleNamespace(done=0, best=-np.inf, key=(path, seed))
+        most = max(map(len, self.curves.values()))
+        made = SimpleNamespace(done=0, best=-np.inf, key=(path, seed), most=most)
 
-        def advance(epochs):
+        def advance(epochs=most):
             made.done = max(made.done, epochs)
             made.best = max(self.curves[made.key][: made.done])
 

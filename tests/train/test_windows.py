@@ -34,7 +34,7 @@ from polyhead.train.extract import Extractor
 from polyhead.train.inputs import examples_of, wanted
 from polyhead.train.joint import Together, text_examples
 from polyhead.train.joint_run import train_together
-from polyhead.train.prepare import Prepared, Split
+from polyhead.train.prepare import TRAINER, Prepared, Split
 from polyhead.train.run import train_project
 from polyhead.train.taps import tap_examples, wanted_taps
 
@@ -335,4 +335,4 @@ def test_a_task_that_reads_windows_is_trained_anew_and_no_other():
             prepared_of(msgspec.structs.replace(task, long_texts=how)).fingerprint()["trainer"]
             for how in ("windows", "cut")
         )
-        assert one != other == 1, name
+        assert one != other == TRAINER, name

@@ -80,7 +80,7 @@ def _how(prepared: Prepared, trained: Trained) -> str:
         how = f"; {trained.chosen}" + (f" (not {'; '.join(others)})" if others else "")
     if isinstance(prepared.strategy, Branch):
         own = private_layers(trained.path)
-        how = f"; {len(own)} private layers above tap {own.start}"
+        how = f"; {len(own)} private {'layer' if len(own) == 1 else 'layers'} above tap {own.start}"
     if not fitted.updates:
         return how
     if trained.refitted:

@@ -1,0 +1,220 @@
+"""Heads are chosen on rows that they did not learn from: folds, the part that learns from all rows, baselines."""
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+import tiny
+from polyhead.bundle.read import Bundle
+from polyhead.engine.session import Session
+from polyhead.recipe import Training
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.split import folds
+from polyhead.tasks.task import Task
+from polyhead.train.candidates import candidates_of
+from polyhead.train.events import Events
+from polyhead.train.heads import FOLDS
+from polyhead.train.prepare import prepare
+from polyhead.train.run import train_project
+
+AUTO = msgspec.structs.replace(tiny.STRATEGY, positions="auto")
+QUICK = msgspec.structs.replace(tiny.TRAINING, epochs=4, patience=4)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("heads")
+    tiny.project(folder)
+    return folder
+
+
+def trained(home, root, *names, strategy=AUTO, training=QUICK, **changes):
+    project = tiny.project(home, *names, strategy=strategy, training=training, **changes)
+    lines = []
+    project = msgspec.structs.replace(project, bundle=str(root))
+    train_project(project, folder=home, cache=home / "cache", events=Events(say=lines.append))
+    return Bundle.open(root), lines, project
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_every_row_is_in_one_fold_and_equal_texts_are_in_the_same(home, count):
+    whole = prepare(tiny.project(home, "mood", validation=0.3), home)[0].whole
+    doubled = whole.take([*range(len(whole.targets)), *range(len(whole.targets))])
+    task = prepare(tiny.project(home, "mood"), home)[0].task
+    parts = folds(doubled, count, 3, task)
+    assert sorted(row for part in parts for row in part) == list(range(len(doubled.targets)))
+    for part in parts:
+        assert {row % len(whole.targets) for row in part} == {
+            row for row in range(len(whole.targets)) if row in part
+        }
+    assert folds(doubled, count, 3, task) == parts != folds(doubled, count, 4, task)
+
+
+def test_labels_are_dealt_out_evenly(home):
+    """Each label's rows differ by at most one between folds."""
+    prepared = prepare(tiny.project(home, "mood", validation=0.3), home)[0]
+    parts = folds(prepared.whole, 5, 1, prepared.task)
+    for label in range(len(prepared.task.labels)):
+        counts = [sum(int(prepared.whole.targets[row]) == label for row in part) for part in parts]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home, tmp_path):
+    bundle, lines, project = trained(home, tmp_path / "b", "mood", validation=0.3)
+    notes = bundle.scores("mood")
+    assert notes["folds"] == FOLDS and notes["refitted"]
+    assert set(notes["tried"]) == {"linear, last 2 layers", "linear, last layer", "attention"}
+    assert any("5 folds" in line for line in lines)
+    # The score is of outputs for rows not seen: the part itself, which has seen them, scores no worse.
+    whole = prepare(project, home)[0].whole
+    outputs = Session(tmp_path / "b").outputs("mood", whole.inputs)
+    assert (
+        whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"]
+        >= notes["splits"]["validation"]["accuracy"]
+    )
+
+
+def test_a_validation_file_chooses_and_is_never_learned_from(home, tmp_path):
+    """Other labels in it leave the arrays of each candidate as they are, so a linear part is the same to the bit."""
+    bundle, _, _ = trained(home, tmp_path / "b", "mood")
+    notes = bundle.scores("mood")
+    assert "folds" not in notes and "refitted" not in notes
+
+
+def test_scores_stand_beside_the_best_constant_and_the_best_linear_head(home, tmp_path):
+    bundle, lines, project = trained(home, tmp_path / "b", "mood", "urgency", "names")
+    prepared = {p.task.name: p for p in prepare(project, home)}
+    for name in ("mood", "urgency", "names"):
+        notes = bundle.scores(name)
+        assert set(notes["baselines"]) == {"constant", "linear"}
+        assert set(notes["baselines"]["linear"]) == set(notes["splits"]) == {"validation", "test"}
+    targets = [int(target) for target in prepared["mood"].train.examples.targets]
+    most = max(set(targets), key=targets.count)
+    asked = [int(target) for target in prepared["mood"].test.examples.targets]
+    constant = bundle.scores("mood")["baselines"]["constant"]["test"]["accuracy"]
+    assert constant == pytest.approx(asked.count(most) / len(asked))
+    assert bundle.scores("urgency")["baselines"]["constant"]["test"]["pearson"] == 0.0
+    assert any(line.startswith("mood: validation accuracy") and ", constant " in line for line in lines)
+
+
+@pytest.mark.parametrize("strategy", [tiny.STRATEGY], ids=["attention"])
+def test_a_head_that_is_asked_for_stands_beside_the_same_baselines(home, tmp_path, strategy):
+    chosen, _, _ = trained(home, tmp_path / "a", "mood")
+    asked, _, _ = trained(home, tmp_path / "b", "mood", strategy=strategy)
+    found = [bundle.scores("mood")["baselines"]["constant"] for bundle in (chosen, asked)]
+    assert found[0] == found[1] and "linear" in asked.scores("mood")["baselines"]
+
+
+def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path):
+    """It was shown as an accuracy of 0.95. Texts here say nothing of the rare label."""
+    rng, data = np.random.default_rng(0), tmp_path / "data"
+    data.mkdir()
+    for split, count in (("train", 120), ("test", 60)):
+        rows = [
+            {"text": " ".join(rng.choice(["a", "b", "c", "d"], 6)), "label": "yes" if i % 20 == 0 else "no"}
+            for i in range(count)
+        ]
+        (data / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    project = tiny.project(home, "mood", strategy=AUTO, training=QUICK)
+    entry = msgspec.structs.replace(
+        project.tasks[0],
+        labels=("no", "yes"),
+        label="label",
+        metric="accuracy",
+        train=str(data / "train.jsonl"),
+        validation=0.3,
+        test=str(data / "test.jsonl"),
+    )
+    lines = []
+    project = msgspec.structs.replace(project, tasks=(entry,), bundle=str(tmp_path / "b"))
+    train_project(project, folder=home, cache=tmp_path / "cache", events=Events(say=lines.append))
+    assert any("mood: warning: " in line and "one answer is all that it gives" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts", "metric"),
+    [
+        (("no", "yes"), (95, 5), "matthews"),
+        (("no", "yes"), (60, 40), None),
+        (("a", "b", "c"), (70, 20, 10), "macro_f1"),
+        (("a", "b", "c"), (40, 40, 20), None),
+    ],
+    ids=["rare of two", "even of two", "frequent of three", "even of three"],
+)
+def test_the_metric_of_a_task_that_names_none_fits_its_labels(labels, counts, metric):
+    task = Task(name="t", kind="single_label", labels=labels)
+    targets = [np.asarray(label) for label, count in enumerate(counts) for _ in range(count)]
+    assert kind_of(task).fitting_metric(task, targets) == metric
+
+
+def test_offsets_are_what_balanced_shares_would_add():
+    """With all of it a head that says the shares of the labels answers none of them before another."""
+    task = Task(name="t", kind="single_label", labels=("a", "b", "c"), metric="macro_f1")
+    targets = [np.asarray(label) for label in [0] * 70 + [1] * 20 + [2] * 10]
+    half, whole = kind_of(task).offsets(task, targets)
+    assert whole == pytest.approx([-math.log(share) for share in (0.7, 0.2, 0.1)], rel=1e-6)
+    assert half == pytest.approx(whole / 2)
+    assert kind_of(task).offsets(msgspec.structs.replace(task, metric="accuracy"), targets) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "depth", "names"),
+    [
+        (
+            "single_label",
+            6,
+            ["linear, last 2 layers", "linear, last layer", "linear, last 4 layers", "attention"],
+        ),
+        ("single_label", 1, ["linear, last layer", "attention"]),
+        ("tagging", 6, ["linear", "hidden layer"]),
+        ("span", 6, ["hidden layer"]),
+    ],
+    ids=["six layers", "one layer", "words", "span"],
+)
+def test_the_simplest_heads_come_first(kind, depth, names):
+    labels = {"single_label": ("a", "b"), "tagging": ("O", "B-x"), "span": ()}[kind]
+    task = Task(name="t", kind=kind, labels=labels)
+    assert [one.name for one in candidates_of(task, AUTO, depth)] == names
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 40, 1500])
+def test_few_rows_get_as_many_updates_as_many_rows(steps):
+    schedule = Training().schedule(steps)
+    updates = schedule.rounds * schedule.passes * steps
+    assert max(1500, 30 * steps) <= updates < max(1500, 30 * steps) + schedule.passes * steps
+    assert schedule.passes * steps >= min(25, 1500) or schedule.passes * steps >= 25
+    assert schedule.patience * schedule.passes * steps >= 187
+
+
+@pytest.mark.parametrize("steps", [1, 7, 1500])
+def test_epochs_that_are_given_are_exact(steps):
+    schedule = Training(epochs=4, patience=2).schedule(steps)
+    assert (schedule.passes, schedule.rounds, schedule.patience) == (1, 4, 2)
+
+
+def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_path):
+    """On three rows nothing but the cosine can be learned: answers rise with it."""
+    data = tmp_path / "pairs.jsonl"
+    texts = ["red green blue", "red green", "one two three", "cat dog bird", "cat dog fish"]
+    rows = [{"a": a, "b": b, "score": float(a == b)} for a in texts for b in texts if a <= b]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    project = tiny.project(home, "urgency", strategy=AUTO, training=QUICK)
+    entry = msgspec.structs.replace(
+        project.tasks[0],
+        train=str(data),
+        validation=0.3,
+        test=None,
+        text="a",
+        text_b="b",
+        label="score",
+        pair=None,
+    )
+    project = msgspec.structs.replace(project, tasks=(entry,), bundle=str(tmp_path / "b"))
+    assert project.tasks[0].pair == "separate"
+    train_project(project, folder=home, cache=tmp_path / "cache")
+    session = Session(tmp_path / "b")
+    same, other = session.predict([(texts[0], texts[0]), (texts[0], texts[3])])
+    assert same.answers["urgency"]["value"] > other.answers["urgency"]["value"]
