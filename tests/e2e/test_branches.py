@@ -187,7 +187,8 @@ def test_one_command_trains_pooled_tasks_and_branches_into_one_bundle(trained, b
         for side in ("text", "text_b")
     }
     assert f"encoded {len(texts | sides)} inputs once" in said
-    assert f"({shapes['mood'][1]} private layers above tap {shapes['mood'][0]})" in said
+    tap, private = shapes["mood"]
+    assert f"; {private} private {'layer' if private == 1 else 'layers'} above tap {tap}" in said
 
 
 def test_evaluate_prints_the_scores_that_training_wrote(trained, bundle):

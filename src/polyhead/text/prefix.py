@@ -46,7 +46,11 @@ def beginning(text: str, size: int) -> str:
 
 
 def tokens_beyond(text: str, start: int, encode: Encode) -> int:
-    """Tokens of a text from this character on, counted piece by piece."""
+    """Tokens of a text from this character on, counted piece by piece.
+
+    A word that a piece divides may count a token more, so that of two very long texts of one input the odd token that
+    is left can go to the other one.
+    """
     found = 0
     while start < len(text):
         piece = beginning(text[start : start + _PIECE + 1], _PIECE)
