@@ -10,15 +10,22 @@ import pytest
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Codec
 from polyhead.recipe import Training
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
+from polyhead.train import heads
 from polyhead.train.candidates import candidates_of
+from polyhead.train.choice import score_of
 from polyhead.train.events import Events
-from polyhead.train.heads import FOLDS
+from polyhead.train.extract import Extractor
+from polyhead.train.heads import FOLDS, Trials
+from polyhead.train.inputs import wanted
 from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
+from polyhead.train.task_run import candidates, paths_of
 
 AUTO = msgspec.structs.replace(tiny.STRATEGY, positions="auto")
 QUICK = msgspec.structs.replace(tiny.TRAINING, epochs=4, patience=4)
@@ -75,6 +82,27 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
         whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"]
         >= notes["splits"]["validation"]["accuracy"]
     )
+
+
+@pytest.mark.parametrize(("far", "rounds"), [(0, 10), (1e9, 30)], ids=["far behind", "not far"])
+@pytest.mark.parametrize("changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"])
+def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, far, rounds, changes):
+    monkeypatch.setattr(heads, "FAR", far)
+    training = msgspec.structs.replace(tiny.TRAINING, epochs=30, patience=30, learning_rate=1e-9)
+    project = tiny.project(home, "mood", strategy=AUTO, training=training, **changes)
+    prepared = prepare(project, home)[0]
+    data = load_trunk(str(home / "trunk"))
+    extractor = Extractor(data, folder=home / "cache" / "features", precision="float32")
+    paths = paths_of(prepared, extractor, Codec(name="float32"))
+    extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
+    trials = Trials(prepared, extractor, checkpoints=None, events=Events())
+    linear, *_, attention = (
+        trials.tried(candidate, path)
+        for candidate, path in zip(candidates(prepared, extractor), paths, strict=True)
+    )
+    scores = [score_of(prepared.task, trials.held, trial.outputs) for trial in (linear, attention)]
+    assert scores[0] > scores[1]
+    assert len(attention.fitted.history) == rounds
 
 
 def test_a_validation_file_chooses_and_is_never_learned_from(home, tmp_path):
@@ -161,22 +189,29 @@ def test_offsets_are_what_balanced_shares_would_add():
 
 
 @pytest.mark.parametrize(
-    ("kind", "depth", "names"),
+    ("kind", "pair", "depth", "names"),
     [
         (
             "single_label",
+            "none",
             6,
             ["linear, last 2 layers", "linear, last layer", "linear, last 4 layers", "attention"],
         ),
-        ("single_label", 1, ["linear, last layer", "attention"]),
-        ("tagging", 6, ["linear", "hidden layer"]),
-        ("span", 6, ["hidden layer"]),
+        (
+            "single_label",
+            "separate",
+            6,
+            ["linear, last layer", "linear, last 2 layers", "linear, last 4 layers", "attention"],
+        ),
+        ("single_label", "none", 1, ["linear, last layer", "attention"]),
+        ("tagging", "none", 6, ["linear", "hidden layer"]),
+        ("span", "joined", 6, ["hidden layer"]),
     ],
-    ids=["six layers", "one layer", "words", "span"],
+    ids=["six layers", "pairs", "one layer", "words", "span"],
 )
-def test_the_simplest_heads_come_first(kind, depth, names):
+def test_the_simplest_heads_come_first(kind, pair, depth, names):
     labels = {"single_label": ("a", "b"), "tagging": ("O", "B-x"), "span": ()}[kind]
-    task = Task(name="t", kind=kind, labels=labels)
+    task = Task(name="t", kind=kind, labels=labels, pair=pair)
     assert [one.name for one in candidates_of(task, AUTO, depth)] == names
 
 

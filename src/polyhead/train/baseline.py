@@ -43,7 +43,7 @@ def constant_scores(prepared: Prepared, held: Examples) -> dict[str, dict[str, f
 def baseline_path(prepared: Prepared, path: Path, extractor: Extractor) -> Path | None:
     """The path of the linear head with which one on `path` is compared; None where it needs no more or has none.
 
-    Of a task over words it reads the same words; else the mean vectors of the last two layers.
+    Of a task over words it reads the same words; of pairs the mean vectors of the last layer, else of the last two.
     """
     task, strategy = prepared.task, prepared.strategy
     kind, pooled = kind_of(task), isinstance(strategy, Pooled)
@@ -55,7 +55,7 @@ def baseline_path(prepared: Prepared, path: Path, extractor: Extractor) -> Path 
         return Path(nodes=(*path.nodes[:-1], head))
     shape = extractor.data.architecture
     codec = Codec(name="float16")
-    return pooled_path(task, baseline_of(), trunk=extractor.digest, shape=shape, codec=codec)
+    return pooled_path(task, baseline_of(task), trunk=extractor.digest, shape=shape, codec=codec)
 
 
 def with_baselines(prepared: Prepared, trained: Trained, extractor: Extractor) -> Trained:
@@ -67,7 +67,8 @@ def with_baselines(prepared: Prepared, trained: Trained, extractor: Extractor) -
         several = []
         path = baseline_path(prepared, trained.path, extractor)
         if path is not None:
-            several = [trials.tried(Candidate(name="linear", strategy=baseline_of(), solver="linear"), path)]
+            strategy = baseline_of(prepared.task)
+            several = [trials.tried(Candidate(name="linear", strategy=strategy, solver="linear"), path)]
         baselines = baselines_of(prepared, trials, several, extractor)
     return msgspec.structs.replace(trained, baselines=baselines)
 

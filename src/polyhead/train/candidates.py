@@ -17,6 +17,9 @@ MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
 """Layers whose mean linear heads read. The first was the best, or within a point of it, of five on five sets
 (docs/log.md)."""
 
+COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
+"""The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""
+
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """One head: its strategy, and whether it is solved for as a linear one, or trained in steps."""
@@ -42,18 +45,22 @@ def candidates_of(task: Task, strategy: Pooled, depth: int) -> tuple[Candidate, 
     if kind.per_word:  # every mix would be another store of all words
         linear = msgspec.structs.replace(own, hidden=0)
         return (Candidate(name="linear", strategy=linear, solver="linear"), trained)
-    return (*_linear(strategy, depth), trained)
+    return (*_linear(task, strategy, depth), trained)
 
 
-def baseline_of(strategy: Pooled | None = None) -> Pooled:
+def baseline_of(task: Task) -> Pooled:
     """The head that every other is compared with: linear, on mean vectors."""
-    return _mean_of(strategy or Pooled(), next(iter(MIXES)))
+    return _mean_of(Pooled(), next(iter(_mixes(task))))
 
 
-def _linear(strategy: Pooled, depth: int) -> list[Candidate]:
+def _mixes(task: Task) -> dict[int, str]:
+    return COMPARED_MIXES if task.pair == "separate" else MIXES
+
+
+def _linear(task: Task, strategy: Pooled, depth: int) -> list[Candidate]:
     return [
         Candidate(name=f"linear, {name}", strategy=_mean_of(strategy, of), solver="linear")
-        for of, name in MIXES.items()
+        for of, name in _mixes(task).items()
         if of <= max(depth, 1)
     ]
 

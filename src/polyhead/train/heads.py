@@ -5,6 +5,7 @@ Where few rows are labelled, each of them is held out once (k folds), and the ke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path as FilePath
 
@@ -18,7 +19,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.split import folds
 from polyhead.train.candidates import Candidate
-from polyhead.train.choice import best_of, score_of
+from polyhead.train.choice import best_of, score_of, standard_error
 from polyhead.train.events import Events
 from polyhead.train.examples import FeatureExamples, outputs_of, tell_unread
 from polyhead.train.extract import Extractor
@@ -32,6 +33,10 @@ from polyhead.train.prepare import Prepared, Split
 FOLDS = 5
 FOLDED_BELOW = 1000  # labelled rows: of fewer, a tenth says too little
 REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
+RACED = (
+    1 / 3
+)  # of the rounds that a head may take; one that is then far behind the best linear one is given up
+FAR = 2  # standard errors of the difference
 RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
 
 
@@ -59,6 +64,7 @@ class Trials:
         self._prepared, self._extractor = prepared, extractor
         self._checkpoints, self._events = checkpoints, events
         self._folds: list[tuple[Split, Split]] = []
+        self._linear: list[Trial] = []  # tried so far
         self.held = prepared.validation.examples
         whole = prepared.whole
         if whole is not None and len(whole.targets) < FOLDED_BELOW:
@@ -82,9 +88,11 @@ class Trials:
 
     def tried(self, candidate: Candidate, path: Path) -> Trial:
         """The candidate, fitted without the rows that choose."""
-        solve = self._solved if candidate.solver == "linear" else self._trained
-        trial = solve(candidate, path)
-        return self._shifted(trial)
+        if candidate.solver == "linear":
+            trial = self._shifted(self._solved(candidate, path))
+            self._linear.append(trial)
+            return trial
+        return self._shifted(self._trained(candidate, path))
 
     def best(self, several: Sequence[Trial]) -> Trial:
         """The best linear head by its loss, unless one that is trained in steps has a clearly better score."""
@@ -192,13 +200,19 @@ class Trials:
         train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
         self._tell_unread(prepared.train, train)
         name = f"{prepared.task.name}-{candidate.strategy.positions}.pt"
-        fitted = self._course(
+        course = self._course(
             module,
             train,
             validation,
             checkpoint=self._checkpoints / name if self._checkpoints else None,
             events=self._events,
-        ).train()
+        )
+        raced = math.ceil(course.most * RACED)
+        course.advance(raced)
+        # A resumed run that is beyond this round has passed it.
+        if course.done > raced or not self._far_behind(outputs_of(module.eval(), validation), course.best):
+            course.advance()
+        fitted = course.finish()
         return Trial(
             candidate=candidate,
             path=path,
@@ -226,6 +240,7 @@ class Trials:
         progress = self._events.progress(label, unit="rounds")
         best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
         most, patience = runs[0][1].most, runs[0][1].patience
+        raced = math.ceil(most * RACED)
         for number in range(1, most + 1):
             outputs: list[np.ndarray] = []
             for module, course, held in runs:
@@ -235,7 +250,9 @@ class Trials:
             if score > best_score:
                 best_score, best_round, best_outputs = score, number, outputs
             progress.update(number, most, f"{score:.4f}")
-            if number - best_round >= patience:
+            if number - best_round >= patience or (
+                number == raced and self._far_behind(best_outputs, best_score)
+            ):
                 break
         seconds = progress.finish()
         fitted = runs[0][1].finish()
@@ -249,6 +266,14 @@ class Trials:
             fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
             module=None,
         )
+
+    def _far_behind(self, outputs: list[np.ndarray], best: float) -> bool:
+        """Whether the best linear head is better than this one ever was, by more than chance makes such outputs."""
+        linear, task = best_linear(self._linear), self._prepared.task
+        if linear is None:
+            return False
+        lost = score_of(task, self.held, linear.outputs) - best
+        return lost > 0 and lost > FAR * standard_error(task, self.held, outputs, linear.outputs)
 
     def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
         """Trained on all rows for as many updates as were best."""
