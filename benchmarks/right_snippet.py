@@ -1,0 +1,116 @@
+"""The README's Python snippet as a newcomer runs it: seconds to the first word and to the answer.
+
+    python benchmarks/right_snippet.py
+
+On two processors with the instructions of AVX2 alone (oneDNN's, torch's and MKL's kernels are capped), beside a
+process that keeps one of them busy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from settings import ROOT, command, report, say
+
+from polyhead.processor import CAPS
+from polyhead.report.results import Claim
+
+REPEATS = 3
+CAPPED = {name: "AVX2" for name in (*CAPS, "MKL_ENABLE_INSTRUCTIONS")} | {"ATEN_CPU_CAPABILITY": "avx2"}
+TARGETS = {"seconds": 60.0, "first": 1.0}
+
+
+def main() -> None:
+    rows = []
+    for repeat in range(REPEATS):
+        with busy():
+            rows.append({"repeat": repeat, **measured(snippet())})
+        say(str(rows[-1]))
+    report("right_snippet", command=command(), rows=rows, claims=claims(rows), lacking=[])
+
+
+def snippet() -> str:
+    """The first Python block of the README."""
+    found = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    if found is None:
+        raise SystemExit("the README has no Python snippet")
+    return found.group(1)
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """Another process that never rests."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def measured(code: str) -> dict[str, float]:
+    """Seconds from the start of Python, and from the call of training, to the first word; and to the end."""
+    told = f"import sys, time\nprint('start', file=sys.stderr, flush=True)\n{code}"
+    told = told.replace("\ntrain_project(", "\nprint('train', file=sys.stderr, flush=True)\ntrain_project(")
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        with subprocess.Popen(
+            [sys.executable, "-c", told],
+            cwd=folder,
+            env=os.environ | CAPPED,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            times = []
+            for line in process.stderr:
+                times.append((time.perf_counter() - began, line.strip()))
+            answer = process.stdout.read().strip()
+        if process.returncode:
+            raise SystemExit("\n".join(line for _, line in times))
+        seconds = time.perf_counter() - began
+    called = next(at for at, line in times if line == "train")
+    first = next(at for at, line in times if at > called and line not in ("start", "train"))
+    gaps = [later - earlier for (earlier, _), (later, _) in zip(times, times[1:], strict=False)]
+    return {
+        "seconds": round(seconds, 2),
+        "imported": round(called, 2),
+        "first": round(first - called, 2),
+        "silence": round(max(gaps), 2),
+        "lines": len(times) - 2,
+        "answer": answer,
+    }
+
+
+def claims(rows: list[dict]) -> list[Claim]:
+    """Of the seconds in all, and of those without a word after the call."""
+    texts = {
+        "seconds": "the README's Python snippet after installation, two cores with AVX2 alone, one of them busy",
+        "first": "the same: from the call of `train_project` to the first word of progress",
+    }
+    medians = {name: statistics.median(row[name] for row in rows) for name in (*texts, "imported", "silence")}
+    return [
+        Claim(
+            id="right.snippet" if name == "seconds" else "right.snippet_first",
+            text=text,
+            target=TARGETS[name],
+            value=medians[name],
+            unit="seconds",
+            holds=medians[name] <= TARGETS[name],
+            note=f"Median of {len(rows)}. Imports take {medians['imported']:.1f} seconds of it; the longest silence is "
+            f"{medians['silence']:.1f} seconds.",
+        )
+        for name, text in texts.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()
