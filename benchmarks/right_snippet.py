@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from settings import ROOT, command, report, say
 
@@ -25,7 +24,7 @@ from polyhead.processor import CAPS
 from polyhead.report.results import Claim
 
 REPEATS = 3
-CAPPED = {name: "AVX2" for name in (*CAPS, "MKL_ENABLE_INSTRUCTIONS")} | {"ATEN_CPU_CAPABILITY": "avx2"}
+CAPPED = dict.fromkeys((*CAPS, "MKL_ENABLE_INSTRUCTIONS"), "AVX2") | {"ATEN_CPU_CAPABILITY": "avx2"}
 TARGETS = {"seconds": 60.0, "first": 1.0}
 
 
