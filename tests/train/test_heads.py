@@ -85,7 +85,9 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
 
 
 @pytest.mark.parametrize(("far", "rounds"), [(0, 10), (1e9, 30)], ids=["far behind", "not far"])
-@pytest.mark.parametrize("changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"])
+@pytest.mark.parametrize(
+    "changes", [{"validation": 0.3}, {"validation": "data/messages-test.jsonl"}], ids=["folds", "a file"]
+)
 def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypatch, far, rounds, changes):
     monkeypatch.setattr(heads, "FAR", far)
     training = msgspec.structs.replace(tiny.TRAINING, epochs=30, patience=30, learning_rate=1e-9)
