@@ -15,7 +15,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -225,9 +225,16 @@ def of_labels(
         for balance in balances:
             model = logistic(balance).fit(learned, train[1])
             scored[told + (", balanced" if balance else "")] = score(test[1], model.predict(asked))
-    most = np.bincount(train[1]).argmax()
-    scored["constant"] = score(test[1], np.full(len(test[1]), most))
+    scored["constant"] = constant(train[1], test[1], score)
     return scored
+
+
+def constant(train: np.ndarray, test: np.ndarray, score: Callable[..., float]) -> float:
+    """The score of the most frequent label; the mean of several that are equally frequent."""
+    counts = np.bincount(train)
+    return statistics.mean(
+        score(test, np.full(len(test), most)) for most in np.flatnonzero(counts == counts.max())
+    )
 
 
 def of_numbers(
