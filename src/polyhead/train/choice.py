@@ -11,6 +11,7 @@ from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 
 GROUPS = 10  # of rows that are left out in turn
+FEW = 100  # rows: of fewer, a standard error is itself little more than a guess
 
 
 def score_of(task: Task, examples: Examples, outputs: Sequence[np.ndarray]) -> float:
@@ -22,14 +23,26 @@ def best_of(task: Task, examples: Examples, several: Sequence[Sequence[np.ndarra
     """The index of the outputs to keep, the simplest model's first.
 
     A later one takes the place of the best so far where its score is higher by more than one standard error of the
-    difference (the rule of Breiman et al. 1984), estimated by a jackknife over groups of rows.
+    difference (the rule of Breiman et al. 1984), of few rows two; estimated by a jackknife over groups of rows.
     """
     best = 0
     for index in range(1, len(several)):
         gain = score_of(task, examples, several[index]) - score_of(task, examples, several[best])
-        if gain > 0 and gain > standard_error(task, examples, several[best], several[index]):
+        least = errors(len(examples.targets)) * standard_error(task, examples, several[best], several[index])
+        if gain > 0 and gain > least:
             best = index
     return best
+
+
+def errors(rows: int) -> float:
+    """How many standard errors say that a difference is more than chance."""
+    return 2.0 if rows < FEW else 1.0
+
+
+def clearly_less(losses: np.ndarray, before: np.ndarray) -> bool:
+    """Whether losses of the same rows, (rows,), fell in the mean by more than chance would make them."""
+    gains = before - losses
+    return bool(gains.mean() > errors(len(gains)) * gains.std() / np.sqrt(len(gains)))
 
 
 def standard_error(

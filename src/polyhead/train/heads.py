@@ -19,7 +19,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.split import folds
 from polyhead.train.candidates import Candidate
-from polyhead.train.choice import best_of, score_of, standard_error
+from polyhead.train.choice import best_of, clearly_less, score_of, standard_error
 from polyhead.train.events import Events
 from polyhead.train.examples import FeatureExamples, outputs_of, tell_unread
 from polyhead.train.extract import Extractor
@@ -148,23 +148,30 @@ class Trials:
     # Linear heads
 
     def _solved(self, candidate: Candidate, path: Path) -> Trial:
-        """Each fold's solutions side by side, from the strongest penalty on, until the loss rises."""
+        """Each fold's solutions side by side, from the strongest penalty on, until the loss rises.
+
+        For pairs the cosine alone is kept, unless another solution is clearly better.
+        """
         module = self._module(path)
         pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
         sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
+        first: tuple[np.ndarray, list[Solution]] | None = None
         best: tuple[np.ndarray, list[Solution]] | None = None
         rises = 0
         for several in zip(*(solutions(train) for train, _ in sides), strict=True):
             losses = np.concatenate(
                 [solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)]
             )
+            first = first or (losses, list(several))
             if best is None or losses.mean() < best[0].mean():
                 best, rises = (losses, list(several)), 0
             else:
                 rises += 1
             if rises == RISES:
                 break
-        assert best is not None
+        assert first is not None and best is not None
+        if module.separate and not clearly_less(best[0], first[0]):
+            best = first  # the cosine alone
         outputs: list[np.ndarray] = []
         for solution, (_, held) in zip(best[1], pairs, strict=True):
             _set(module, solution)
@@ -335,7 +342,7 @@ def _set(module: PooledPart, solution: Solution) -> None:
 
 
 def best_linear(several: Sequence[Trial]) -> Trial | None:
-    """Of the linear heads the first, unless a later one loses less by more than one standard error.
+    """Of the linear heads the first, unless the loss of a later one is clearly less.
 
     Of few rows the loss says which is better long before a score does.
     """
@@ -346,7 +353,6 @@ def best_linear(several: Sequence[Trial]) -> Trial | None:
         if best is None or best.losses is None:
             best = trial
             continue
-        gains = best.losses - trial.losses
-        if gains.mean() > gains.std() / np.sqrt(len(gains)):
+        if clearly_less(trial.losses, best.losses):
             best = trial
     return best

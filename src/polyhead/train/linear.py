@@ -20,6 +20,8 @@ from polyhead.train.order import LengthSorted
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row."""
 
+ALONE = 100.0  # a penalty that leaves the cosine of a pair alone
+
 ITERATIONS = 60  # of L-BFGS for each penalty; each starts where the one before ended
 HISTORY = 10
 AT_ONCE = 256  # examples whose inputs are computed at a time
@@ -121,12 +123,14 @@ def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return read, targets, members
 
 
-def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
+def solutions(inputs: Inputs, penalties: Sequence[float] | None = None) -> Iterator[Solution]:
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS (Liu and Nocedal 1989) with a line search.
 
     Inputs are scaled to a mean squared length of 1. The bias has no penalty, nor has the cosine of a pair that is read
-    separately: the strongest penalty leaves a head that reads the cosine alone.
+    separately: the first penalty leaves a head that reads the cosine alone. `penalties` None: `PENALTIES`.
     """
+    if penalties is None:
+        penalties = PENALTIES if inputs.cosine is None else (ALONE, *PENALTIES)
     scale = inputs.scale
     values = inputs.values / scale
     plain = 0
