@@ -104,7 +104,7 @@ def test_backends_agree(home):
 def test_the_table_names_split_rows_and_metric(home):
     done = run("evaluate", home / "polyhead.toml", "--split", "validation")
     rows = [line.split() for line in done.out.splitlines()]
-    assert rows[0] == ["task", "split", "rows", "metric", "score", "other", "metrics"]
+    assert rows[0] == ["task", "split", "rows", "metric", "score", "linear", "constant", "other", "metrics"]
     assert rows[1][:4] == ["mood", "validation", "12", "accuracy"]
     assert done.err == ""
 

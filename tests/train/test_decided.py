@@ -52,10 +52,11 @@ def train(home, tmp_path):
         strategy=tiny.STRATEGY,
         labels=None,
         tested=True,
+        train=None,
         **asked,
     ):
         project = tiny.project(home, *(names or ("mood",)), training=training, strategy=strategy)
-        changes = {"validation": validation, "test": test, "labels": labels}
+        changes = {"validation": validation, "test": test, "labels": labels, "train": train}
         changes = {key: value for key, value in changes.items() if value is not None}
         changes |= {} if tested else {"test": None}
         tasks = tuple(msgspec.structs.replace(entry, **changes) for entry in project.tasks)
@@ -65,7 +66,7 @@ def train(home, tmp_path):
         outcome = train_project(project, folder=home, cache=cache, events=Events(say=lines.append), **asked)
         return outcome, "\n".join(lines)
 
-    run.root = tmp_path / "bundle"
+    run.root, run.home = tmp_path / "bundle", home
     return run
 
 
@@ -243,6 +244,34 @@ def test_versions_that_learned_from_their_validation_rows_are_compared_on_test_r
     assert compared.split == "test" and "test rows" in said and "may have been trained" not in said
     assert compared.live == pytest.approx(first["splits"]["test"]["accuracy"])
     assert compared.new == pytest.approx(second["splits"]["test"]["accuracy"])
+
+
+def test_test_rows_that_the_old_version_may_have_learned_from_are_said(train, home):
+    """Rows of train were moved to a test file afterwards."""
+    train(validation=0.3, tested=False)
+    moved = DataFile(path="data/messages-train.jsonl", limit=12)
+    outcome, said = train(validation=0.3, training=OTHER, test=moved)
+    compared = outcome.compared["mood"]
+    assert compared.split == "test" and not compared.held_out
+    assert (
+        "the old version was scored on other test rows, so it may have been trained on some of these" in said
+    )
+
+
+def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
+    """Both were scored by folds, of other rows each."""
+    few = DataFile(path="data/messages-train.jsonl", limit=20)
+    train(validation=0.3, tested=False, training=GOOD, train=few)
+    live = Session(train.root)
+    outcome, said = train(validation=0.3, tested=False)
+    compared, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
+    assert notes["folds"] and compared.rows == compared.of == 40 and not compared.held_out
+    rows = prepare(tiny.project(train.home, "mood", validation=0.3), train.home)[0].whole
+    outputs = live.outputs("mood", rows.inputs)
+    task = Bundle.open(train.root).tasks["mood"].task
+    assert compared.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
+    assert compared.new == pytest.approx(notes["splits"]["validation"]["accuracy"])
+    assert "on 40 validation rows" in said and "may have been trained on some of these" in said
 
 
 def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(train):

@@ -164,6 +164,59 @@ def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path):
     assert any("mood: warning: " in line and "one answer is all that it gives" in line for line in lines)
 
 
+def rare(folder, name, count, seed):
+    """Rows of which an eighth or so are of the label `yes`."""
+    chance = np.random.default_rng(seed)
+    rows = [
+        {"text": row["text"], "label": "yes" if row["mood"] == "good" and chance.random() < 0.25 else "no"}
+        for row in tiny.messages(count, seed)
+    ]
+    tiny.write_jsonl(folder / name, rows)
+    return str(folder / name)
+
+
+def test_a_part_with_an_offset_answers_as_its_scores_say(home, tmp_path):
+    """The offset was added once more for the baseline, to the part that is kept."""
+    project = tiny.project(home, "mood", strategy=AUTO, training=QUICK)
+    entry = msgspec.structs.replace(
+        project.tasks[0],
+        labels=("no", "yes"),
+        label="label",
+        metric="macro_f1",
+        **{
+            split: rare(tmp_path, f"{split}.jsonl", count, seed)
+            for seed, (split, count) in enumerate((("train", 200), ("validation", 100), ("test", 100)))
+        },
+    )
+    project = msgspec.structs.replace(project, tasks=(entry,), bundle=str(tmp_path / "b"))
+    offsets, kept = [], Trials.kept
+
+    def watched(trials, trial):
+        offsets.append(trial.offset)
+        return kept(trials, trial)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trials, "kept", watched)
+        train_project(project, folder=home, cache=tmp_path / "cache")
+    assert len(offsets) == 2 and all(offset is not None for offset in offsets)
+    prepared, notes = prepare(project, home)[0], Bundle.open(tmp_path / "b").scores("mood")
+    for split in (prepared.validation, prepared.test):
+        outputs = Session(tmp_path / "b").outputs("mood", split.examples.inputs)
+        assert split.examples.scores(prepared.task, outputs) == pytest.approx(notes["splits"][split.name])
+    assert notes["splits"]["test"] == pytest.approx(notes["baselines"]["linear"]["test"])
+
+
+def test_class_weights_weigh_linear_heads_too(home, tmp_path):
+    weighed = [
+        trained(
+            home, tmp_path / str(on), "topics", training=msgspec.structs.replace(QUICK, class_weights=on)
+        )[0]
+        for on in (False, True)
+    ]
+    assert all(bundle.scores("topics")["chosen"].startswith("linear") for bundle in weighed)
+    assert tiny.part_bytes(weighed[0].root, "topics") != tiny.part_bytes(weighed[1].root, "topics")
+
+
 @pytest.mark.parametrize(
     ("labels", "counts", "metric"),
     [

@@ -1,11 +1,16 @@
 """Linear heads: the minimum that scikit-learn finds, the cosine free of penalty, and what is read of examples."""
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from polyhead.train.linear import PENALTIES, Inputs, solutions
+from polyhead.train import linear
+from polyhead.train.examples import batch_targets, option_rows
+from polyhead.train.feed import Batch
+from polyhead.train.linear import PENALTIES, Inputs, inputs_of, solutions
+from polyhead.train.order import LengthSorted
 
 RNG = np.random.default_rng(5)
 
@@ -61,7 +66,7 @@ def test_weaker_penalties_fit_the_rows_better():
     assert losses == sorted(losses, reverse=True) and losses[-1] < 0.8 * losses[0]
 
 
-def test_the_strongest_penalty_leaves_the_cosine_of_a_pair():
+def test_the_first_solution_of_pairs_reads_the_cosine():
     """Outputs are then a rising line of the cosine, whatever else the rows hold."""
     width = 4
     u, v = (RNG.normal(size=(60, width)) for _ in range(2))
@@ -70,9 +75,86 @@ def test_the_strongest_penalty_leaves_the_cosine_of_a_pair():
     cosine = (u * v).sum(axis=1) / width
     targets = (0.5 + 0.4 * cosine).astype(np.float32)
     given = inputs(compared, targets, loss="squared_error", outputs=1, cosine=3 * width)
-    found = next(solutions(given, [1e6]))
+    found = next(solutions(given))
     outputs = (given.values @ found.weight.T + found.bias)[:, 0].numpy()
     np.testing.assert_allclose(outputs, targets, atol=1e-3)
+
+
+def test_the_cosine_alone_is_the_logistic_regression_of_scikit_learn():
+    width, labels = 4, np.arange(60) % 3
+    u, v = (RNG.normal(size=(60, width)) for _ in range(2))
+    v += labels[:, None] * u
+    u, v = (side / np.linalg.norm(side, axis=1, keepdims=True) * np.sqrt(width) for side in (u, v))
+    compared = np.concatenate([u, v, abs(u - v), u * v], axis=1).astype(np.float32)
+    cosine = (u * v).sum(axis=1, keepdims=True) / width
+    found = next(solutions(inputs(compared, labels, cosine=3 * width)))
+    outputs = torch.from_numpy(compared) @ found.weight.T + found.bias
+    model = LogisticRegression(tol=1e-8).fit(cosine, labels)
+    np.testing.assert_allclose(torch.softmax(outputs, dim=1).numpy(), model.predict_proba(cosine), atol=2e-3)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "binary_cross_entropy"])
+def test_label_weights_are_those_of_the_loss(loss):
+    values, labels = clouds()
+    weights = torch.tensor([1.0, 4.0, 0.5])
+    targets = labels if loss == "cross_entropy" else np.eye(3, dtype=np.float32)[labels]
+    given = msgspec.structs.replace(inputs(values, targets, loss=loss), weights=weights)
+    found = next(one for one in solutions(given) if one.penalty == PENALTIES[4])
+    if loss == "cross_entropy":  # torch divides by the sum of the weights of the rows
+        each = np.array([1.0, 4.0, 0.5])[labels]
+        model = LogisticRegression(C=1 / (each.sum() * found.penalty), tol=1e-8, max_iter=5000)
+        model.fit(values / given.scale, labels, sample_weight=each)
+        shares = torch.softmax(given.values @ found.weight.T + found.bias, dim=1).numpy()
+        np.testing.assert_allclose(shares, model.predict_proba(values / given.scale), atol=2e-3)
+        return
+    for label, weight in enumerate(weights.tolist()):  # labels are apart; the loss is their mean
+        here = labels == label
+        each = np.where(here, weight, 1.0)
+        model = LogisticRegression(C=1 / (len(values) * 3 * found.penalty), tol=1e-8, max_iter=5000)
+        model.fit(values / given.scale, here, sample_weight=each)
+        shares = torch.sigmoid(given.values @ found.weight[label] + found.bias[label]).numpy()
+        np.testing.assert_allclose(shares, model.predict_proba(values / given.scale)[:, 1], atol=2e-3)
+
+
+def test_options_of_some_of_the_examples_are_read_where_all_are_too_many(monkeypatch):
+    """Examples that were left out counted as ones without options."""
+    given = inputs_of(Reads(), Questions(600), loss="ranking", outputs=1)
+    monkeypatch.setattr(linear, "MOST_NUMBERS", 300 * OPTIONS * WIDTH)
+    some = inputs_of(Reads(), Questions(600), loss="ranking", outputs=1)
+    assert len(given.values) == 600 * OPTIONS and len(some.values) == 300 * OPTIONS
+    losses = [list(solutions(one))[-1].losses(one) for one in (given, some)]
+    assert [len(each) for each in losses] == [600, 300]
+    assert all(0 <= each.mean() < 0.5 for each in losses)
+
+
+OPTIONS, WIDTH = 4, 16
+
+
+class Questions(LengthSorted):
+    """Questions whose right option is the one that is farthest along a line."""
+
+    def __init__(self, count):
+        super().__init__(np.ones(count))
+        self.values = RNG.normal(size=(count * OPTIONS, WIDTH)).astype(np.float32)
+        far = (self.values @ np.linspace(-1, 1, WIDTH)).reshape(count, OPTIONS)
+        self.right, self.options = [np.asarray(row.argmax()) for row in far], np.full(count, OPTIONS)
+
+    def batch(self, members):
+        return Batch(
+            arguments=(torch.from_numpy(self.values[option_rows(members, self.options)]),),
+            targets=batch_targets(self.right, members, None, self.options),
+            members=members,
+        )
+
+
+class Reads:
+    separate = False
+
+    def eval(self):
+        return self
+
+    def inputs(self, values):
+        return values
 
 
 def test_options_of_some_examples_compete_among_themselves():

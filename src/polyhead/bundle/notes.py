@@ -31,6 +31,12 @@ class Notes(ABC):
         path = self.root.joinpath(*self._place(name), SCORES)
         return _json(self._read(name, SCORES), path, _Scores).splits
 
+    def baselines(self, name: str, split: str) -> dict[str, dict[str, float]]:
+        """`constant` and `linear`, where training measured them on its rows of the split -> metric -> value."""
+        path = self.root.joinpath(*self._place(name), SCORES)
+        measured = _json(self._read(name, SCORES), path, _Scores).baselines
+        return {simple: of[split] for simple, of in measured.items() if split in of}
+
     def probes(self, name: str) -> list[dict[str, Any]]:
         """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
         path = self.root.joinpath(*self._place(name), PROBES)
@@ -53,6 +59,7 @@ class _Scores(msgspec.Struct):
     """What others read of scores.json; any other key is a note for people."""
 
     splits: dict[str, dict[str, float]] = {}
+    baselines: dict[str, dict[str, dict[str, float]]] = {}
 
 
 def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:

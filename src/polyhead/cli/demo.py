@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.output import Printer, counted, json_option, table
 from polyhead.text.tokenise import Input
 
 if TYPE_CHECKING:
+    from polyhead.bundle.read import Bundle
     from polyhead.engine.evaluate import Score
     from polyhead.project import Project
 
@@ -62,7 +64,7 @@ def command(folder: str, json_to: str | None) -> None:
         session = Session(project.bundle)
         scores = evaluate_bundle(session, project, folder=sample, show=printer.show)
         printer.show("")
-        printer.lines(table(_scores(scores)))
+        printer.lines(table(_scores(scores, session.bundle)))
     printer.lines(
         [
             "",
@@ -108,9 +110,15 @@ def _counts(project: Project, sample: Path) -> list[str]:
     return found
 
 
-def _scores(scores: Sequence[Score]) -> list[list[object]]:
-    rows: list[list[object]] = [["task", "test rows", "metric", "score"]]
-    return rows + [[s.task, f"{s.rows:,}", s.metric, f"{s.scores[s.metric]:.3f}"] for s in scores]
+def _scores(scores: Sequence[Score], bundle: Bundle) -> list[list[object]]:
+    """With the scores of simple answers, as training measured them on the same rows."""
+    rows: list[list[object]] = [["task", "test rows", "metric", "score", *BASELINES]]
+    for score in scores:
+        simple = bundle.baselines(score.task, score.split)
+        values = [score.scores, *(simple.get(name, {}) for name in BASELINES)]
+        beside = [f"{one[score.metric]:.3f}" if score.metric in one else "-" for one in values]
+        rows.append([score.task, f"{score.rows:,}", score.metric, *beside])
+    return rows
 
 
 def _shown(text: Sequence[str], result: Any) -> list[str]:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from polyhead.engine.session import Session
     from polyhead.project import Project
 
+HEAD = ("task", "split", "rows", "metric", "score")
+BASELINES = ("linear", "constant")
+
 
 @click.command("evaluate")
 @click.argument("project", type=click.Path(dir_okay=False), default="polyhead.toml")
@@ -43,6 +46,9 @@ def command(
 ) -> None:
     """Score the bundle of PROJECT on whole splits, with live answers of the bundle (no kept features).
 
+    Beside each score stand those of simple answers, as training measured them on its rows of the split: the best linear
+    head, and the best constant answer.
+
     A task with neither a test file nor a validation file cannot be scored again: the score that training measured on
     the share held out is shown for it, marked "from training". Where the recipe makes several bundles, those that are
     there are scored one after the other.
@@ -53,17 +59,19 @@ def command(
     printer, only = Printer(json_to), names_in(tasks)
     plan, folder = read_project(project), Path(project).resolve().parent
     check_apart([json_to], data_files(plan, folder))
-    rows: list[list[object]] = [["task", "split", "rows", "metric", "score", "other metrics"]]
+    rows: list[list[object]] = [[*HEAD, *BASELINES, "other metrics"]]
     scores: list[Score] = []
     from_training: dict[str, dict[str, float]] = {}
     for root, names in _homes(plan, folder, bundle, only).items():
         session = Session(root, backend=backend, precision=precision)
         found, trained = _scored(session, plan, folder, split, names, printer)
-        rows += [_row(s.task, s.split, f"{s.rows:,}", s.metric, s.scores) for s in found]
-        rows += [
-            _row(name, "validation (from training)", "-", _home(session, name).headline(name)[0], one)
-            for name, one in trained.items()
-        ]
+        for score in found:
+            simple = _home(session, score.task).baselines(score.task, score.split)
+            rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
+        for name, values in trained.items():
+            home = _home(session, name)
+            metric, simple = home.headline(name)[0], home.baselines(name, "validation")
+            rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
         scores += found
         from_training |= trained
     printer.lines(table(rows, left=4))
@@ -142,9 +150,12 @@ def _home(session: Session, name: str) -> Bundle | Models:
     return session.summaries.models if name in session.summaries.tasks else session.bundle
 
 
-def _row(task: str, split: str, rows: str, metric: str, scores: dict[str, Any]) -> list[object]:
+def _row(
+    task: str, split: str, rows: str, metric: str, scores: dict[str, Any], simple: dict[str, dict[str, float]]
+) -> list[object]:
     others = "  ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != metric)
-    return [task, split, rows, metric, f"{scores[metric]:.4f}", others]
+    beside = [f"{simple[name][metric]:.4f}" if metric in simple.get(name, {}) else "-" for name in BASELINES]
+    return [task, split, rows, metric, f"{scores[metric]:.4f}", *beside, others]
 
 
 def _fileless(project: Project, session: Session, only: tuple[str, ...]) -> list[str]:

@@ -42,7 +42,11 @@ DATA = click.Path(dir_okay=False)
 @click.option("--answers", help="Span: column of the list of {text, start} [default: answers].")
 @click.option("--separator", help="What stands between several labels (or tokens) in one cell, such as ';'.")
 @click.option("--model", help="Summarization: the encoder-decoder to start from, a folder or a hub id.")
-@click.option("--validation", type=DATA, help="File of the validation split; by default a tenth of DATA.")
+@click.option(
+    "--validation",
+    type=DATA,
+    help="File of the validation split; by default a share of DATA is held out (5 folds below 1,000 rows).",
+)
 @click.option("--test", type=DATA, help="File of the reported split.")
 @click.option(
     "--output", "-o", metavar="FILE", default="polyhead.toml", show_default=True, help="Project file."
@@ -109,7 +113,7 @@ def _told(declared: Declared, output: str) -> list[str]:
     lines = [f"{output}: task '{entry['name']}' ({entry['kind']})"]
     lines += [f"{split}: {_rows(report)}" for split, report in declared.reports.items()]
     if "validation" not in entry:
-        lines.append("validation: a tenth of train is held out")
+        lines.append("validation: a tenth of train is held out; below 1,000 rows five folds")
     if entry.get("empty") == "none":
         lines.append(
             'empty: a cell without text says that none of the labels applies; write empty = "skip" if it says that '

@@ -33,8 +33,8 @@ def precision_option(command: Command) -> Command:
     return click.option(
         "--precision",
         type=click.Choice(["float32", "bfloat16", "int8"]),
-        help="Of the trunk; by default the one that the tasks were trained with, where this machine has it. int8 "
-        "after `polyhead quantize`.",
+        help="Precision of the trunk; by default the one of training, where this machine has it. int8 needs "
+        "`polyhead quantize` first.",
     )(command)
 
 
@@ -43,7 +43,7 @@ def session_options(command: Command) -> Command:
     deterministic = click.option(
         "--deterministic",
         is_flag=True,
-        help="Fixed batch shapes: equal bits whatever the batch mates.",
+        help="Fixed batch shapes: an answer has the same bits whatever else is in its batch.",
     )
     return backend_option()(precision_option(deterministic(command)))
 

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 @click.option(
     "--measure",
     is_flag=True,
-    help="Find no scales: measure what those beside BUNDLE change on this machine, and keep that beside the rest.",
+    help="Keep the scales that are there: only measure what int8 changes on this machine, and add the result.",
 )
 @json_option
 def command(
@@ -90,8 +90,8 @@ def command(
     Scales are kept in BUNDLE/cache, which nothing else depends on and which may be deleted at any time. Answer with
     `--precision int8`. Deleting them loses nothing but the calibration: run this again with texts.
 
-    What is measured holds for machines of this kind. Processors without VNNI get weights of 7 bits, since sums of wider
-    ones would saturate there: on a machine of another kind than the one that was measured, run this with `--measure`.
+    The measurement holds for this backend and for processors like this one. x86 processors without VNNI instructions
+    use weights of 7 bits instead of 8. If you move a bundle between the two sorts, run this again with `--measure`.
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import is_installed, open_runtime

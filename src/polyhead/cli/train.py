@@ -27,12 +27,13 @@ FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of 
     "--retrain",
     multiple=True,
     metavar="NAMES",
-    help="Train these tasks whatever was decided: rolled back, removed, lost under --if-better, or trained already.",
+    help="Train these tasks, with commas between them, even if they were rolled back or removed, lost under "
+    "--if-better, or are trained already.",
 )
 @click.option(
     "--if-better",
     is_flag=True,
-    help="Keep a task's live version unless the new one scores better on the same validation rows.",
+    help="Keep a task's live version unless the new one scores higher on held-out rows.",
 )
 @click.option(
     "--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's."
@@ -48,12 +49,12 @@ FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of 
     "--tensorboard",
     metavar="FOLDER",
     type=click.Path(file_okay=False),
-    help="Where a trunk learns: write losses, rates and scores to FOLDER for TensorBoard.",
+    help="Write losses, rates and scores to FOLDER for TensorBoard. Refused for a frozen trunk.",
 )
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
-    help="Where a trunk learns: on which device; by default on a CUDA device where there is one.",
+    help="Device on which a trunk learns; by default CUDA where there is one. Refused for a frozen trunk.",
 )
 @json_option
 def command(

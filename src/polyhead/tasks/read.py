@@ -207,7 +207,7 @@ class _Reader:
         if self.blank_is_none and isinstance(value, str) and not value.strip():
             self.counts["none"] += 1
             return []
-        if value is None or value == "":
+        if value is None or (isinstance(value, str) and not value.strip()):
             return None
         separated = self.source.separator and not self.columns.choices
         if not isinstance(value, str) or not (from_cells or separated):

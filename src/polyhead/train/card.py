@@ -22,7 +22,6 @@ def card_of(
     task, path = prepared.task, trained.path
     added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)
     metric = kind_of(task).default_metric(task)
-    sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     return "\n".join(
         [
             f"# {task.name}",
@@ -33,10 +32,10 @@ def card_of(
             "",
             "## Trained on",
             "",
-            f"{sizes} examples; seed {prepared.training.seed}; best epoch {trained.fitted.best_epoch} by validation "
-            f"{metric}. The trunk `{trunk.name}` {'learned with it' if learned else 'was frozen'}.",
+            f"{_examples(prepared, trained)}; seed {prepared.training.seed}{_kept(trained, metric)}. The trunk "
+            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.",
             "",
-            *score_table(trained.scores),
+            *score_table(trained.scores, trained.baselines),
             "## Path and cost",
             "",
             f"{_described(path)} {added.parameters:,} parameters and "
@@ -57,13 +56,36 @@ def said_of(task: Task) -> list[str]:
     return labels + ([f"Range: {task.range[0]:g} to {task.range[1]:g}."] if task.range else [])
 
 
-def score_table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """A section with every metric (columns) of every split (rows)."""
+def _examples(prepared: Prepared, trained: Trained) -> str:
+    """How many rows it learned from, and which chose."""
+    sizes = [f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits]
+    if trained.folds and prepared.whole is not None:
+        sizes[:2] = [f"{len(prepared.whole.targets):,} train (each held out once, in {trained.folds} folds)"]
+    return ", ".join(sizes) + " examples"
+
+
+def _kept(trained: Trained, metric: str) -> str:
+    """What was chosen by rows held out."""
+    chosen = f"; head: {trained.chosen}" if trained.chosen else ""
+    best = trained.fitted.best_epoch
+    return chosen + (f"; best epoch {best} by validation {metric}" if best else "")
+
+
+def score_table(
+    scores: Mapping[str, Mapping[str, float]],
+    baselines: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+) -> list[str]:
+    """A section with every metric (columns) of every split (rows), and baselines on the same rows below each."""
     names = list(next(iter(scores.values())))
-    rows = [
-        f"| {split} | " + " | ".join(f"{value:.4f}" for value in found.values()) + " |"
-        for split, found in scores.items()
-    ]
+    rows = []
+    for split, values in scores.items():
+        lines = {split: values} | {
+            f"{split}, {name}": of[split] for name, of in (baselines or {}).items() if split in of
+        }
+        rows += [
+            f"| {title} | " + " | ".join(f"{line[name]:.4f}" if name in line else "" for name in names) + " |"
+            for title, line in lines.items()
+        ]
     head = ["| split | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     return ["## Scores on whole splits", "", *head, *rows, ""]
 

@@ -24,7 +24,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task, owner_of
 from polyhead.train.events import Events
-from polyhead.train.prepare import Prepared, rows_of
+from polyhead.train.prepare import Prepared, Split, rows_of
 
 MOST = 2000  # rows that are compared, evenly spaced: each is read through the trunk for either version
 PIECE = 256  # inputs answered at a time: bounds memory, and lets progress be shown
@@ -61,7 +61,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
         said = f"{score} on {rows} {self.split} rows, {answers} changed{more}"
         if self.held_out:
             return said
-        return f"{said}; the old version held out other rows, so it may have been trained on some of these"
+        other = "was scored on other test rows" if self.split == "test" else "held out other rows"
+        return f"{said}; the old version {other}, so it may have been trained on some of these"
 
     def kept_line(self, version: str) -> str:
         """Why the live version stays."""
@@ -159,31 +160,37 @@ def beside(
     """Two versions by what they put out for some of the rows of a split, the live one first.
 
     These are the validation rows. Where a version learned from its validation rows after they had chosen it, `notes`
-    (what is written beside each version) say so: then the test rows count, and without any the scores of training, if
-    both were trained on the same rows.
+    (what is written beside each version) say so: then the test rows count. Without any these are the rows that the new
+    version was scored on before it learned from them; of the old one its own such score counts, if it was trained on
+    the same rows, and else what it answers, though it may have learned from some of them.
     """
     refitted = any(note.get("refitted") for note in notes)
     task, split = prepared.task, prepared.validation
     if refitted and prepared.test is not None:
         split = prepared.test
+    if split is prepared.validation and notes[1].get("folds") and prepared.whole is not None:
+        split = Split(name=split.name, examples=prepared.whole)
     examples = _some(split.examples)
     kind, metric = kind_of(task), kind_of(task).default_metric(task)
     # Each decides as it does when it is asked; what counts as good is what the new declaration says.
     asked = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
     old, new = first(examples), second(examples)
     known = trained_with.get("data")
-    same = [prepared.train, prepared.validation] if refitted else [prepared.validation]
-    held_out = split is prepared.test or (
-        isinstance(known, dict) and {name: known.get(name) for name in rows_of(same)} == rows_of(same)
-    )
+    same = [split]
+    if refitted and split is not prepared.test:
+        same = [prepared.train, prepared.validation]
+    held_out = isinstance(known, dict) and {name: known.get(name) for name in rows_of(same)} == rows_of(same)
+    held_out &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
     close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
     before, after = _answers(asked, old, examples), _answers(task, new, examples)
     scores = [
         kind.evaluate(asked, old, examples.targets, _examples(examples))[metric],
         examples.scores(task, new)[metric],
     ]
-    if refitted and split is prepared.validation:
-        scores = [_held_out_score(note, metric, score) for note, score in zip(notes, scores, strict=True)]
+    if split is not prepared.test:
+        for which, note in enumerate(notes):
+            if note.get("refitted") and (which == 1 or held_out):
+                scores[which] = _held_out_score(note, metric, scores[which])
     return Compared(
         metric=metric,
         live=scores[0],

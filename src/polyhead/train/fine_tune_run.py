@@ -32,7 +32,7 @@ from polyhead.train.learned import (
     check_bundles,
     check_tasks,
     known_bundle,
-    score_line,
+    score_lines,
     tell_known,
     write_learned,
 )
@@ -189,9 +189,8 @@ class _One:
         lineage = self._lineage(refined, precision)
         scores = write_learned(self._root, [p], refined.learned, lineage, keep=True)
         searched = _Searched(chosen=refined.chosen, tried=refined.tried)
-        for line in _lines(searched):
+        for line in (*_lines(searched), *score_lines(p, scores[self.name])):
             events.line(line)
-        events.line(score_line(p.task, scores[self.name]))
         return self._told(refined.learned.data.digest, False, searched, scores[self.name])
 
     def _told(

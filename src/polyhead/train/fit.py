@@ -67,7 +67,7 @@ class Curriculum:
     Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
     saved there after updates and epochs, not oftener than SAVE_SECONDS, and a run that was interrupted goes on from
     there. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
-    epochs that do not all read the same tasks.
+    epochs that do not all read the same tasks, or where `score` is None and nothing is evaluated.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Curriculum:
         devices: Devices,
         feed: Feed,
         *,
-        score: Callable[[], float],
+        score: Callable[[], float | None],
         training: Training,
         schedule: Schedule | None = None,
         rate: Callable[[str], float] = lambda name: 1.0,
@@ -103,6 +103,10 @@ class Curriculum:
         """Epochs trained so far; fewer than asked for where patience ran out."""
         return self._run.done
 
+    def passed(self, epochs: int) -> bool:
+        """Whether the run went on after so many epochs."""
+        return self._run.done > epochs or (self._run.done == epochs and self._run.begun is not None)
+
     @property
     def most(self) -> int:
         """Epochs that the run may take."""
@@ -120,7 +124,7 @@ class Curriculum:
 
     def advance(self, epochs: int | None = None) -> float:
         """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
-        epochs = self.most if epochs is None else epochs
+        epochs = self.most if epochs is None else min(epochs, self.most)
         run, meter, began, steps = self._run, self._meter, time.monotonic(), self._run.feed.steps
         before = run.done * steps + (run.begun.updates if run.begun else 0)
         progress = self._progress = self._events.progress(self._label, unit="updates", done=before)
@@ -136,8 +140,10 @@ class Curriculum:
             run.spent = 0.0
             last = run.history[-1]
             meter.epoch(last, step=run.done * steps)
-            said = f"loss {last['loss']:.4f}, validation {last['score']:.4f}"
-            progress.update(run.done * steps, self.most * steps, said)
+            said = f"loss {last['loss']:.4f}" + (
+                f", validation {last['score']:.4f}" if "score" in last else ""
+            )
+            progress.update(run.done * steps, (epochs if run.last else self.most) * steps, said)
             run.save()
         progress.finish()
         self._seconds += time.monotonic() - began
@@ -183,7 +189,7 @@ class Course(Curriculum):
         examples: Examples,
         *,
         loss: Callable[..., Tensor],
-        score: Callable[[], float],
+        score: Callable[[], float | None],
         training: Training,
         run: Callable[..., Tensor] | None = None,
         weights: Tensor | None = None,
@@ -283,13 +289,15 @@ class _Run:
                 self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
         return total / max(steps, 1)
 
-    def note(self, mean_loss: float, score: float, seconds: float) -> None:
+    def note(self, mean_loss: float, score: float | None, seconds: float) -> None:
         """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
             raise NotFinite(
                 f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip"
             )
-        self.history.append({"epoch": self.done + 1, "loss": mean_loss, "score": score, "seconds": seconds})
+        told = {} if score is None else {"score": score}
+        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **told, "seconds": seconds})
+        score = 0.0 if score is None else score
         if self.last or score > self.best_score:
             self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)
 

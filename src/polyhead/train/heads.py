@@ -5,6 +5,7 @@ Where few rows are labelled, each of them is held out once (k folds), and the ke
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from pathlib import Path as FilePath
@@ -12,6 +13,7 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from polyhead.plan import Path
 from polyhead.sharing.pooled import PooledPart
@@ -26,12 +28,11 @@ from polyhead.train.extract import Extractor
 from polyhead.train.feed import stream
 from polyhead.train.fit import Course, Fitted
 from polyhead.train.inputs import examples_of
-from polyhead.train.linear import Inputs, Solution, inputs_of, solutions
+from polyhead.train.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
 from polyhead.train.loss import LOSSES
 from polyhead.train.prepare import Prepared, Split
 
 FOLDS = 5
-FOLDED_BELOW = 1000  # labelled rows: of fewer, a tenth says too little
 REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
 RACED = (
     1 / 3
@@ -67,7 +68,7 @@ class Trials:
         self._linear: list[Trial] = []  # tried so far
         self.held = prepared.validation.examples
         whole = prepared.whole
-        if whole is not None and len(whole.targets) < FOLDED_BELOW:
+        if whole is not None and prepared.folded:
             self._fold(whole)
 
     @property
@@ -121,6 +122,7 @@ class Trials:
                 module, fitted = self._again(trial, everything)
         assert module is not None
         if trial.offset is not None:
+            module = copy.deepcopy(module)  # the trial's own may be asked for again
             with torch.no_grad():
                 module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
         return module, msgspec.structs.replace(
@@ -129,12 +131,19 @@ class Trials:
 
     def _shifted(self, trial: Trial) -> Trial:
         """The trial with the offset that is best for a metric by which all labels count alike."""
+        _, outputs, offset = self._best_shift(trial.outputs, self.held)
+        return msgspec.structs.replace(trial, outputs=outputs, offset=offset)
+
+    def _best_shift(
+        self, outputs: list[np.ndarray], held: Examples
+    ) -> tuple[float, list[np.ndarray], np.ndarray | None]:
+        """The best score, the outputs that have it, and the offset that was added to them."""
         task, targets = self._prepared.task, self._prepared.train.examples.targets
-        offsets = kind_of(task).offsets(task, targets)
-        outputs = [trial.outputs, *([row + offset for row in trial.outputs] for offset in offsets)]
-        best = best_of(task, self.held, outputs)
-        offset = offsets[best - 1] if best else None
-        return msgspec.structs.replace(trial, outputs=outputs[best], offset=offset)
+        offsets = [None, *kind_of(task).offsets(task, targets)]
+        several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
+        scores = [score_of(task, held, shifted) for shifted in several]
+        best = int(np.argmax(scores))
+        return scores[best], several[best], offsets[best]
 
     def _module(self, path: Path) -> PooledPart:
         prepared = self._prepared
@@ -154,11 +163,15 @@ class Trials:
         """
         module = self._module(path)
         pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
+        progress = self._events.progress(f"{self._prepared.task.name} ({candidate.name})", unit="penalties")
         sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
         first: tuple[np.ndarray, list[Solution]] | None = None
         best: tuple[np.ndarray, list[Solution]] | None = None
         rises = 0
-        for several in zip(*(solutions(train) for train, _ in sides), strict=True):
+        for number, several in enumerate(
+            zip(*(solutions(train) for train, _ in sides), strict=True), start=1
+        ):
+            progress.update(number, len(PENALTIES) + module.separate)
             losses = np.concatenate(
                 [solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)]
             )
@@ -169,6 +182,7 @@ class Trials:
                 rises += 1
             if rises == RISES:
                 break
+        progress.finish()
         assert first is not None and best is not None
         if module.separate and not clearly_less(best[0], first[0]):
             best = first  # the cosine alone
@@ -189,7 +203,16 @@ class Trials:
 
     def _inputs(self, module: PooledPart, split: Split) -> Inputs:
         kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
-        return inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
+        inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
+        return msgspec.structs.replace(inputs, weights=self._class_weights())
+
+    def _class_weights(self) -> Tensor | None:
+        """Where the task asks for them."""
+        prepared = self._prepared
+        if not prepared.training.class_weights:
+            return None
+        balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
+        return None if balanced is None else torch.from_numpy(balanced)
 
     def _solution(self, module: PooledPart, trial: Trial, split: Split) -> Solution:
         """The head of this penalty, from all rows; stronger penalties come first, each where the last one ended."""
@@ -217,7 +240,7 @@ class Trials:
         raced = math.ceil(course.most * RACED)
         course.advance(raced)
         # A resumed run that is beyond this round has passed it.
-        if course.done > raced or not self._far_behind(outputs_of(module.eval(), validation), course.best):
+        if course.passed(raced) or not self._far_behind(outputs_of(module.eval(), validation), course.best):
             course.advance()
         fitted = course.finish()
         return Trial(
@@ -235,10 +258,7 @@ class Trials:
 
         A fold alone holds out too few rows to say when to stop.
         """
-        task, label = (
-            self._prepared.task,
-            f"{self._prepared.task.name} ({candidate.name}, {self.folds} folds)",
-        )
+        label = f"{self._prepared.task.name} ({candidate.name}, {self.folds} folds)"
         runs = []
         for train, left_out in self._folds:
             module = self._module(path)
@@ -253,7 +273,7 @@ class Trials:
             for module, course, held in runs:
                 course.advance(number)
                 outputs += outputs_of(module.eval(), held)
-            score = score_of(task, self.held, outputs)
+            score = self._best_shift(outputs, self.held)[0]
             if score > best_score:
                 best_score, best_round, best_outputs = score, number, outputs
             progress.update(number, most, f"{score:.4f}")
@@ -280,7 +300,8 @@ class Trials:
         if linear is None:
             return False
         lost = score_of(task, self.held, linear.outputs) - best
-        return lost > 0 and lost > FAR * standard_error(task, self.held, outputs, linear.outputs)
+        shifted = self._best_shift(outputs, self.held)[1]
+        return lost > 0 and lost > FAR * standard_error(task, self.held, shifted, linear.outputs)
 
     def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
         """Trained on all rows for as many updates as were best."""
@@ -307,22 +328,18 @@ class Trials:
         """A training run; without `validation` nothing stops it, and its last weights are kept."""
         prepared, task, kind = self._prepared, self._prepared.task, kind_of(self._prepared.task)
 
-        def score() -> float:
+        def score() -> float | None:
             if validation is None:
-                return 0.0
-            return score_of(task, prepared.validation.examples, outputs_of(module, validation))
+                return None
+            return self._best_shift(outputs_of(module, validation), prepared.validation.examples)[0]
 
-        balanced = kind.class_weights(task, prepared.train.examples.targets)
-        weights = None
-        if prepared.training.class_weights and balanced is not None:
-            weights = torch.from_numpy(balanced)
         return Course(
             module,
             train,
             loss=LOSSES[kind.loss],
             score=score,
             training=prepared.training,
-            weights=weights,
+            weights=self._class_weights(),
             checkpoint=checkpoint,
             events=events,
             label=f"{task.name} ({module.path.pool.positions})",

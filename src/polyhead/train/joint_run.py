@@ -27,7 +27,7 @@ from polyhead.train.learned import (
     alone,
     clean,
     known_bundle,
-    score_line,
+    score_lines,
     scores_before,
     tell_known,
     write_learned,
@@ -118,7 +118,8 @@ def _train(
         scores = write_learned(root, prepared, learned, lineage, keep=recipe.heads == "keep")
         clean(root, checkpoint)
         for p in prepared:
-            events.line(score_line(p.task, scores[p.task.name]))
+            for line in score_lines(p, scores[p.task.name]):
+                events.line(line)
     seconds = time.monotonic() - began
     events.line(
         f"bundle {project.bundle}: a trunk learned from {len(prepared)} tasks, "

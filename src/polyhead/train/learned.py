@@ -20,13 +20,14 @@ from polyhead.errors import BundleError, UnknownTask
 from polyhead.files import held, remove_files, remove_leftovers, sync_folder
 from polyhead.plan import merge
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task, owner_of
+from polyhead.tasks.task import owner_of
 from polyhead.train.baseline import constant_scores
 from polyhead.train.card import card_of
 from polyhead.train.events import Events
 from polyhead.train.joint import Learned
 from polyhead.train.joint_paths import with_owner
 from polyhead.train.lineage import Lineage, lineage_of, write_lineage
+from polyhead.train.lines import scores_shown, warnings_of
 from polyhead.train.prepare import Prepared, rows_of
 from polyhead.train.probes import probes_of
 from polyhead.train.task_run import Trained
@@ -219,9 +220,10 @@ def _scores(root: FilePath, prepared: Sequence[Prepared]) -> Scores:
     return found
 
 
-def score_line(task: Task, splits: Mapping[str, Mapping[str, float]]) -> str:
-    """`mood: validation accuracy 0.8100, test accuracy 0.8000`."""
-    metric = kind_of(task).default_metric(task)
-    return f"{task.name}: " + ", ".join(
-        f"{name} {metric} {found[metric]:.4f}" for name, found in splits.items()
-    )
+def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Its scores beside those of the best constant answer, and what is to be known of them."""
+    task, rows = prepared.task, {split.name: len(split.examples.targets) for split in prepared.splits}
+    scores = {split: dict(values) for split, values in splits.items()}
+    baselines = {"constant": constant_scores(prepared, prepared.validation.examples)}
+    shown = scores_shown(task, scores, baselines, rows=rows)
+    return [f"{task.name}: {shown}", *warnings_of(task, scores, baselines, rows)]

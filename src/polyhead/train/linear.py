@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -19,8 +20,6 @@ from polyhead.train.order import LengthSorted
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row."""
-
-ALONE = 100.0  # a penalty that leaves the cosine of a pair alone
 
 ITERATIONS = 60  # of L-BFGS for each penalty; each starts where the one before ended
 HISTORY = 10
@@ -40,6 +39,7 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     loss: str
     outputs: int
     cosine: int | None = None
+    weights: Tensor | None = None  # of each label, as the loss takes them
 
     @property
     def scale(self) -> float:
@@ -50,12 +50,16 @@ class Inputs(msgspec.Struct, frozen=True, kw_only=True):
         """The rows of these examples."""
         kept = torch.isin(self.members, torch.tensor(members, dtype=torch.int64))
         targets = self.targets[kept]
-        if self.loss == "ranking":  # examples are numbered from 0 on
-            numbers = torch.unique(targets[:, 0], return_inverse=True)[1]
-            targets = torch.stack([numbers, targets[:, 1]], dim=1)
+        if self.loss == "ranking":
+            targets = _numbered(targets)
         return msgspec.structs.replace(
             self, values=self.values[kept], targets=targets, members=self.members[kept]
         )
+
+
+def _numbered(targets: Tensor) -> Tensor:
+    """Targets of `ranking` whose examples are numbered from 0 on, without gaps."""
+    return torch.stack([torch.unique(targets[:, 0], return_inverse=True)[1], targets[:, 1]], dim=1)
 
 
 class Solution(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,16 +72,19 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
     def losses(self, inputs: Inputs) -> np.ndarray:
         """The loss of each row, float64 (rows,); of options that of each example, (examples,)."""
         outputs, targets = inputs.values @ self.weight.T + self.bias, inputs.targets
+        weights = inputs.weights
         match inputs.loss:
             case "ranking":
                 losses = ranking_each(outputs, targets)
             case "squared_error":
                 losses = (outputs[:, 0] - targets).square()
             case "binary_cross_entropy":
-                each = functional.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+                each = functional.binary_cross_entropy_with_logits(
+                    outputs, targets, reduction="none", pos_weight=weights
+                )
                 losses = each.mean(dim=1)
             case _:
-                losses = functional.cross_entropy(outputs, targets, reduction="none")
+                losses = functional.cross_entropy(outputs, targets, reduction="none", weight=weights)
         return losses.double().numpy()
 
 
@@ -96,6 +103,8 @@ def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs:
         batch = examples.batch(members)
         pieces.append(_rows(_read(module, batch), batch))
     values, targets, examples_of_rows = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    if loss == "ranking":
+        targets = _numbered(targets)
     return Inputs(
         values=values,
         targets=targets,
@@ -123,14 +132,13 @@ def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return read, targets, members
 
 
-def solutions(inputs: Inputs, penalties: Sequence[float] | None = None) -> Iterator[Solution]:
+def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
     """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS (Liu and Nocedal 1989) with a line search.
 
-    Inputs are scaled to a mean squared length of 1. The bias has no penalty, nor has the cosine of a pair that is read
-    separately: the first penalty leaves a head that reads the cosine alone. `penalties` None: `PENALTIES`.
+    Inputs are scaled to a mean squared length of 1. The bias has no penalty. Of a pair that is read separately the
+    cosine is one more input, whose weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
+    and none for numbers. The first solution then reads the cosine alone, as if the penalty were infinite.
     """
-    if penalties is None:
-        penalties = PENALTIES if inputs.cosine is None else (ALONE, *PENALTIES)
     scale = inputs.scale
     values = inputs.values / scale
     plain = 0
@@ -142,20 +150,38 @@ def solutions(inputs: Inputs, penalties: Sequence[float] | None = None) -> Itera
     weight = torch.zeros(inputs.outputs, values.shape[1], requires_grad=True)
     bias = torch.zeros(inputs.outputs, requires_grad=True)
     loss = LOSSES[inputs.loss]
+    small = 0.0 if inputs.loss == "squared_error" else 1 / len(values)
+    if inputs.cosine is not None:
+        own = torch.zeros(inputs.outputs, 1, requires_grad=True)
+        _minimise(
+            [own, bias],
+            _objective(loss, inputs.targets, values[:, -1:], own, bias, 0.0, 0, small, inputs.weights),
+        )
+        with torch.no_grad():
+            weight[:, -1:] = own
+        yield _unscaled(inputs, weight, bias, math.inf)
     for penalty in penalties:
-        _minimise([weight, bias], _objective(loss, inputs.targets, values, weight, bias, penalty, count))
-        solved = weight.detach().clone()
-        if inputs.cosine is not None:
-            width = inputs.values.shape[1] - inputs.cosine
-            solved, alone = solved[:, :-1] / scale, solved[:, -1:]
-            solved[:, inputs.cosine :] += alone / width
-        else:
-            solved /= scale
-        if not bool(torch.isfinite(solved).all()):
-            raise NotFinite(
-                "a weight of a linear head is not finite", do="check the features of the task's texts"
-            )
-        yield Solution(weight=solved, bias=bias.detach().clone(), penalty=penalty)
+        _minimise(
+            [weight, bias],
+            _objective(loss, inputs.targets, values, weight, bias, penalty, count, small, inputs.weights),
+        )
+        yield _unscaled(inputs, weight, bias, penalty)
+
+
+def _unscaled(inputs: Inputs, weight: Tensor, bias: Tensor, penalty: float) -> Solution:
+    """The head for inputs as they are; the weight of the cosine goes to those of the inputs whose mean it is."""
+    solved = weight.detach().clone()
+    if inputs.cosine is not None:
+        width = inputs.values.shape[1] - inputs.cosine
+        solved, alone = solved[:, :-1] / inputs.scale, solved[:, -1:]
+        solved[:, inputs.cosine :] += alone / width
+    else:
+        solved /= inputs.scale
+    if not bool(torch.isfinite(solved).all()):
+        raise NotFinite(
+            "a weight of a linear head is not finite", do="check the features of the task's texts"
+        )
+    return Solution(weight=solved, bias=bias.detach().clone(), penalty=penalty)
 
 
 def _objective(
@@ -166,9 +192,14 @@ def _objective(
     bias: Tensor,
     penalty: float,
     count: int,
+    small: float,
+    weights: Tensor | None,
 ) -> Callable[[], Tensor]:
+    """`penalty` is that of the first `count` inputs, `small` that of the rest."""
+
     def objective() -> Tensor:
-        return loss(values @ weight.T + bias, targets, None) + penalty / 2 * weight[:, :count].square().sum()
+        penalties = penalty * weight[:, :count].square().sum() + small * weight[:, count:].square().sum()
+        return loss(values @ weight.T + bias, targets, weights) + penalties / 2
 
     return objective
 

@@ -66,9 +66,12 @@ def warnings_of(
     ]
     if not alike:
         return []
+    advice = "label more rows of the rare answers, or name a metric by which they count"
+    if task.kind not in ("single_label", "tagging"):
+        advice = "check that the labels differ, and label more rows"
     return [
         f"{task.name}: warning: on {' and '.join(alike)} it answers as if every row were alike: one answer is all that "
-        "it gives. Label more rows of the rare answers, or name a metric by which they count"
+        f"it gives; {advice}"
     ]
 
 

@@ -23,8 +23,9 @@ def outlook(
     *,
     kept: Sequence[str],
     in_a_pass: Mapping[str, int] | None = None,
+    folds: bool = False,
 ) -> list[str]:
-    """Lines of a table; skipped rows are named with their counts.
+    """Lines of a table; skipped rows are named with their counts. With `folds` tasks of few rows are trained in folds.
 
     `in_a_pass` are the batches that one pass over each task's training data takes. Where they are not counted yet they
     follow from the rows, and are the least of a task that is trained on windows.
@@ -42,6 +43,8 @@ def outlook(
     for p in todo:
         added = cost.added(plans[p.task.name], p.task.name, shape, tokens=TOKENS, folded=True)
         sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
+        if folds and p.folded and p.whole is not None:
+            sizes[:2] = [str(len(p.whole.targets)), "folds"]
         rows.append(
             (
                 p.task.name,

@@ -13,7 +13,7 @@ from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import EmptyData
 from polyhead.project import Project, TaskEntry, strategy_of, training_of
 from polyhead.recipe import Frozen, Training
-from polyhead.strategy import Strategy
+from polyhead.strategy import Pooled, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
 from polyhead.tasks.split import Undivided, overlapping, split, split_together
@@ -26,6 +26,8 @@ from polyhead.train.units import units_of
 from polyhead.train.windows import reads_windows
 
 TRAINER = 2  # counted up when the same declaration and data would train another part
+
+FOLDED_BELOW = 1000  # labelled rows
 
 
 class Split(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +62,12 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     test: Split | None
     whole: Examples | None = None  # train and validation together, where the latter is a share held out
     donor: Donor | None = None  # that a run before this one trained; None: none, or this run trains it
+
+    @property
+    def folded(self) -> bool:
+        """Whether each labelled row is held out once: of few, a share held out says too little."""
+        few = self.whole is not None and len(self.whole.targets) < FOLDED_BELOW
+        return few and isinstance(self.strategy, Pooled)
 
     @property
     def splits(self) -> tuple[Split, ...]:

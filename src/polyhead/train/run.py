@@ -141,7 +141,7 @@ def _train(
     kept = tuple(name for name in prints if name not in chosen.todo and name not in chosen.left)
     for line in (*chosen.lines(), *rescored(bundle, [p for p in prepared if p.task.name in kept])):
         events.line(line)
-    for line in outlook(todo, paths, extractor.data.architecture, kept=kept):
+    for line in outlook(todo, paths, extractor.data.architecture, kept=kept, folds=True):
         events.line(line)
     extraction = _extract(_read(prepared, todo, project.allocation), paths, extractor, events)
     run = _Run(root, cache, extractor, events, prints, paths, set(chosen.todo), branches, wish.if_better)

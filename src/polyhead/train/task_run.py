@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -82,7 +83,7 @@ def train_task(
     events: Events,
 ) -> Trained:
     """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
-    task = prepared.task
+    task, began = prepared.task, time.monotonic()
     with one_thread():
         trials = Trials(prepared, extractor, checkpoints=checkpoints, events=events)
         several = [
@@ -101,7 +102,7 @@ def train_task(
         path=best.path,
         arrays=arrays,
         scores=scores,
-        fitted=fitted,
+        fitted=msgspec.structs.replace(fitted, seconds=time.monotonic() - began),
         tried=tried if len(several) > 1 else {},
         chosen=best.candidate.name,
         folds=trials.folds,
