@@ -265,13 +265,13 @@ def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
     live = Session(train.root)
     outcome, said = train(validation=0.3, tested=False)
     compared, notes = outcome.compared["mood"], Bundle.open(train.root).scores("mood")
-    assert notes["folds"] and compared.rows == compared.of == 40 and not compared.held_out
+    assert notes["folds"] and compared.rows == compared.of == 32 and not compared.held_out
     rows = prepare(tiny.project(train.home, "mood", validation=0.3), train.home)[0].whole
     outputs = live.outputs("mood", rows.inputs)
     task = Bundle.open(train.root).tasks["mood"].task
     assert compared.live == pytest.approx(rows.scores(task, outputs)["accuracy"])
     assert compared.new == pytest.approx(notes["splits"]["validation"]["accuracy"])
-    assert "on 40 validation rows" in said and "may have been trained on some of these" in said
+    assert "on 32 validation rows" in said and "may have been trained on some of these" in said
 
 
 def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(train):

@@ -164,12 +164,11 @@ def test_a_task_that_gives_one_answer_is_warned_of(home, tmp_path):
     assert any("mood: warning: " in line and "one answer is all that it gives" in line for line in lines)
 
 
-def rare(folder, name, count, seed):
+def rare(folder, name, count, seed, chance):
     """Rows of which an eighth or so are of the label `yes`."""
-    chance = np.random.default_rng(seed)
     rows = [
         {"text": row["text"], "label": "yes" if row["mood"] == "good" and chance.random() < 0.25 else "no"}
-        for row in tiny.messages(count, seed)
+        for row in tiny.messages(count * 20, seed)[:count]
     ]
     tiny.write_jsonl(folder / name, rows)
     return str(folder / name)
@@ -177,14 +176,14 @@ def rare(folder, name, count, seed):
 
 def test_a_part_with_an_offset_answers_as_its_scores_say(home, tmp_path):
     """The offset was added once more for the baseline, to the part that is kept."""
-    project = tiny.project(home, "mood", strategy=AUTO, training=QUICK)
+    project, chance = tiny.project(home, "mood", strategy=AUTO, training=QUICK), np.random.default_rng(0)
     entry = msgspec.structs.replace(
         project.tasks[0],
         labels=("no", "yes"),
         label="label",
         metric="macro_f1",
         **{
-            split: rare(tmp_path, f"{split}.jsonl", count, seed)
+            split: rare(tmp_path, f"{split}.jsonl", count, seed, chance)
             for seed, (split, count) in enumerate((("train", 200), ("validation", 100), ("test", 100)))
         },
     )

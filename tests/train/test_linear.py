@@ -146,6 +146,9 @@ class Questions(LengthSorted):
             members=members,
         )
 
+    def unread(self, members):
+        return None
+
 
 class Reads:
     separate = False
