@@ -14,17 +14,15 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, CorruptFile, UnknownTask
-from polyhead.project import Choice, DataFile
+from polyhead.project import DataFile
 from polyhead.recipe import FineTune, Joint, Search
-from polyhead.strategy import Branch, Prompted
 from polyhead.tasks.task import Task
 from polyhead.train import run as running
 from polyhead.train.decided import Decisions, Wish, choices
 from polyhead.train.events import Events
 from polyhead.train.fine_tune_run import fine_tune_project
-from polyhead.train.fingerprints import fingerprints_of, tag
-from polyhead.train.joint_run import fingerprint_of, train_together
-from polyhead.train.prepare import Prepared, prepare
+from polyhead.train.joint_run import train_together
+from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 
 GOOD = msgspec.structs.replace(tiny.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
@@ -310,32 +308,7 @@ def test_other_test_rows_alone_train_and_publish_nothing(train, home):
     assert evaluate_bundle(Session(train.root), project, folder=home)[0].rows == 5
 
 
-STRATEGIES = {
-    "pooled": tiny.STRATEGY,
-    "branch": Branch(layers=1),
-    "group": Prompted(hidden=6, shared=1),
-}
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-def test_what_was_trained_while_test_rows_counted_is_known_again(train, home, monkeypatch, name):
-    """Fingerprints held them once; no upgrade trains everything anew."""
-    names, strategy = ("mood", "urgency"), STRATEGIES[name]
-    with monkeypatch.context() as patched:
-        patched.setattr(running.fingerprints_of, "__kwdefaults__", {"of": Prepared.first_fingerprint})
-        train(*names, strategy=strategy)
-    before = content(train.root)
-    prepared = prepare(tiny.project(home, *names, training=POOR, strategy=strategy), home)
-    found = {
-        name: record.trained_with["fingerprint"] for name, record in Bundle.open(train.root).tasks.items()
-    }
-    today = {name: tag(one) for name, one in fingerprints_of(prepared, Choice()).items()}
-    assert all(found[name] != today[name] for name in names)
-    assert train(*names, strategy=strategy)[0].kept == names
-    assert content(train.root) == before
-
-
-def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path, monkeypatch):
+def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path):
     recipes = {
         "joint": (Joint(), train_together),
         "fine_tune": (
@@ -347,18 +320,12 @@ def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path, monkeyp
     for name, (recipe, run) in recipes.items():
         made = tiny.project(home, "mood", training=POOR)
         made = msgspec.structs.replace(made, recipe=recipe, bundle=str(tmp_path / name))
-        with monkeypatch.context() as patched:  # as the first fingerprints were
-            patched.setattr(fingerprint_of, "__kwdefaults__", {"of": Prepared.first_fingerprint})
-            run(made, folder=home)
-        before = content(tmp_path / name)
-        known = msgspec.to_builtins(run(made, folder=home))
-        assert known.get("kept") or known["tasks"]["mood"]["kept"]
-        assert content(tmp_path / name) == before
-        tasks = (msgspec.structs.replace(made.tasks[0], test=fewer),)
-        made = msgspec.structs.replace(made, bundle=str(tmp_path / f"{name}-today"))
         run(made, folder=home)
+        before = content(tmp_path / name)
+        tasks = (msgspec.structs.replace(made.tasks[0], test=fewer),)
         known = msgspec.to_builtins(run(msgspec.structs.replace(made, tasks=tasks), folder=home))
         assert known.get("kept") or known["tasks"]["mood"]["kept"]
+        assert content(tmp_path / name) == before
 
 
 # What a run trains, by hand: tasks a, b, c with v0001 live unless said otherwise; u and v are one unit.

@@ -29,7 +29,7 @@ from polyhead.seq2seq_data import Summarizer
 from polyhead.train import fit, summarize, summarize_run
 from polyhead.train.events import Events
 from polyhead.train.loss import LOSSES
-from polyhead.train.prepare import Prepared, prepare
+from polyhead.train.prepare import prepare
 from polyhead.train.run import train_project
 from polyhead.train.summarize import SummaryExamples, smoothed_loss, train_summarizer
 
@@ -383,16 +383,8 @@ def test_a_summarizer_that_was_rolled_back_or_removed_stays_so(tmp_path):
     assert set(train(1, retrain=("brief",)).trained) == {"brief"} and not Models(outcome.bundle).removed
 
 
-def test_other_test_documents_alone_train_no_summarizer_again(tmp_path, monkeypatch):
+def test_other_test_documents_alone_train_no_summarizer_again(tmp_path):
     made = project(tmp_path, training=one_epoch(), count=8)
-    with monkeypatch.context() as patched:  # fingerprints held them once
-        patched.setattr(
-            summarize_run._fingerprint,
-            "__kwdefaults__",
-            {"precision": None, "of": Prepared.first_fingerprint},
-        )
-        train_project(made, folder=tmp_path)
-    assert train_project(made, folder=tmp_path).kept == ("brief",)
     tiny.write_jsonl(tmp_path / "fewer.jsonl", [{"text": "a lamp", "label": "lamp"}])
     again = msgspec.structs.replace(made, bundle="again")
     train_project(again, folder=tmp_path)

@@ -45,6 +45,24 @@ def clearly_less(losses: np.ndarray, before: np.ndarray) -> bool:
     return bool(gains.mean() > errors(len(gains)) * gains.std() / np.sqrt(len(gains)))
 
 
+def of_best_rounds(
+    task: Task, held: Examples, rounds: Sequence[Sequence[np.ndarray]], sizes: Sequence[int]
+) -> list[np.ndarray]:
+    """Outputs of folds, each from the round that is the best for the other folds.
+
+    `rounds` are the outputs of all held rows after each round of training, fold after fold; `sizes` their rows.
+    """
+    outputs, start = list[np.ndarray](), 0
+    for size in sizes:
+        own = range(start, start + size)
+        others = [row for row in range(len(held.targets)) if row not in own]
+        examples = held.take(others)
+        scores = [score_of(task, examples, [after[row] for row in others]) for after in rounds]
+        outputs += [rounds[int(np.argmax(scores))][row] for row in own]
+        start += size
+    return outputs
+
+
 def standard_error(
     task: Task, examples: Examples, first: Sequence[np.ndarray], second: Sequence[np.ndarray]
 ) -> float:

@@ -25,7 +25,7 @@ from polyhead.train.checkpoint import cache_folder
 from polyhead.train.devices import Place, joined
 from polyhead.train.events import Events
 from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import data_of, fingerprints_of
+from polyhead.train.joint_run import data_of, fingerprint_of
 from polyhead.train.learned import (
     alone,
     building_of,
@@ -145,18 +145,18 @@ class _One:
     ) -> None:
         self.name, self._prepared, self._head, self._root = prepared.task.name, prepared, head, root
         self._recipe, self._data, self._place = recipe, data, place
-        self._fingerprint, *self._first = self._told_apart()
+        self._fingerprint = self._told_apart()
         self._cache, self._checkpoints = cache, cache_folder(cache, "fine-tune", self._fingerprint)
 
     def check(self) -> None:
         """Raises what training would, as far as that is known before."""
         joint_paths([self._prepared], self._data, self._recipe.joint)
-        known_bundle(self._root, self._fingerprint, *self._first)
+        known_bundle(self._root, self._fingerprint)
 
     def tuned(self, events: Events) -> Tuned:
         """The bundle there, or made now."""
         with alone(self._root):
-            known = known_bundle(self._root, self._fingerprint, *self._first)
+            known = known_bundle(self._root, self._fingerprint)
             if known is not None:
                 bundle, lineage = known
                 tell_known(bundle, lineage, keep=True, events=events)
@@ -205,21 +205,16 @@ class _One:
             scores=scores,
         )
 
-    def _told_apart(self) -> list[str]:
-        """Short digests of what decides the task's trunk; learning rate and dropout are those of the search.
-
-        As it is told today, and as at first.
-        """
+    def _told_apart(self) -> str:
+        """A short digest of what decides the task's trunk; learning rate and dropout are those of the search."""
         plain = msgspec.structs.replace(
             self._prepared.training, learning_rate=Training().learning_rate, dropout=Training().dropout
         )
         prepared = msgspec.structs.replace(self._prepared, training=plain)
         head = arrays_digest(self._head) if self._head is not None else None
         search = msgspec.to_builtins(self._recipe.search)
-        return [
-            hashlib.sha256(msgspec.json.encode([one, search, head], order="sorted")).hexdigest()[:16]
-            for one in fingerprints_of([prepared], self._recipe.joint, self._data)
-        ]
+        own = fingerprint_of([prepared], self._recipe.joint, self._data)
+        return hashlib.sha256(msgspec.json.encode([own, search, head], order="sorted")).hexdigest()[:16]
 
     def _lineage(self, refined: Refined, precision: str) -> Lineage:
         p, fitted, chosen = self._prepared, refined.learned.fitted, refined.chosen

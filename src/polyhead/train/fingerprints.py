@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,17 +17,12 @@ from polyhead.train.units import units_of
 Fingerprint = dict[str, object]
 
 
-def fingerprints_of(
-    several: Sequence[Prepared],
-    choice: Choice,
-    *,
-    of: Callable[[Prepared], Fingerprint] = Prepared.fingerprint,
-) -> dict[str, Fingerprint]:
+def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, Fingerprint]:
     """What decides each trained part; for a branch that is one of several to choose from, the choice too.
 
     Under one budget a choice depends on all branches, so each names every other's own way of training.
     """
-    found = {p.task.name: of(p) for p in several}
+    found = {p.task.name: p.fingerprint() for p in several}
     among = {p.task.name: tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
     said: dict[str, object] = msgspec.to_builtins(choice)
     if choice.rule == "budget":
@@ -49,16 +44,10 @@ def tag(fingerprint: Mapping[str, object]) -> str:
     return hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
 
 
-def untrained(
-    bundle: Bundle, prepared: Sequence[Prepared], choice: Choice, prints: Mapping[str, Fingerprint]
-) -> set[str]:
-    """The tasks of which the bundle holds no part that was trained so, by today's `prints` or by first ones."""
+def untrained(bundle: Bundle, prints: Mapping[str, Fingerprint]) -> set[str]:
+    """The tasks of which the bundle holds no part that was trained so."""
     found = {name: record.trained_with.get("fingerprint") for name, record in bundle.tasks.items()}
-    new = {name for name, one in prints.items() if found.get(name) != tag(one)}
-    if new.isdisjoint(found):
-        return new
-    first = fingerprints_of(prepared, choice, of=Prepared.first_fingerprint)
-    return {name for name in new if found.get(name) != tag(first[name])}
+    return {name for name, one in prints.items() if found.get(name) != tag(one)}
 
 
 def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:

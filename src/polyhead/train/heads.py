@@ -21,7 +21,7 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.split import folds
 from polyhead.train.candidates import Candidate
-from polyhead.train.choice import best_of, clearly_less, score_of, standard_error
+from polyhead.train.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
 from polyhead.train.events import Events
 from polyhead.train.examples import FeatureExamples, outputs_of, tell_unread
 from polyhead.train.extract import Extractor
@@ -258,7 +258,8 @@ class Trials:
 
         A fold alone holds out too few rows to say when to stop.
         """
-        label = f"{self._prepared.task.name} ({candidate.name}, {self.folds} folds)"
+        task = self._prepared.task
+        label = f"{task.name} ({candidate.name}, {self.folds} folds)"
         runs = []
         for train, left_out in self._folds:
             module = self._module(path)
@@ -266,6 +267,7 @@ class Trials:
             runs.append((module, course, self._examples(left_out, path)))
         progress = self._events.progress(label, unit="rounds")
         best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
+        rounds = list[list[np.ndarray]]()
         most, patience = runs[0][1].most, runs[0][1].patience
         raced = math.ceil(most * RACED)
         for number in range(1, most + 1):
@@ -276,6 +278,8 @@ class Trials:
             score = self._best_shift(outputs, self.held)[0]
             if score > best_score:
                 best_score, best_round, best_outputs = score, number, outputs
+            if len(self.held.targets) < FEW:
+                rounds.append(outputs)
             progress.update(number, most, f"{score:.4f}")
             if number - best_round >= patience or (
                 number == raced and self._far_behind(best_outputs, best_score)
@@ -284,6 +288,8 @@ class Trials:
         seconds = progress.finish()
         fitted = runs[0][1].finish()
         updates = best_round * fitted.steps
+        if rounds:  # of few rows the best of many rounds is better than chance by chance
+            best_outputs = of_best_rounds(task, self.held, rounds, [run[2].count for run in runs])
         return Trial(
             candidate=candidate,
             path=path,

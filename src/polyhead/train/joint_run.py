@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path as FilePath
 
@@ -91,9 +91,9 @@ def _train(
         events.line(line)
     training = joint_training(prepared)
     data = load_any_trunk(project, folder)
-    fingerprint, *first = fingerprints_of(prepared, recipe, data)
+    fingerprint = fingerprint_of(prepared, recipe, data)
     checkpoint = cache_folder(cache, "joint") / f"{fingerprint}.pt"
-    known = from_first(place, _known(root, (fingerprint, *first), recipe, events))
+    known = from_first(place, _known(root, fingerprint, recipe, events))
     if known is not None:
         if place.is_first:
             clean(root, checkpoint)
@@ -180,9 +180,9 @@ def data_of(p: Prepared) -> dict[str, object]:
     return {"rows": len(p.train.examples.targets), "sha256": p.train.digest}
 
 
-def _known(root: FilePath, fingerprints: Sequence[str], recipe: Joint, events: Events) -> JointOutcome | None:
+def _known(root: FilePath, fingerprint: str, recipe: Joint, events: Events) -> JointOutcome | None:
     """What an earlier run left, if it trained the same."""
-    found = known_bundle(root, *fingerprints)
+    found = known_bundle(root, fingerprint)
     if found is None:
         return None
     bundle, lineage = found
@@ -197,21 +197,7 @@ def _known(root: FilePath, fingerprints: Sequence[str], recipe: Joint, events: E
     )
 
 
-def fingerprints_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> tuple[str, str]:
-    """The fingerprint of today, and the first one, under which a trunk may have been learned."""
-    return (
-        fingerprint_of(prepared, recipe, data),
-        fingerprint_of(prepared, recipe, data, of=Prepared.first_fingerprint),
-    )
-
-
-def fingerprint_of(
-    prepared: Sequence[Prepared],
-    recipe: Joint,
-    data: TrunkData,
-    *,
-    of: Callable[[Prepared], dict[str, object]] = Prepared.fingerprint,
-) -> str:
+def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
     """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
     recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
     told = msgspec.to_builtins(recipe)
@@ -225,5 +211,5 @@ def fingerprint_of(
         told["passes"] = "by tokens"  # at first they were counted by `batch`
     if recipe.head_epochs and recipe.sampling.kind == "schedule":
         told["probes"] = "by size"  # at first by the schedule's first epochs
-    content = [data.digest, told, [of(p) for p in prepared]]
+    content = [data.digest, told, [p.fingerprint() for p in prepared]]
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]

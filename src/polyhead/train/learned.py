@@ -36,13 +36,13 @@ Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""
 
 
-def known_bundle(root: FilePath, *fingerprints: str) -> tuple[Bundle, Lineage] | None:
-    """What an earlier run left under one of these fingerprints; raises BundleError where something else is there."""
+def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
+    """What an earlier run left under this fingerprint; raises BundleError where something else is there."""
     if not (root / BUNDLE).exists():
         check_empty(root)
         return None
     lineage = lineage_of(root)
-    if lineage is None or lineage.fingerprint not in fingerprints:
+    if lineage is None or lineage.fingerprint != fingerprint:
         raise BundleError(
             f"the bundle {root.name} holds another trunk, or was trained otherwise",
             got="a learned trunk of other data or numbers"

@@ -18,7 +18,7 @@ from polyhead.train.checkpoint import cache_folder
 from polyhead.train.devices import Place
 from polyhead.train.events import Events
 from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import fingerprints_of, train_together
+from polyhead.train.joint_run import fingerprint_of, train_together
 from polyhead.train.leaks import without_leaks
 from polyhead.train.learned import check_bundles, check_tasks, known_bundle
 from polyhead.train.lineage import load_any_trunk
@@ -129,7 +129,7 @@ class _Round:
         assert isinstance(recipe, TrunkOnly)
         joint_paths(self._teaching, data, recipe)
         clean, _ = without_leaks(self._teaching, others=self._held)
-        known_bundle((self._folder / self._learns.bundle).resolve(), *fingerprints_of(clean, recipe, data))
+        known_bundle((self._folder / self._learns.bundle).resolve(), fingerprint_of(clean, recipe, data))
         prepared_units(self._held, Events())
 
     def run(self, cache: FilePath, events: Events, place: Place | None) -> LeftOut:

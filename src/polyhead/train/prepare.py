@@ -79,20 +79,13 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 
         No part learns from test rows, nor is one chosen by them.
         """
-        return self._told_of(self.train, self.validation)
-
-    def first_fingerprint(self) -> dict[str, object]:
-        """The same as it was told at first, test rows included: by it what was trained then is known again."""
-        return self._told_of(*self.splits)
-
-    def _told_of(self, *splits: Split) -> dict[str, object]:
         donor = {} if self.donor is None else {"donor": self.donor.digest}
         return donor | {
             "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
             "task": _told(self.task),
             "strategy": msgspec.to_builtins(self.strategy),
             "training": msgspec.to_builtins(self.training),
-            "data": rows_of(splits),
+            "data": rows_of([self.train, self.validation]),
         }
 
 

@@ -129,7 +129,7 @@ def _train(
     bundle = opened(root, extractor.data, [p.task.name for p in prepared])
     prints = fingerprints_of(prepared, project.allocation)
     units = units_of({p.task.name: p.strategy for p in prepared if is_live(p)})
-    chosen = _chosen(bundle, prepared, project.allocation, prints, units, wish)
+    chosen = _chosen(bundle, prepared, prints, units, wish)
     todo = [p for p in prepared if p.task.name in chosen.todo]
     pooled = [p for p in todo if isinstance(p.strategy, Pooled)]
     branched = [p for p in prepared if isinstance(p.strategy, Branch)]
@@ -164,14 +164,13 @@ def _train(
 def _chosen(
     bundle: Bundle,
     prepared: Sequence[Prepared],
-    allocation: Choice,
     prints: Mapping[str, Fingerprint],
     units: Sequence[tuple[str, ...]],
     wish: Wish,
 ) -> Choices:
     """What is to be trained, after all that was decided before."""
     return choices(
-        untrained(bundle, prepared, allocation, prints),
+        untrained(bundle, prints),
         units,
         {name: tag(one) for name, one in prints.items()},
         Decisions.of(bundle),

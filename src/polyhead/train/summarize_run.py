@@ -204,10 +204,9 @@ def _fingerprint(
     data: Seq2SeqData,
     *,
     precision: str | None = None,
-    of: Callable[[Prepared], dict[str, object]] = Prepared.fingerprint,
 ) -> dict[str, object]:
     """What decides the trained model, and its digest under `fingerprint`."""
-    facts = {name: fact for name, fact in of(prepared).items() if name != "strategy"}
+    facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
     facts |= {
         "trainer": TRAINER,
         "model": {"name": choice.name, "digest": data.digest},
@@ -220,14 +219,10 @@ def _fingerprint(
 
 
 def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[object]:
-    """Of every precision that `auto` may stand for, told as today or at first: what was trained so stays."""
+    """Of every precision that `auto` may stand for: what was trained so stays."""
     own = prepared.training.precision
     named = ("float32", "bfloat16") if own == "auto" else (own,)
-    return {
-        _fingerprint(prepared, choice, data, precision=one, of=of)["fingerprint"]
-        for one in named
-        for of in (Prepared.fingerprint, Prepared.first_fingerprint)
-    }
+    return {_fingerprint(prepared, choice, data, precision=one)["fingerprint"] for one in named}
 
 
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
