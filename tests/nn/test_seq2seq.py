@@ -1,6 +1,7 @@
 """Encoder-decoders: read as `transformers` reads them, and writing what it writes."""
 
 import json
+import os
 import shutil
 import sys
 
@@ -222,6 +223,32 @@ def test_a_model_that_cannot_be_had_is_named(name, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(TrunkNotFound, match="cannot be opened"):
         load_seq2seq(name)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A model in the cache of the hub, offline, as `org/brief`; gives its folder."""
+    root = tmp_path / "hub" / "models--org--brief"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("0" * 40)
+    (root / "snapshots").mkdir()
+    os.rename(changed(tmp_path), root / "snapshots" / ("0" * 40))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return root / "snapshots" / ("0" * 40)
+
+
+def test_a_hub_id_is_read_from_the_cache(hub, loaded):
+    assert load_seq2seq("org/brief", summary_tokens=LENGTH).digest == loaded.digest
+
+
+def test_a_tokenizer_of_the_hub_is_tried_before_transformers_opens_it(hub, monkeypatch):
+    content = json.loads((hub / "tokenizer.json").read_text())
+    content["model"]["dropout"] = 0.5
+    (hub / "tokenizer.json").write_text(json.dumps(content))
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", None)
+    with pytest.raises(WeightsMismatch, match="dropout"):
+        load_seq2seq("org/brief", summary_tokens=LENGTH)
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path):

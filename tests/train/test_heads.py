@@ -13,10 +13,11 @@ from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.recipe import Training
+from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
-from polyhead.train import heads
+from polyhead.train import heads, lines
 from polyhead.train.candidates import candidates_of
 from polyhead.train.choice import score_of
 from polyhead.train.events import Events
@@ -307,3 +308,20 @@ def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_
     session = Session(tmp_path / "b")
     same, other = session.predict([(texts[0], texts[0]), (texts[0], texts[3])])
     assert same.answers["urgency"]["value"] > other.answers["urgency"]["value"]
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "is_advised"),
+    [("names", AUTO, True), ("names", Branch(layers=1), False), ("mood", AUTO, False)],
+    ids=["words", "words with layers of their own", "texts"],
+)
+def test_layers_of_their_own_are_advised_for_words_of_enough_texts(
+    home, monkeypatch, name, strategy, is_advised
+):
+    prepared = prepare(tiny.project(home, name, strategy=strategy, validation=0.3), home)[0]
+    count = len(prepared.whole.targets)
+    for least in (count, count + 1):
+        monkeypatch.setattr(lines, "ADVISED_FROM", least)
+        advice = lines._advice(prepared)
+        assert bool(advice) == (is_advised and least == count)
+        assert all('kind = "branch"' in line for line in advice)

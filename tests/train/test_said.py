@@ -16,6 +16,7 @@ from polyhead.progress import duration
 from polyhead.project import DataFile, Project
 from polyhead.recipe import Training
 from polyhead.sharing.pooled import pooled_path
+from polyhead.strategy import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.events import Events
 from polyhead.train.numerics import numerics, precision_of
@@ -43,6 +44,15 @@ def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts
     assert set(rows) == {p.task.name for p in prepared}
     assert rows["mood"][:6] == ["mood", "single_label", "32", "12", "12", "4"]
     assert "2 layers" in lines[-1] or any("6 tasks" in line for line in lines)
+
+
+@pytest.mark.parametrize(("strategy", "folds"), [(tiny.STRATEGY, True), (Branch(layers=1), False)])
+def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, folds):
+    trunk = tiny_trunk()
+    (one,) = prepare(tiny.project(tmp_path, "mood", strategy=strategy, validation=0.25), tmp_path)
+    path = pooled_path(one.task, tiny.STRATEGY, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
+    row = outlook([one], {"mood": [path]}, trunk.architecture, kept=[], folds=True)[1].split()
+    assert row[2:4] == (["32", "folds"] if folds else ["24", "8"])
 
 
 def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_path):

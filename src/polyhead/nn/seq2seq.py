@@ -62,7 +62,7 @@ def load_seq2seq(
     place = os.path.expanduser(name)
     with _quiet(library):
         said = known_config(_opened(name, lambda: _said(library, place)), name)
-        _try_tokenizer(Path(place) / "tokenizer.json")
+        _try_tokenizer(_opened(name, lambda: _tokenizer_file(library, place)))
         config = _opened(name, lambda: library.AutoConfig.for_model(**said))
         model, found = _opened(
             name,
@@ -347,10 +347,19 @@ def _said(library: Any, place: str) -> dict[str, Any]:
     return dict(library.PreTrainedConfig.get_config_dict(place, trust_remote_code=False)[0])
 
 
-def _try_tokenizer(file: Path) -> None:
-    """Raises WeightsMismatch for a tokenizer in a folder that must not be opened, before `transformers` opens it."""
-    if file.is_file():
-        facts_of(read_plain(file, limit=LARGEST))
+def _tokenizer_file(library: Any, place: str) -> Path | None:
+    """The tokenizer.json of a folder, or of a hub id; None where there is none."""
+    file = Path(place) / "tokenizer.json"
+    if not Path(place).is_dir():
+        cached = library.utils.cached_file(place, file.name, _raise_exceptions_for_missing_entries=False)
+        return Path(cached) if cached else None
+    return file if file.is_file() else None
+
+
+def _try_tokenizer(file: Path | None) -> None:
+    """Raises WeightsMismatch for a tokenizer that must not be opened, before `transformers` opens it."""
+    if file is not None:
+        facts_of(read_plain(file.resolve(), limit=LARGEST))  # the hub's cache has links to its files
 
 
 def _json(said: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from polyhead.train.task_run import Trained
 
 FEW = 20  # rows of a split of which a score says little
+ADVISED_FROM = 100  # labelled texts: of fewer, layers of a task's own were not compared
 Scores = Mapping[str, Mapping[str, float]]
 
 
@@ -26,7 +27,18 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
         rows["validation"] = len(prepared.whole.targets)
     shown = scores_shown(prepared.task, trained.scores, trained.baselines, rows=rows, folds=trained.folds)
     line = f"{prepared.task.name}: {shown}{_how(prepared, trained)}, {duration(trained.fitted.seconds)}"
-    return [line, *warnings_of(prepared.task, trained.scores, trained.baselines, rows)]
+    return [line, *warnings_of(prepared.task, trained.scores, trained.baselines, rows), *_advice(prepared)]
+
+
+def _advice(prepared: Prepared) -> list[str]:
+    """A line where layers of the task's own may be worth what they cost: entities are where frozen ones lose most."""
+    rows = len((prepared.whole or prepared.train.examples).targets)
+    if prepared.task.kind != "tagging" or not isinstance(prepared.strategy, Pooled) or rows < ADVISED_FROM:
+        return []
+    return [
+        f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
+        'higher, and cost more for each text: try strategy = { kind = "branch" } (docs/branches.md, Entities)'
+    ]
 
 
 def scores_shown(
