@@ -27,8 +27,8 @@ MESSAGES = (
     "You charged my card twice for order #48213!! Refund me today or I call my bank",
 )
 PAIR = (
-    "Where is my parcel? It was due on Monday.",
-    "My package has not arrived yet, can you tell me where it is?",
+    "My kettle arrived broken, I want my money back.",
+    "The kettle came damaged. Please refund me.",
 )
 
 
