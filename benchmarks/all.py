@@ -26,6 +26,7 @@ NAMES = (
     "engine_plans",
     "precision_change",
     "any_processor",
+    "right_tests",
     "right_cases",
     "right_snippet",
     "right_entities",

@@ -239,22 +239,34 @@ def test_comments_after_prints_are_what_is_printed():
 
 
 def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
-    """Drawn again from the packaged project file and the shape of `minilm`; its digest is the page's."""
+    """Drawn again from the packaged project file, the shape of `minilm` and the heads that training keeps."""
     pytest.importorskip("torch")
     from polyhead.architecture import Architecture
     from polyhead.plan import Codec, merge
     from polyhead.report.tree import tree
-    from polyhead.sharing.pooled import pooled_path
+    from polyhead.train.candidates import candidates_of
+    from polyhead.train.prepare import prepare
 
     (shown,) = [b.body for b in blocks_of(ROOT / "docs" / "concepts.md") if b.body.startswith("Embed")]
     trunk = re.search(r"[0-9a-f]{12}", shown)[0] + "0" * 52
     shape = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)
-    sample = read_project(ROOT / "src" / "polyhead" / "sample" / "polyhead.toml")
+    folder = ROOT / "src" / "polyhead" / "sample"
+    sample = read_project(folder / "polyhead.toml")
+    prepared = prepare(sample, folder)
     codec = Codec(name=sample.strategy.codec)
-    paths = {
-        entry.name: pooled_path(entry.task(), sample.strategy, trunk=trunk, shape=shape, codec=codec)
-        for entry in sample.tasks
+    kept = {
+        "topics": "attention",
+        "sentiment": "attention",
+        "urgency": "linear, last 2 layers",
+        "question": "linear, last 4 layers",
+        "details": "linear",
+        "same_request": "linear, last 2 layers",
     }
+    paths = {}
+    for entry in sample.tasks:
+        (task,) = (p.task for p in prepared if p.task.name == entry.name)
+        heads = {head.name: head for head in candidates_of(task, sample.strategy, shape.layers)}
+        paths[entry.name] = heads[kept[entry.name]].path(task, trunk=trunk, shape=shape, codec=codec)
     assert shown.splitlines() == list(tree(merge(paths)))
 
 

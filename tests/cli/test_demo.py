@@ -8,6 +8,7 @@ import pytest
 import tiny
 from cli.commands import run
 from polyhead.cli import demo
+from polyhead.recipe import Training
 
 
 def test_sample_is_counted_not_remembered():
@@ -29,9 +30,8 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     def smaller(path):
         project = reading(path)
         trunk = msgspec.structs.replace(project.trunk, name=str(work / "trunk"), max_tokens=None)
-        training = msgspec.structs.replace(project.training, epochs=1, precision="float32")
-        tasks = tuple(msgspec.structs.replace(entry, training=None) for entry in project.tasks)
-        return msgspec.structs.replace(project, trunk=trunk, training=training, tasks=tasks)
+        training = Training(epochs=1, precision="float32")
+        return msgspec.structs.replace(project, trunk=trunk, training=training)
 
     monkeypatch.setattr(polyhead.project, "read_project", smaller)
     done = run("demo", "--folder", work / "demo", "--json", work / "told.json")
