@@ -44,7 +44,7 @@ def main() -> None:
     asked = asked_of(parser)
     if not asked.report:
         study, sizes = Study(asked.rows[0]), one_of(asked.sizes, SIZES, "size")
-        for size, seed, name, method in product(sizes, SEEDS, NAMES, METHODS):
+        for seed, size, name, method in product(SEEDS, sizes, NAMES, METHODS):
             made = partial(run, name, size, seed, method)
             say(str(study.row(made, set=name, size=size, seed=seed, method=method)))
         return

@@ -68,15 +68,15 @@ def test_the_standard_error_is_about_that_of_a_paired_difference():
 
 
 def test_the_best_of_many_rounds_of_chance_is_no_better_than_chance():
-    """Of 16 rows the best of 60 rounds is right in three of four."""
+    """Of 16 rows the best of 30 rounds is right in seven of ten."""
     targets, generator, found, best = [i % 2 for i in range(16)], np.random.default_rng(1), [], []
-    for _ in range(100):
-        rounds = [outputs(generator.integers(0, 2, 16).tolist()) for _ in range(60)]
+    for _ in range(40):
+        rounds = [outputs(generator.integers(0, 2, 16).tolist()) for _ in range(30)]
         unseen = of_best_rounds(TASK, examples(targets), rounds, [4, 3, 3, 3, 3])
         found.append(score_of(TASK, examples(targets), unseen))
         best.append(max(score_of(TASK, examples(targets), one) for one in rounds))
-    assert np.mean(best) > 0.75
-    assert abs(np.mean(found) - 0.5) < 0.06
+    assert np.mean(best) > 0.7
+    assert abs(np.mean(found) - 0.5) < 0.08
 
 
 def test_each_fold_takes_the_round_that_is_the_best_for_the_others():
