@@ -5,7 +5,7 @@
 The default is a project that names nothing but its files, columns and labels. Baselines are scikit-learn's, on vectors
 of the same trunk and the same labelled rows: logistic regression on mean vectors of the last layer; for pairs on
 `[u, v, |u - v|, u * v]` and on the cosine alone; for words on each word's vector; for numbers ridge regression, and the
-cosine as it is. Goes on where it stopped: rows are in runs/right_defaults.jsonl.
+cosine as it is. Goes on where it stopped: rows are in runs/right_defaults.jsonl, or else in the results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from settings import DATA, RUNS, asked_of, command, one_of, part_of, report, say, study_arguments
+from settings import DATA, RUNS, asked_of, command, one_of, part_of, report, resumed, say, study_arguments
 
 from polyhead import metrics
 from polyhead.nn.load import load_trunk
@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="i/n: every n-th run, from the i-th on")
     asked = asked_of(parser)
     if not asked.report:
-        study = Study(asked.rows[0])
+        study = resumed(asked.rows[0], "right_defaults")
         sets, sizes = one_of(asked.sets, SETS, "set"), one_of(asked.sizes, SIZES, "size")
         jobs = [(name, size, draw) for size in sizes for draw in DRAWS for name in sets]
         for name, size, draw in part_of(jobs, asked.part):
@@ -97,7 +97,7 @@ def main() -> None:
         f"{name}, {size}: {count} of {len(DRAWS)} draws"
         for size in SIZES
         for name in SETS
-        if (count := sum(row["set"] == name and row["size"] == size for row in rows)) < len(DRAWS)
+        if (count := draws(rows, name, size)) < len(DRAWS)
     ]
     report("right_defaults", command=command(), rows=rows, claims=claims(rows), lacking=lacking)
 
@@ -316,6 +316,8 @@ def claims(rows: list[dict]) -> list[Claim]:
             continue
         lost = sorted(name for name, gain in gains.items() if gain < -1)
         mean = statistics.mean(gains.values())
+        few = [name for name in gains if draws(rows, name, size) < len(DRAWS)]
+        lacking = f" Fewer than {len(DRAWS)} draws: {', '.join(few)}." if few else ""
         told = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
         found += [
             Claim(
@@ -325,7 +327,7 @@ def claims(rows: list[dict]) -> list[Claim]:
                 value=round(mean, 3),
                 unit="points",
                 holds=mean >= 0,
-                note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()),
+                note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()) + "." + lacking,
             ),
             Claim(
                 id=f"right.lost_{size}",
@@ -334,10 +336,14 @@ def claims(rows: list[dict]) -> list[Claim]:
                 value=len(lost),
                 unit="sets",
                 holds=len(lost) <= 2,
-                note=", ".join(lost) or "none",
+                note=(", ".join(lost) or "none") + "." + lacking,
             ),
         ]
     return found
+
+
+def draws(rows: list[dict], name: str, size: str) -> int:
+    return sum(row["set"] == name and row["size"] == size for row in rows)
 
 
 def differences(rows: list[dict], size: str) -> Iterator[tuple[str, float]]:

@@ -6,7 +6,7 @@ Span F1 on whole test splits, three draws. The default of before is a tanh layer
 Fine-tuning is a branch of all layers of the trunk (its embeddings stay), 16 sentences an update, at the rate that
 branches have by default. Of few sentences it takes as many updates as the default may, and stops by the same rule; of
 all it takes three passes, or 1,500 updates where these are more. The best weights by validation are kept. Goes on where
-it stopped: rows are in runs/right_entities.jsonl.
+it stopped: rows are in runs/right_entities.jsonl, or else in the results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 from right_defaults import MAX_TOKENS, SETS, Set, labels_of, read, written
-from settings import RUNS, asked_of, command, one_of, report, say, study_arguments
+from settings import RUNS, asked_of, command, one_of, report, resumed, say, study_arguments
 
 from polyhead.project import BRANCH_TRAINING, Project, TrunkChoice
 from polyhead.recipe import Training
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(SIZES))
     asked = asked_of(parser)
     if not asked.report:
-        study, sizes = Study(asked.rows[0]), one_of(asked.sizes, SIZES, "size")
+        study, sizes = resumed(asked.rows[0], "right_entities"), one_of(asked.sizes, SIZES, "size")
         for seed, size, name, method in product(SEEDS, sizes, NAMES, METHODS):
             made = partial(run, name, size, seed, method)
             say(str(study.row(made, set=name, size=size, seed=seed, method=method)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import statistics
@@ -66,6 +67,16 @@ def say(line: str) -> None:
 def rows_of(files: Iterable[Path]) -> list[dict]:
     """The rows of all files of a study."""
     return [row for file in files for row in Study(file).rows]
+
+
+def resumed(file: Path, name: str) -> Study:
+    """The study whose rows are in this file; where there is none, it goes on from the rows of its results."""
+    written = RESULTS / f"{name}.json"
+    if not file.exists() and written.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        rows = json.loads(written.read_text(encoding="utf-8"))["rows"]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return Study(file)
 
 
 def command() -> str:
