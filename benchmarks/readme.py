@@ -84,8 +84,10 @@ HEADLINES = {
     "branches.add-one-task": "adding a task to a bundle of 20 with proof that no other answer moves",
     "together.mean-gain": "frozen heads on a trunk that learned from 24 sets, gain on 8 tasks held out",
     "together.gap-closed": "share of the gap to full fine-tuning that this closes",
+    "right.mean_64": "no settings, 64 rows a label: score over the best simple baseline, mean of 20 sets",
     "first-light.emotion": "emotion, pooled attention over the frozen trunk, macro-F1 on test",
     "first-light.head-training": "speed of training a head over kept features, over fine-tuning the trunk",
+    "right.snippet": "the Python snippet above, after installation, on two AVX2 cores of which one is busy",
     "first-light.demo-seconds": "`make demo` after installation: six tasks trained, scored and answered",
 }
 AREAS = {  # results files and pictures by the first letters of their names
