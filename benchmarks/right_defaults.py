@@ -319,6 +319,8 @@ def claims(rows: list[dict]) -> list[Claim]:
         few = [name for name in gains if draws(rows, name, size) < len(DRAWS)]
         lacking = f" Fewer than {len(DRAWS)} draws: {', '.join(few)}." if few else ""
         told = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
+        if few:
+            told += f" ({len(few)} of them with fewer than {len(DRAWS)} draws)"
         found += [
             Claim(
                 id=f"right.mean_{size}",

@@ -25,7 +25,7 @@ class Attempt(Value):
     fingerprint: str
     record: str
     metric: str
-    live: float  # what the live version scored on validation rows
+    live: float  # what the live version scored on the rows that were compared
     tried: float  # what the attempt scored on the same
 
     def line(self) -> str:

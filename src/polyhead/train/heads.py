@@ -34,9 +34,7 @@ from polyhead.train.prepare import Prepared, Split
 
 FOLDS = 5
 REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
-RACED = (
-    1 / 3
-)  # of the rounds that a head may take; one that is then far behind the best linear one is given up
+RACED = 1 / 3  # of its rounds: a head that is then far behind the best linear one is given up
 FAR = 2  # standard errors of the difference
 RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
 
@@ -47,9 +45,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     candidate: Candidate
     path: Path
     outputs: list[np.ndarray]  # of the rows that choose
-    offset: (
-        np.ndarray | None
-    )  # that is added to the outputs, where rare labels count as much as frequent ones
+    offset: np.ndarray | None  # added to the outputs, where rare labels count as much as frequent ones
     setting: float  # the penalty of a linear head, or after how many updates training was best
     fitted: Fitted
     module: PooledPart | None  # as it learned from the training rows; None with folds
