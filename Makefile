@@ -9,7 +9,7 @@ CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py test
           tests/engine/test_onnx_int8.py tests/engine/test_openvino.py tests/engine/test_backends.py \
           tests/engine/test_session.py tests/engine/test_minilm.py
 
-.PHONY: demo test lint type bench claims clean
+.PHONY: demo test studies-test lint type bench claims clean
 
 $(PY):
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,9 @@ test: $(VENV)/.dev        ## the test suite, in two processes; tests of precisio
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
 	OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 $(PY) -m pytest -n 2 --dist loadfile $(CAPPED)
 
+studies-test: $(VENV)/.dev  ## the tests of the papers' tables, figures and runs
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile studies/tests
+
 lint: $(VENV)/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -39,10 +42,10 @@ type: $(VENV)/.dev
 	$(PY) -m mypy
 
 bench: $(VENV)/.dev       ## every benchmark, one after another; writes results/
-	$(PY) benchmarks/all.py
+	$(PY) -m benchmarks.all
 
 claims: $(VENV)/.dev      ## every claim of every results file, those that do not hold first
-	$(PY) -m polyhead claims results
+	$(PY) -m studies claims
 
 clean:
 	rm -rf $(VENV) build dist

@@ -1,41 +1,40 @@
-"""Every benchmark, one after another, so that none shares the machine with another."""
+"""Every benchmark and study, one after another, so that none shares the machine with another."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 # The tables are written before the tests, which check them, are timed; and again after, with that time in it.
-NAMES = (
-    "first_light_quality",
-    "first_light_speed",
-    "first_light_eight_tasks",
-    "branches_quality",
-    "branches_mtdnn",
-    "branches_add_task",
-    "together_speed",
-    "together_resume",
-    "together_quality",
-    "together_leave_out",
-    "together_sweep",
-    "conditioning_costs",
-    "conditioning_nhc",
-    "conditioning_adapters",
-    "one_pass",
-    "engine_plans",
-    "precision_change",
-    "any_processor",
-    "right_tests",
-    "right_cases",
-    "right_snippet",
-    "right_entities",
-    "right_defaults",
-    "readme",
-    "first_light_newcomer",
-    "readme",
+COMMANDS = (
+    "studies du2020 run-poolers",
+    "benchmarks.first_light_speed",
+    "benchmarks.first_light_eight_tasks",
+    "studies wei2021 run",
+    "studies wei2021 run-joint",
+    "benchmarks.branches_add_task",
+    "benchmarks.together_speed",
+    "benchmarks.together_resume",
+    "studies aghajanyan2021 run",
+    "studies du2020 run-leave-out",
+    "studies du2020 run-sweep",
+    "benchmarks.conditioning_costs",
+    "studies huang2022 run",
+    "studies stickland2019 run",
+    "benchmarks.one_pass",
+    "benchmarks.engine_plans",
+    "benchmarks.precision_change",
+    "benchmarks.any_processor",
+    "benchmarks.right_tests",
+    "benchmarks.right_cases",
+    "benchmarks.right_snippet",
+    "studies defaults run-entities",
+    "studies defaults run",
+    "benchmarks.readme",
+    "benchmarks.first_light_newcomer",
+    "benchmarks.readme",
 )
 
-for name in NAMES:
-    print(f"== {name}", flush=True)
-    subprocess.run([sys.executable, str(Path(__file__).with_name(f"{name}.py"))], check=True)
+for command in COMMANDS:
+    print(f"== {command}", flush=True)
+    subprocess.run([sys.executable, "-m", *command.split()], check=True)

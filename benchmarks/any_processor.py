@@ -1,7 +1,7 @@
 """int8 beside float32 on this processor, and on it capped to AVX2: scores of the eight tasks of tweets, and speed.
 
-    python benchmarks/any_processor.py                      three seeds; trains bundles that are not there
-    python benchmarks/any_processor.py --try BUNDLE         a few rows of one bundle, printed and kept nowhere
+    python -m benchmarks.any_processor                      three seeds; trains bundles that are not there
+    python -m benchmarks.any_processor --try BUNDLE         a few rows of one bundle, printed and kept nowhere
 
 Each kind of processor is a process of its own, which finds the scales itself, as a user of such a machine would, and
 answers the same rows in both precisions. Speeds are ratios within rounds, and rounds of the two processes take turns.
@@ -22,17 +22,17 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from first_light_eight_tasks import PROJECT, SEEDS
-from precision_change import BACKEND, FEW, TEXTS, bundle_of, calibration, claim, scored
-from settings import ROOT, asked_of, report, say, study_arguments
 
+from benchmarks.first_light_eight_tasks import PROJECT, SEEDS
+from benchmarks.precision_change import BACKEND, FEW, TEXTS, bundle_of, calibration, claim, scored
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.quantize.calibrate import calibrated
 from polyhead.engine.session import Session
 from polyhead.processor import CAPS, processor
 from polyhead.project import DataFile, Project, read_project
-from polyhead.report.results import Claim, Study
+from studies.results import Claim, Study
+from studies.settings import ROOT, asked_of, report, say, study_arguments
 
 NAME, FILE = "right_processor", "any_processor"
 KINDS = {"avx2": {CAPS[0]: "AVX2"}, "full": {}}
@@ -59,7 +59,7 @@ def main() -> None:
     found = [*changed(study.rows), *fast(study.rows)]
     report(
         NAME,
-        command=f"python benchmarks/{FILE}.py",
+        command=f"python -m benchmarks.{FILE}",
         rows=study.rows,
         claims=found,
         lacking=list(missing(study.rows, names)),
@@ -101,7 +101,7 @@ def both(asks: dict) -> dict[str, object]:
 def opened(kind: str, bundle: Path, *more: str) -> Iterator:
     """A process on a processor of this kind: gives what asks it one line and reads its answer."""
     environment = {name: value for name, value in os.environ.items() if name not in CAPS} | KINDS[kind]
-    command = [sys.executable, __file__, "--child", str(bundle), *more]
+    command = [sys.executable, "-m", "benchmarks.any_processor", "--child", str(bundle), *more]
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -209,7 +209,7 @@ def fast(rows: list[dict]) -> Iterator[Claim]:
         holds=value >= 1.0,
         note=f"Rounds {min(ratios['avx2']):.2f} to {max(ratios['avx2']):.2f}. Not capped int8 is {full:.2f} times "
         f"as fast as float32; capped int8 has {across:.2f} of the speed of int8 not capped. The cap leaves those "
-        "products of float32 that are MLAS's what they are (docs/log.md).",
+        "products of float32 that are MLAS's what they are (docs/project/log.md).",
     )
 
 

@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import msgspec
-from settings import DATA, RESULTS, RUNS
 
 from polyhead.bundle.read import Bundle
 from polyhead.project import DataFile, Project, TaskEntry, TrunkChoice
 from polyhead.recipe import Training
-from polyhead.report.results import Claim, results, write_results
 from polyhead.train.run import train_project
+from studies.results import Claim, results, write_results
+from studies.settings import DATA, RESULTS, RUNS
 
 SETS = (
     "tweeteval_emotion",
@@ -87,7 +87,7 @@ def main() -> None:
     ]
     kept = [{"repeat": row["repeat"], "seconds": row["seconds"], "probes": probes} for row in rows]
     found = results(
-        "branches_add_task", command="python benchmarks/branches_add_task.py", rows=kept, claims=claims
+        "branches_add_task", command="python -m benchmarks.branches_add_task", rows=kept, claims=claims
     )
     print(write_results(RESULTS, found), claims[0].value)
 

@@ -17,7 +17,6 @@ from pathlib import Path as FilePath
 
 import numpy as np
 import torch
-from settings import RESULTS
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from polyhead import cost
@@ -28,16 +27,17 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks, write_bundle
 from polyhead.config import Value
 from polyhead.engine.session import Result, Session
-from polyhead.papers.huang2022.counts import BERT_BASE
-from polyhead.papers.wei2021.published import published_options
 from polyhead.plan import Path, merge
-from polyhead.report.results import Claim, results, write_results
 from polyhead.sharing.lower import path_of
 from polyhead.sharing.prompted import prompt_groups
 from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.tasks.task import Task
 from polyhead.testing.tiny import tiny_part, tiny_tokenizer
 from polyhead.trunk_data import TextSettings, TrunkData
+from studies.huang2022.counts import BERT_BASE
+from studies.results import Claim, results, write_results
+from studies.settings import RESULTS
+from studies.wei2021.published import published_options
 
 NAME = "conditioning_costs"
 NUMBERS, TOKENS = (1, 8, 21), 128
@@ -271,7 +271,7 @@ def main() -> None:
             rows.append(measured(way, tasks, tokens, trunk, digest))
             print(told(rows[-1]), flush=True)
     wrong = [row for row in rows if not row["equal"]]
-    found = results(NAME, command=f"python benchmarks/{NAME}.py", rows=rows, claims=claims(rows, wrong))
+    found = results(NAME, command=f"python -m benchmarks.{NAME}", rows=rows, claims=claims(rows, wrong))
     write_results(RESULTS, found)
 
 

@@ -1,7 +1,7 @@
 """What plans cost in the engine: branches, siblings stacked, every strategy on one text, a task that comes.
 
-    python benchmarks/engine_plans.py              all of it; an idle machine, nothing else running
-    python benchmarks/engine_plans.py --quick      two repeats, one thread, processor seconds; writes nothing
+    python -m benchmarks.engine_plans              all of it; an idle machine, nothing else running
+    python -m benchmarks.engine_plans --quick      two repeats, one thread, processor seconds; writes nothing
 
 Weights are drawn, as time alone counts; texts are real tweets of mixed length. Every ratio is of runs that take turns
 in one process; the median over the repeats is reported. Tokenization is on neither side, so that it hides nothing; for
@@ -15,11 +15,9 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import one_pass_tasks
-from engine_plans_claims import LAYERED, STACKED, Row, claims, lines
-from engine_plans_made import Machine, Run, drawn_trunk, over, runtime_of
-from settings import RESULTS, command, report, say
-
+from benchmarks import one_pass_tasks
+from benchmarks.engine_plans_claims import LAYERED, STACKED, Row, claims, lines
+from benchmarks.engine_plans_made import Machine, Run, drawn_trunk, over, runtime_of
 from polyhead import cost
 from polyhead.allocate import best_under, price_of
 from polyhead.bundle.read import Bundle
@@ -27,10 +25,11 @@ from polyhead.cli.output import table
 from polyhead.engine.graph.ops import Runtime
 from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
-from polyhead.papers.huang2022.counts import BERT_BASE
-from polyhead.papers.wei2021 import options_of, runs_of
-from polyhead.report.results import read_results
 from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
+from studies.huang2022.counts import BERT_BASE
+from studies.results import read_results
+from studies.settings import RESULTS, command, report, say
+from studies.wei2021 import options_of, runs_of
 
 NAME = "engine_plans"
 LEAST = 0.1  # seconds of a timing: shorter runs are repeated within it

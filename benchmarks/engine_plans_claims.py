@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from settings import within
-
 from polyhead.config import Value
-from polyhead.report.results import Claim
+from studies.results import Claim
+from studies.settings import within
 
 Row = dict[str, object]
 LAYERED = {

@@ -12,9 +12,8 @@ import subprocess
 import sys
 import time
 
-from settings import RESULTS, ROOT, RUNS
-
-from polyhead.report.results import Claim, Study, results, write_results
+from studies.results import Claim, Study, results, write_results
+from studies.settings import RESULTS, ROOT, RUNS
 
 PROJECT = "examples/tweets/polyhead.toml"
 SEEDS = (1, 2, 3)
@@ -35,7 +34,7 @@ def main() -> None:
         unit="minutes",
         holds=minutes <= 20,
     )
-    command = "python benchmarks/first_light_eight_tasks.py"
+    command = "python -m benchmarks.first_light_eight_tasks"
     print(
         write_results(RESULTS, results("first_light_eight_tasks", command=command, rows=rows, claims=[claim]))
     )

@@ -9,9 +9,8 @@ import sys
 import tempfile
 import time
 
-from settings import RESULTS, ROOT
-
-from polyhead.report.results import Claim, results, write_results
+from studies.results import Claim, results, write_results
+from studies.settings import RESULTS, ROOT
 
 IMPORTS = 9
 
@@ -38,7 +37,7 @@ def main() -> None:
         ),
         at_most("test-seconds", "make test after installation", 360, tests),
     ]
-    command = "python benchmarks/first_light_newcomer.py"
+    command = "python -m benchmarks.first_light_newcomer"
     print(write_results(RESULTS, results("first_light_newcomer", command=command, rows=rows, claims=claims)))
 
 

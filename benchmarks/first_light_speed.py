@@ -12,13 +12,10 @@ import time
 from pathlib import Path
 
 import torch
-from first_light_quality import entry, prepared
-from settings import RESULTS
 
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.recipe import Joint, Training
-from polyhead.report.results import Claim, results, write_results
 from polyhead.sharing.pooled import PooledPart, with_codec
 from polyhead.strategy import Pooled
 from polyhead.text.batch import batches
@@ -31,6 +28,9 @@ from polyhead.train.loss import LOSSES
 from polyhead.train.numerics import precision_of
 from polyhead.train.task_run import paths_of
 from polyhead.train.together import Together
+from studies.du2020.run_poolers import entry, prepared
+from studies.results import Claim, results, write_results
+from studies.settings import RESULTS
 
 TEXTS, REPEATS = 6000, 5
 HEAD_TEXTS, HEAD_EPOCHS = 12000, 3
@@ -75,7 +75,7 @@ def main() -> None:
             RESULTS,
             results(
                 "first_light_speed",
-                command="python benchmarks/first_light_speed.py",
+                command="python -m benchmarks.first_light_speed",
                 rows=rows,
                 claims=claims,
             ),

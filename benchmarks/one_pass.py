@@ -1,8 +1,8 @@
 """Many tasks in one pass: time against the bare trunk and against rivals, latency, memory, loading; a table and a plot.
 
-    python benchmarks/one_pass_tasks.py                        once: the 21 tasks
+    python -m benchmarks.one_pass_tasks                        once: the 21 tasks
     python benchmarks/peers/environments.py                    once: the rivals' environments
-    python benchmarks/one_pass.py                              all of it; an idle machine, nothing else running
+    python -m benchmarks.one_pass                              all of it; an idle machine, nothing else running
 
 Texts are real tweets of mixed length, in random order; tokenization is part of every time. Everything that is compared
 stays loaded in a process of its own and is asked in turn, so that a ratio is of runs that follow each other; medians
@@ -20,16 +20,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import one_pass_claims
-import one_pass_tasks
-from one_pass_tasks import FOLDER, PAIRED, SIZES, TASKS
-from peers.rivals import RIVALS, Rival, Worker, python_of
-from settings import RESULTS, ROOT, command, report, say
-
+from benchmarks import one_pass_claims, one_pass_tasks
+from benchmarks.one_pass_tasks import FOLDER, PAIRED, SIZES, TASKS
+from benchmarks.peers.rivals import RIVALS, Rival, Worker, python_of
 from polyhead.bundle.read import Bundle
 from polyhead.cli.output import table
 from polyhead.nn.load import find_encoder
 from polyhead.tasks.kinds import kind_of
+from studies.settings import RESULTS, ROOT, command, report, say
 
 NAME = "one_pass"
 VARIANTS = ("openvino:bfloat16", "openvino:int8")

@@ -7,28 +7,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from settings import within
 
 from polyhead.config import Value
-from polyhead.report.results import Claim
+from studies.results import Claim
+from studies.settings import within
 
 Row = dict[str, object]
-# Why a target is missed, from trials that docs/log.md tells of, and what would close it.
+# Why a target is missed, from trials that docs/project/log.md tells of, and what would close it.
 HEADS = (
     "missed: texts that fill rows together save a tenth of the layers' time, and a task takes more of the bare trunk's "
-    "than is left for it: a pooled one 0.27 hundredths, one over words 1.2, Python for each 0.09 (docs/log.md). Of a "
-    "pooled task a fifth is reading 0.3 million numbers for every 64 texts; larger batches would close some"
+    "than is left for it: a pooled one 0.27 hundredths, one over words 1.2, Python for each 0.09 "
+    "(docs/project/log.md). Of a pooled task a fifth is reading 0.3 million numbers for every 64 texts; larger batches "
+    "would close some"
 )
 ONE_TEXT = (
     "missed: of 6.0 ms in a profile the layers take 2.8 (1.8 where no other weights go through the cache), poolers "
     "and heads of 18 tasks, which read 11 MB of numbers for one text, 0.8, words and pairs in three more graphs 0.7, "
-    "Python 1.7 (docs/log.md); 8 bits for poolers and heads too, and answers of all tasks made at once, would close "
-    "some of it"
+    "Python 1.7 (docs/project/log.md); 8 bits for poolers and heads too, and answers of all tasks made at once, would "
+    "close some of it"
 )
 LOOSE = "int8 whatever it changes of these tasks, which are trained for timing"
 SHAPES = (
     "missed: OpenVINO keeps weights as given, as multiplied, and anew for some numbers of texts, and room for what "
-    "lies between products in each of five graphs; answers of five tasks over words are 13 MiB more (docs/log.md)"
+    "lies between products in each of five graphs; answers of five tasks over words are 13 MiB more "
+    "(docs/project/log.md)"
 )
 BF16, INT8 = "openvino:bfloat16", "openvino:int8"
 MANY = 21

@@ -1,6 +1,6 @@
 """The tasks that the engine's speed is measured with, trained from real data, and bundles of 1 to 100 of them.
 
-    python benchmarks/one_pass_tasks.py            train, print every task's score, make the bundles
+    python -m benchmarks.one_pass_tasks            train, print every task's score, make the bundles
 
 Twenty tasks read one text: four kinds, 2 to 150 labels, two of them word by word. The twenty-first compares two texts
 that are read separately. All learn from at most 1,500 rows each: the answers are to be real, not the best. A bundle of
@@ -24,7 +24,6 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from settings import DATA, RUNS, asked_of, say
 
 from polyhead.bundle.manifest import renamed
 from polyhead.bundle.owners import owner_named
@@ -37,6 +36,7 @@ from polyhead.project import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import KindName
 from polyhead.train.events import Events
 from polyhead.train.run import train_project
+from studies.settings import DATA, RUNS, asked_of, say
 
 FOLDER = RUNS / "one_pass"
 ROWS = {"train": 1500, "validation": 300, "test": 500}

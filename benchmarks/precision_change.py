@@ -1,7 +1,7 @@
 """What bfloat16 and int8 change of each task of the eight-task example, paired with float32 on whole test splits.
 
-    python benchmarks/precision_change.py                      three seeds; trains bundles that are not there
-    python benchmarks/precision_change.py --try BUNDLE         a few rows of one bundle, printed and kept nowhere
+    python -m benchmarks.precision_change                      three seeds; trains bundles that are not there
+    python -m benchmarks.precision_change --try BUNDLE         a few rows of one bundle, printed and kept nowhere
 
 Every precision answers the same rows with the same bundle on the same backend, so that a difference is the precision's
 alone. The scales of int8 are found on texts of the training splits, as many of each task, which are not scored. Goes on
@@ -17,17 +17,17 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 import msgspec
-from first_light_eight_tasks import PROJECT, SEEDS, polyhead
-from settings import ROOT, RUNS, asked_of, report, say, study_arguments
 
+from benchmarks.first_light_eight_tasks import PROJECT, SEEDS, polyhead
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.quantize.calibrate import Row, calibrated
 from polyhead.engine.session import Session
 from polyhead.project import DataFile, Project, read_project
-from polyhead.report.results import Claim, Study
 from polyhead.tasks.read import read
+from studies.results import Claim, Study
+from studies.settings import ROOT, RUNS, asked_of, report, say, study_arguments
 
 NAME = "precision_change"
 BACKEND, EXACT = "openvino", "float32"

@@ -1,7 +1,7 @@
 """Writes the generated parts of README and docs: measured numbers, command help, keys of the project file, costs.
 
-    python benchmarks/readme.py            write them
-    python benchmarks/readme.py --check    say what is out of date, and end with 1 if anything is
+    python -m benchmarks.readme            write them
+    python -m benchmarks.readme --check    say what is out of date, and end with 1 if anything is
 
 Each part stands between two comments, `<!-- name:start -->` and `<!-- name:end -->`; the rest of a page is
 written by hand, and so is the last column of a table of keys.
@@ -19,16 +19,16 @@ from pathlib import Path as FilePath
 
 import click
 import msgspec
-import one_pass_claims
-from settings import RESULTS, ROOT
 
+from benchmarks import one_pass_claims
 from polyhead import cost, project, recipe, seq2seq_data, strategy
 from polyhead.architecture import Architecture
 from polyhead.cli.main import VERBS, commands
 from polyhead.plan import Embed, Layers, Path, Plan, merge
-from polyhead.report.results import Claim, Results, read_results
 from polyhead.sharing.lower import path_of
 from polyhead.tasks.task import Task, owner_of
+from studies.results import Claim, Results, read_results
+from studies.settings import RESULTS, ROOT
 
 STRUCTS = (
     project.Project,
@@ -117,7 +117,9 @@ def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
     return {
         ROOT / "README.md": filled(ROOT / "README.md", {"headlines": lambda _: headlines()}),
-        ROOT / "docs/measured.md": filled(ROOT / "docs/measured.md", {"results": lambda _: measured()}),
+        ROOT / "docs/project/measured.md": filled(
+            ROOT / "docs/project/measured.md", {"results": lambda _: measured()}
+        ),
         ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
         ROOT / "docs/conditioning.md": filled(
             ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}
@@ -150,7 +152,8 @@ def headlines(folder: FilePath = RESULTS) -> list[str]:
     held = sum(claim.holds for claim in claims.values())
     lines = [_row(claims[name], text, note="") for name, text in HEADLINES.items() if name in claims]
     whole = (
-        f"Of {len(claims)} claims {held} hold. [Measured](docs/measured.md) has all of them, why others were missed, "
+        f"Of {len(claims)} claims {held} hold. "
+        "[Measured](docs/project/measured.md) has all of them, why others were missed, "
         "the machines, the commands and the pictures."
     )
     return [*TABLE, *lines, "", whole]
@@ -167,7 +170,7 @@ def measured(folder: FilePath = RESULTS) -> list[str]:
             continue
         lines += [f"## {area}", ""]
         for picture in (one for one in pictures if one.stem.startswith(names)):
-            lines += [f"![{picture.stem.replace('_', ' ')}](../results/{picture.name})", ""]
+            lines += [f"![{picture.stem.replace('_', ' ')}](../../results/{picture.name})", ""]
         for file in mine:
             lines += [_source(file), ""]
             if file.claims:
@@ -200,7 +203,7 @@ def _number(value: float) -> str:
 def _source(file: Results) -> str:
     torch = f", torch {file.versions['torch']}" if "torch" in file.versions else ""
     path = f"results/{file.name}.json"
-    return f"[`{path}`](../{path}): `{file.command}`, {file.date}, {file.hardware}{torch}"
+    return f"[`{path}`](../../{path}): `{file.command}`, {file.date}, {file.hardware}{torch}"
 
 
 def help_texts() -> list[str]:

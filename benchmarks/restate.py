@@ -1,6 +1,6 @@
 """Makes the claims of the engine's results anew from the rows that are there, where what makes them has changed.
 
-    python benchmarks/restate.py
+    python -m benchmarks.restate
 
 Nothing is measured: date, hardware, command and rows stay. A file of another machine, `one_pass_NAME.json`, has the
 same claims with that name in their ids, whether they hold there or not.
@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import engine_plans_claims
 import msgspec
-import one_pass_claims
-from settings import RESULTS
 
-from polyhead.report.results import Claim, Results, read_results, write_results
+from benchmarks import engine_plans_claims, one_pass_claims
+from studies.results import Claim, Results, read_results, write_results
+from studies.settings import RESULTS
 
 Row = dict[str, object]
 MAKERS: dict[str, Callable[[Sequence[Row]], tuple[list[Claim], list[str]]]] = {

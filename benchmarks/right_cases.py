@@ -1,6 +1,6 @@
 """Hostile and careless cases: how many stand in the tests, the slowest of them, and the memory that one took.
 
-    python benchmarks/right_cases.py
+    python -m benchmarks.right_cases
 
 Runs the tests of each kind of case in a process of its own. Every case asserts its own clear error, that no file
 outside of its folder changed, or that no answer is not finite. Here they are counted and timed, and their memory is
@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from settings import ROOT, command, report, say
 
-from polyhead.report.results import Claim
+from studies.results import Claim
+from studies.settings import ROOT, command, report, say
 
 KINDS = {
     "files of others: folders of pieces": ("tests/test_folders.py", "tests/scoring/test_pieces.py"),

@@ -1,6 +1,6 @@
 """The README's Python snippet as a newcomer runs it: seconds to the first word and to the answer.
 
-    python benchmarks/right_snippet.py
+    python -m benchmarks.right_snippet
 
 On two processors with the instructions of AVX2 alone (oneDNN's, torch's and MKL's kernels are capped), beside a
 process that keeps one of them busy.
@@ -18,10 +18,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from settings import ROOT, command, report, say
-
 from polyhead.processor import CAPS
-from polyhead.report.results import Claim
+from studies.results import Claim
+from studies.settings import ROOT, command, report, say
 
 REPEATS = 3
 CAPPED = dict.fromkeys((*CAPS, "MKL_ENABLE_INSTRUCTIONS"), "AVX2") | {"ATEN_CPU_CAPABILITY": "avx2"}

@@ -1,6 +1,6 @@
 """The test suite as `make test` runs it: on this processor, and the tests of precision once more, capped to AVX2.
 
-    python benchmarks/right_tests.py
+    python -m benchmarks.right_tests
 
 The commands are read from the Makefile. A test that fails is named in the note.
 """
@@ -17,9 +17,8 @@ import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-from settings import ROOT, command, report, say
-
-from polyhead.report.results import Claim
+from studies.results import Claim
+from studies.settings import ROOT, command, report, say
 
 
 def main() -> None:

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-from settings import ROOT, RUNS, asked_of, command, report, say
 
 from polyhead.bundle.read import Bundle
 from polyhead.project import DataFile, Project, read_project
 from polyhead.recipe import Joint
-from polyhead.report.results import Claim
+from studies.results import Claim
+from studies.settings import ROOT, RUNS, asked_of, command, report, say
 
 NAME = "together_resume"
 EXAMPLE = ROOT / "examples" / "together" / "learn.toml"
@@ -46,7 +46,12 @@ def main() -> None:
         return
     folders = {name: RUNS / NAME / name for name in ("through", "killed")}
     shutil.rmtree(RUNS / NAME, ignore_errors=True)
-    words = [sys.executable, __file__, *(["--threads", str(asked.threads)] if asked.threads else [])]
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.together_resume",
+        *(["--threads", str(asked.threads)] if asked.threads else []),
+    ]
     subprocess.run([*words, "--train", str(folders["through"])], check=True)
     rows: list[dict[str, object]] = []
     for count in KILLED_AFTER:

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 import msgspec
 import torch
-from settings import DATA, RESULTS, RUNS
 
-from polyhead.papers.together.mixes import JOINT, LEARNING, Mix, folders
-from polyhead.papers.together.runs import Runs
 from polyhead.recipe import Joint, Sampling
-from polyhead.report.results import Claim, Study, results, write_results
 from polyhead.train.feed import Batch
 from polyhead.train.joint import JointCourse, Mixed
 from polyhead.train.joint_paths import joint_paths
 from polyhead.train.prepare import Prepared
+from studies.aghajanyan2021.mixes import JOINT, LEARNING, Mix, folders
+from studies.aghajanyan2021.runs import Runs
+from studies.results import Claim, Study, results, write_results
+from studies.settings import DATA, RESULTS, RUNS
 
 NAME = "together_speed"
-COMMAND = "python benchmarks/together_speed.py"
+COMMAND = "python -m benchmarks.together_speed"
 TASKS, ROWS = 8, 512
 UPDATES, REPEATS = 6, 5
 IDLE = (1, 50)

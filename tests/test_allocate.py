@@ -20,8 +20,8 @@ from polyhead.allocate import (
 from polyhead.architecture import Architecture
 from polyhead.cost import cost_of
 from polyhead.errors import ConfigError
-from polyhead.papers.wei2021.published import TASKS, published_options
 from polyhead.plan import Embed, Layers, Path, merge
+from studies.wei2021.published import TASKS, published_options
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 SMALL = Architecture(layers=4, width=16, heads=2, feed_forward=64, vocabulary=50, embedding_width=8)

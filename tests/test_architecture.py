@@ -37,7 +37,6 @@ RANKS = {
     "train": 4,
     "scoring": 4,
     "report": 5,
-    "papers": 5,
     "sample": 5,
     "testing": 5,
     "cli": 6,
@@ -63,10 +62,8 @@ RANK_ONE = [
 TORCH_HALF = {"nn", "sharing", "model", "train"}
 # The one light module that stands on the torch half; it is itself imported inside a function only.
 TORCH_BACKEND = "engine/backends/torch.py"
-# Papers' modules that learn: they too are imported inside functions only.
-TORCH_PAPERS = {"papers/huang2022/ca_mtl.py", "papers/huang2022/prefixes.py"}
 # Areas that reach the torch half inside functions only.
-LAZY = {"cli", "papers", "testing", "__init__"}
+LAZY = {"cli", "testing", "__init__"}
 # file or file:function -> (limit, reason)
 LONGER: dict[str, tuple[int, str]] = {}
 FILE_LIMIT, FUNCTION_LIMIT = 400, 60
@@ -131,7 +128,7 @@ def test_light_half_never_imports_torch():
         relative = str(path.relative_to(SOURCE))
         if area(path) in TORCH_HALF:
             continue
-        if relative == TORCH_BACKEND or relative in TORCH_PAPERS:
+        if relative == TORCH_BACKEND:
             continue
         names = imports(tree, top_only=area(path) in LAZY)
         looked_at += 1
@@ -177,7 +174,7 @@ def test_light_half_imports_where_torch_is_missing():
         for path in FILES
         if area(path) not in TORCH_HALF
         and area(path) != "__main__"
-        and str(path.relative_to(SOURCE)) not in {TORCH_BACKEND, *TORCH_PAPERS}
+        and str(path.relative_to(SOURCE)) != TORCH_BACKEND
     ]
     code = (
         "import sys, importlib\n"

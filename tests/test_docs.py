@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
@@ -27,8 +28,8 @@ from polyhead.testing import tiny_trunk
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "changes" / "README.md"]
-PAGES += sorted((ROOT / "docs").rglob("*.md"))
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+PAGES += [*sorted((ROOT / "studies").rglob("README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+DECISIONS = sorted((ROOT / "docs" / "project" / "decisions").glob("*.md"))
 FENCE = re.compile(r"^```(?P<kind>\w*)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 EPOCHS = 2  # that blocks train, in place of the project's
 
@@ -64,14 +65,9 @@ RUNNABLE = [page for page in PAGES if any(block.kind in ("python", "sh") for blo
 @pytest.fixture(scope="module")
 def generated():
     """The script that writes the generated parts."""
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        spec = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-    return module
+    from benchmarks import readme
+
+    return readme
 
 
 def small_trunk(name, *, max_tokens=None):
@@ -110,6 +106,18 @@ def run_python(block, page, namespace):
     return out.getvalue()
 
 
+def check_study(arguments, line):
+    """A command of the studies that is there, as a line of its group's help."""
+    from studies.__main__ import commands
+
+    command = commands
+    for word in arguments:
+        if not isinstance(command, click.Group):
+            break
+        command = command.get_command(click.Context(command), word)
+        assert command is not None, f"{line}: no {word}"
+
+
 def run_shell(line, monkeypatch):
     """`polyhead` lines run; `make`, `pip` and `python` lines must name what is there."""
     words = shlex.split(line, comments=True)
@@ -129,6 +137,10 @@ def run_shell(line, monkeypatch):
             )
         case ["pip", "install", *packages]:
             check_packages(packages, line)
+        case ["python", "-m", "studies", *arguments]:
+            check_study(arguments, line)
+        case ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module), line
         case ["python", script, *_]:
             assert (ROOT / script).is_file(), line
         case _:
@@ -306,13 +318,13 @@ def test_generated_parts_are_current(generated):
     assert len(pages) == 5
     for page, text in pages.items():
         assert page.read_text(encoding="utf-8") == text, (
-            f"{page.name} is out of date: python benchmarks/readme.py"
+            f"{page.name} is out of date: python -m benchmarks.readme"
         )
 
 
 def test_measured_shows_every_claim_of_every_file(generated, tmp_path, monkeypatch):
     """Two files by hand: a claim that holds, and one that does not, with its note."""
-    from polyhead.report.results import Claim, results, write_results
+    from studies.results import Claim, results, write_results
 
     assert generated.measured(tmp_path) == generated.headlines(tmp_path) == [generated.NOTHING]
     good = Claim(id="a.1", text="faster | better", target=20.0, value=31.4159, unit="times", holds=True)
@@ -334,9 +346,9 @@ def test_measured_shows_every_claim_of_every_file(generated, tmp_path, monkeypat
 
 
 def test_every_results_file_and_picture_is_measured_and_every_headline_is_a_claim(generated):
-    text, results = (ROOT / "docs" / "measured.md").read_text(), ROOT / "results"
+    text, results = (ROOT / "docs" / "project" / "measured.md").read_text(), ROOT / "results"
     for file in (*results.glob("*.json"), *results.glob("*.png")):
-        assert f"(../results/{file.name})" in text, file.name
+        assert f"(../../results/{file.name})" in text, file.name
     claims = {one["id"] for file in results.glob("*.json") for one in json.loads(file.read_text())["claims"]}
     assert generated.HEADLINES.keys() <= claims
 
@@ -422,6 +434,7 @@ FOLDERS = (
     "docs",
     "tests",
     "benchmarks",
+    "studies",
     "examples",
     "results",
     "changes",

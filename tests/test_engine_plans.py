@@ -1,17 +1,13 @@
 """The study of plans: what its rows claim."""
 
 import importlib
-from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-
 
 @pytest.fixture
-def study(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("engine_plans_claims")
+def study():
+    return importlib.import_module("benchmarks.engine_plans_claims")
 
 
 def timed(part, run, seconds, expected=1.0, texts=1):

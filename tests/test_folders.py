@@ -23,11 +23,11 @@ from polyhead.files import (
     write_file,
 )
 from polyhead.plan import Codec
-from polyhead.report.results import Results, write_results
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.train.checkpoint import cache_folder, read_checkpoint, write_checkpoint
 from polyhead.train.journal import Journal
 from polyhead.train.learned import alone, clean
+from studies.results import Results, write_results
 
 LINKS = PLANTS[:3]
 

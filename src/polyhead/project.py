@@ -133,7 +133,7 @@ class TaskEntry(Value):
         """How a pair is read, where the entry does not say it.
 
         Heads over frozen features compare two texts better than they read both in one input: by 2 to 12 points on two
-        sets of pairs (docs/log.md). Layers that learn read both in one, and so do questions about a context.
+        sets of pairs (docs/project/log.md). Layers that learn read both in one, and so do questions about a context.
         """
         if self.pair is not None:
             return self.pair
@@ -181,7 +181,7 @@ class TaskEntry(Value):
 
 
 BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
-"""Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/log.md)."""
+"""Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/project/log.md)."""
 
 
 LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)

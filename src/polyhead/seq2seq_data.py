@@ -1,7 +1,7 @@
 """An encoder-decoder as plain data: its arrays, its files and how it writes, and the digest of all that.
 
 A summarization task owns such a model whole. It has no path: text comes out step by step, and no layer of it belongs to
-the bundle's trunk (docs/decisions/0012-summarization.md).
+the bundle's trunk (docs/project/decisions/0012-summarization.md).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Done(msgspec.Struct):
         return self
 
 
-def run(*words, stdin=b"", cwd=None):
+def run(*words, stdin=b"", cwd=None, main=main):
     """`polyhead words...` in this process."""
     kept = sys.stdin, sys.stdout, sys.stderr, os.getcwd()
     given = stdin.encode() if isinstance(stdin, str) else stdin
@@ -60,9 +60,9 @@ def run(*words, stdin=b"", cwd=None):
     return Done(code=code, out=said[0], err=said[1])
 
 
-def shell(words, *, stdin=b"", timeout=120, preexec=None, before="", env=None):
+def shell(words, *, stdin=b"", timeout=120, preexec=None, before="", env=None, module="polyhead.cli.main"):
     """`python -m polyhead words...` in a process of its own; `before` is Python that runs first."""
-    code = f"{before}\nimport sys\nfrom polyhead.cli.main import main\nmain(sys.argv[1:])"
+    code = f"{before}\nimport sys\nfrom {module} import main\nmain(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)],
         input=stdin.encode() if isinstance(stdin, str) else stdin,

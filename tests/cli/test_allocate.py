@@ -10,7 +10,7 @@ from cli.commands import run, shell
 from polyhead.allocate import allocation_of, best_under, by_rule, frontier, greedy, price_of
 from polyhead.architecture import Architecture
 from polyhead.config import to_json
-from polyhead.papers.wei2021.published import DEPTHS, TASKS, published_options
+from studies.wei2021.published import DEPTHS, TASKS, published_options
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 

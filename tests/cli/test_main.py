@@ -79,7 +79,7 @@ def test_a_fault_of_ours_has_no_traceback_unless_asked(monkeypatch, tmp_path):
     def broken(path):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("polyhead.report.results.read_results", broken)
+    monkeypatch.setattr("studies.results.read_results", broken)
     done = run("claims", tmp_path)
     assert done.code == 1
     assert "Traceback" not in done.err
@@ -91,7 +91,7 @@ def test_no_memory_is_said(monkeypatch, tmp_path):
     def broken(path):
         raise MemoryError
 
-    monkeypatch.setattr("polyhead.report.results.read_results", broken)
+    monkeypatch.setattr("studies.results.read_results", broken)
     run("claims", tmp_path).refuses("not enough memory")
 
 

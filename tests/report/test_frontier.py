@@ -7,8 +7,8 @@ import pytest
 
 from polyhead.allocate import Price, allocation_of, by_rule
 from polyhead.errors import MissingExtra
-from polyhead.papers.wei2021.published import published_options
 from polyhead.report.frontier import Baseline, apart, plot_frontier
+from studies.wei2021.published import published_options
 
 LAYERS = Price(shared=1, private=1, unit="layers")
 

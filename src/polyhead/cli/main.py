@@ -35,8 +35,6 @@ VERBS = {
     "export": "Write tasks as ONNX files that run without polyhead.",
     "allocate": "Choose each task's depth by a rule or under one budget; draw the frontier.",
     "demo": "Train, evaluate and answer six tasks on the packaged sample.",
-    "papers": "Reproduce figures and tables of the papers.",
-    "claims": "Print every claim of the results files, those that do not hold first.",
 }
 FAILED, MISUSED, STOPPED = 1, 2, 130
 
@@ -86,14 +84,14 @@ def commands(verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None, group: click.Group = commands, name: str = "polyhead") -> None:
     """Runs a command line; ends the process with 1 after an error, 2 after a wrong command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a path or a label may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
         with interruptible():
-            commands.main(args=arguments, prog_name="polyhead", standalone_mode=False)
+            group.main(args=arguments, prog_name=name, standalone_mode=False)
     except (click.exceptions.Abort, KeyboardInterrupt) as error:
         then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
         _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)

@@ -34,7 +34,7 @@ class Training(Value):
     patience: int | None = None  # epochs without a better validation score before stopping; None: 6
     least_updates: int | None = None  # None: 1,500 where `epochs` is not given, else 0
     batch: int = 32
-    learning_rate: float = 3e-4  # best of 2e-4 to 1e-3 on two validation splits (docs/log.md)
+    learning_rate: float = 3e-4  # best of 2e-4 to 1e-3 on two validation splits (docs/project/log.md)
     weight_decay: float = 0.01
     warmup: float = 0.06  # share of all steps
     dropout: float = 0.1  # on the pooled vector and before the output layer; as heads of RoBERTa have it

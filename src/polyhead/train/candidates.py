@@ -15,7 +15,7 @@ from polyhead.tasks.task import Task
 
 MIXES = {2: "last 2 layers", 1: "last layer", 4: "last 4 layers"}
 """Layers whose mean linear heads read. The first was the best, or within a point of it, of five on five sets
-(docs/log.md)."""
+(docs/project/log.md)."""
 
 COMPARED_MIXES = {of: MIXES[of] for of in (1, 2, 4)}
 """The same for pairs that are compared: encoders of sentences learned the cosine of their last layer."""

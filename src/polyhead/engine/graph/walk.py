@@ -18,7 +18,7 @@ TEXTS = (4, 16, 32, 64)
 WORDS = (16, 64, 256, 1024, 2048)
 PLACES = 4096  # texts times positions of such a call, at most, beyond the least texts
 # A call reads all weights, which is taken to cost so many times the least texts or words; and so many positions as much
-# as the maps of one text (docs/log.md says from what).
+# as the maps of one text (docs/project/log.md says from what).
 CALL, POSITIONS = 10, 90
 # Of what they read, what has a row for each text, and what stands where there is none.
 BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}

@@ -1,1 +1,0 @@
-"""One module a paper: the functions that reproduce its tables and figures, as rows."""

@@ -1,0 +1,372 @@
+"""The default beside the simplest baselines: twenty sets, four sizes, three draws, one row a run.
+
+    python -m studies defaults run [--sets trec6,cr] [--sizes 8,64,1500,all] [--part 1/2] [--report]
+
+The default is a project that names nothing but its files, columns and labels. Baselines are scikit-learn's, on vectors
+of the same trunk and the same labelled rows: logistic regression on mean vectors of the last layer; for pairs on
+`[u, v, |u - v|, u * v]` and on the cosine alone; for words on each word's vector; for numbers ridge regression, and the
+cosine as it is. Goes on where it stopped: rows are in runs/right_defaults.jsonl, or else in the results.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead import metrics
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Codec
+from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.recipe import Training
+from polyhead.strategy import Pooled
+from polyhead.train.candidates import Candidate
+from polyhead.train.events import Events
+from polyhead.train.extract import Extractor
+from polyhead.train.inputs import examples_of, wanted
+from polyhead.train.numerics import precision_of
+from polyhead.train.prepare import Prepared, Split, prepare
+from polyhead.train.run import train_project
+from studies.results import Claim, Study
+from studies.settings import (
+    DATA,
+    RUNS,
+    asked_of,
+    command,
+    one_of,
+    part_of,
+    report,
+    resumed,
+    say,
+    study_arguments,
+)
+
+SIZES = ("8", "64", "1500", "all")
+DRAWS = (1, 2, 3)
+MAX_TOKENS = 128
+WORDS = 60_000  # of which a baseline over words learns at most
+
+
+@dataclass(frozen=True)
+class Set:
+    """One set of the study: its folder, kind, and what else its task declares."""
+
+    folder: str
+    kind: str = "single_label"
+    test: str = "test"
+    rare: tuple[str, float] | None = None  # the label that is made so rare, and its share
+    told: dict = field(default_factory=dict)
+
+
+SETS = {
+    "ag_news": Set("ag_news"),
+    "banking77": Set("banking77"),
+    "trec6": Set("trec6"),
+    "emotion": Set("tweeteval_emotion"),
+    "clinc150": Set("clinc150"),
+    "stsb": Set("glue_stsb", "regression", told={"range": (0.0, 5.0)}),
+    "sick_relatedness": Set("sick_relatedness", "regression", told={"range": (1.0, 5.0)}),
+    "wnut17": Set("wnut17", "tagging"),
+    "restaurant8k_slots": Set("restaurant8k_slots", "tagging"),
+    "hate_rare": Set("tweeteval_hate", rare=("hate", 0.05)),
+    "irony": Set("tweeteval_irony"),
+    "cr": Set("cr"),
+    "sst5": Set("sst5"),
+    "subj": Set("subj"),
+    "trec50": Set("trec50"),
+    "mrpc": Set("glue_mrpc", told={"pair": True}),
+    "rte": Set("glue_rte", test="validation", told={"pair": True}),
+    "sick_nli": Set("sick_nli", told={"pair": True}),
+    "snips_slots": Set("snips_slots", "tagging"),
+    "mit_movie": Set("mit_movie_trivia_slots", "tagging"),
+}
+
+
+def main() -> None:
+    parser = study_arguments(__doc__, "right_defaults.jsonl")
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser.add_argument("--part", default="1/1", help="i/n: every n-th run, from the i-th on")
+    asked = asked_of(parser)
+    if not asked.report:
+        study = resumed(asked.rows[0], "right_defaults")
+        sets, sizes = one_of(asked.sets, SETS, "set"), one_of(asked.sizes, SIZES, "size")
+        jobs = [(name, size, draw) for size in sizes for draw in DRAWS for name in sets]
+        for name, size, draw in part_of(jobs, asked.part):
+            say(str(study.row(lambda a=(name, size, draw): run(*a), set=name, size=size, draw=draw)))
+        return
+    rows = [row for file in asked.rows for row in Study(file).rows]
+    lacking = [
+        f"{name}, {size}: {count} of {len(DRAWS)} draws"
+        for size in SIZES
+        for name in SETS
+        if (count := draws(rows, name, size)) < len(DRAWS)
+    ]
+    report("right_defaults", command=command(), rows=rows, claims=claims(rows), lacking=lacking)
+
+
+def run(name: str, size: str, draw: int) -> dict[str, object]:
+    """The default's test score, and those of all baselines, on the same labelled rows."""
+    one = SETS[name]
+    rows = labelled(one, size, draw)
+    with tempfile.TemporaryDirectory() as folder:
+        entry = written(one, rows, Path(folder), labels_of(one))
+        project = Project(
+            tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=draw)
+        )
+        began = time.perf_counter()
+        outcome = train_project(
+            project, folder=Path(folder), cache=RUNS / "right-cache", events=Events(say=say)
+        )
+        seconds = time.perf_counter() - began
+        ready = prepare(project, Path(folder))[0]
+        metric = ready.task.metric or {"regression": "pearson", "tagging": "span_f1"}.get(
+            one.kind, "accuracy"
+        )
+        scores = json.loads(
+            next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8")
+        )
+        return {
+            "rows": len(rows),
+            "metric": metric,
+            "default": outcome.trained["task"]["test"][metric],
+            "chosen": scores.get("chosen"),
+            "tried": scores.get("tried"),
+            "seconds": round(seconds - outcome.extraction.seconds, 1),
+            "baselines": baselines(ready, metric, draw),
+        }
+
+
+def labelled(one: Set, size: str, draw: int) -> list[dict]:
+    """The training rows of a draw: so many of each label (of tagging: sentences for each name), so many, or all."""
+    rows = read(one, "train")
+    generator = np.random.default_rng(draw)
+    if one.rare is not None:
+        label, share = one.rare
+        others = [row for row in rows if row["label"] != label]
+        there = [row for row in rows if row["label"] == label]
+        rows = others + there[: round(len(others) * share / (1 - share))]
+    order = [rows[index] for index in generator.permutation(len(rows))]
+    if size == "all":
+        return order
+    if int(size) >= 1000:
+        return order[: int(size)]
+    if one.kind == "regression":
+        return order[: 2 * int(size)]
+    if one.kind == "tagging":
+        names = {tag[2:] for row in rows for tag in row["tags"] if tag != "O"}
+        return order[: int(size) * len(names)]
+    if one.rare is not None:  # labels as rare as they are
+        return order[: 20 * int(size)]
+    taken: dict[str, int] = {}
+    kept = []
+    for row in order:
+        taken[row["label"]] = taken.get(row["label"], 0) + 1
+        if taken[row["label"]] <= int(size):
+            kept.append(row)
+    return kept
+
+
+def read(one: Set, split: str) -> list[dict]:
+    with gzip.open(DATA / one.folder / f"{split}.jsonl.gz", "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def labels_of(one: Set) -> tuple[str, ...]:
+    told = json.loads((DATA / one.folder / "meta.json").read_text(encoding="utf-8"))["labels"]
+    return tuple(map(str, told or ()))
+
+
+def written(one: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]) -> TaskEntry:
+    """A project's task as somebody with these files would declare it."""
+    test = read(one, one.test)
+    if one.rare is not None:
+        label, share = one.rare
+        others = [row for row in test if row["label"] != label]
+        test = (
+            others
+            + [row for row in test if row["label"] == label][: round(len(others) * share / (1 - share))]
+        )
+    for name, several in (("train", rows), ("test", test)):
+        (folder / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in several))
+    told = {key: value for key, value in one.told.items() if key != "pair"}
+    if one.kind == "regression" or "pair" in one.told:
+        told |= {"text": "text_a", "text_b": "text_b"}
+    if one.kind == "tagging":
+        told |= {"tokens": "tokens", "tags": "tags"}
+    if one.kind != "regression":
+        told["labels"] = labels
+    return TaskEntry(name="task", kind=one.kind, train="train.jsonl", test="test.jsonl", **told)
+
+
+Vectors = tuple[np.ndarray, np.ndarray, np.ndarray]  # values, targets, example of each row
+
+
+def baselines(ready: Prepared, metric: str, draw: int) -> dict[str, float]:
+    """Test scores of scikit-learn's models on vectors of the last layer, learned from all labelled rows."""
+    whole = Split(name="train", examples=ready.whole)
+    kind = ready.task.kind
+    train, test = (vectors(ready, split) for split in (whole, ready.test))
+    values, targets = (train[0], train[1]), (test[0], test[1])
+    if kind == "tagging":
+        return of_words(ready, train, test, draw)
+    if kind == "regression":
+        return of_numbers(values, targets, metric)
+    return of_labels(ready, values, targets, metric)
+
+
+def of_labels(
+    ready: Prepared, train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], metric: str
+) -> dict[str, float]:
+    scored = dict[str, float]()
+    score = {"accuracy": metrics.accuracy, "macro_f1": metrics.macro_f1, "matthews": metrics.matthews}[metric]
+    balances = (None,) if metric == "accuracy" else (None, "balanced")
+    sides = {"mean vectors": (train[0], test[0])}
+    if ready.task.pair == "separate":
+        sides["cosine"] = (cosine(train[0])[:, None], cosine(test[0])[:, None])
+    for told, (learned, asked) in sides.items():
+        for balance in balances:
+            model = logistic(balance).fit(learned, train[1])
+            scored[told + (", balanced" if balance else "")] = score(test[1], model.predict(asked))
+    scored["constant"] = constant(train[1], test[1], score)
+    return scored
+
+
+def constant(train: np.ndarray, test: np.ndarray, score: Callable[..., float]) -> float:
+    """The score of the most frequent label; the mean of several that are equally frequent."""
+    counts = np.bincount(train)
+    return statistics.mean(
+        score(test, np.full(len(test), most)) for most in np.flatnonzero(counts == counts.max())
+    )
+
+
+def of_numbers(
+    train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], metric: str
+) -> dict[str, float]:
+    from sklearn.linear_model import Ridge
+
+    score = {"pearson": metrics.pearson, "spearman": metrics.spearman}[metric]
+    ridge = Ridge(alpha=1.0).fit(train[0], train[1])
+    return {
+        "cosine": score(test[1], cosine(test[0])),
+        "ridge": score(test[1], ridge.predict(test[0])),
+    }
+
+
+def of_words(ready: Prepared, train: Vectors, test: Vectors, draw: int) -> dict[str, float]:
+    kept = np.random.default_rng(draw).permutation(len(train[0]))[:WORDS]
+    model = logistic(None).fit(train[0][kept], train[1][kept])
+    predicted, outputs, width = model.predict(test[0]), [], len(ready.task.labels)
+    for index, target in enumerate(ready.test.examples.targets):
+        answered = np.zeros((len(target), width), np.float32)
+        own = predicted[test[2] == index]
+        answered[np.arange(len(own)), own] = 1
+        outputs.append(answered)
+    return {"word vectors": ready.test.examples.scores(ready.task, outputs)["span_f1"]}
+
+
+def logistic(balance: str | None):
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(max_iter=300, class_weight=balance)
+
+
+def cosine(compared: np.ndarray) -> np.ndarray:
+    """Of `[u, v, |u - v|, u * v]`, whose u and v have the length sqrt(width)."""
+    return compared[:, compared.shape[1] * 3 // 4 :].mean(axis=1)
+
+
+def vectors(ready: Prepared, split: Split) -> Vectors:
+    """What a linear head over the last layer reads of the split: texts, pairs compared, or words."""
+    from polyhead.sharing.pooled import PooledPart
+    from polyhead.tasks.kinds import kind_of
+    from polyhead.train.linear import inputs_of
+
+    extractor = opened()
+    strategy = Pooled(layers="last", positions="mean", hidden=0)
+    path = Candidate(name="", strategy=strategy, solver="linear").path(
+        ready.task, trunk=extractor.digest, shape=extractor.data.architecture, codec=Codec(name="float16")
+    )
+    own = msgspec.structs.replace(ready, train=split, validation=split, test=None)
+    extractor.fill(wanted(own, path, extractor)[:4])
+    read = inputs_of(
+        PooledPart(path, extractor.data.architecture.width),
+        examples_of(own, split, path, extractor),
+        loss=kind_of(ready.task).loss,
+        outputs=path.head.width,
+    )
+    return read.values.numpy(), read.targets.numpy(), read.members.numpy()
+
+
+OPENED: list[Extractor] = []
+
+
+def opened() -> Extractor:
+    if not OPENED:
+        data = load_trunk("minilm", max_tokens=MAX_TOKENS)
+        OPENED.append(
+            Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training()))
+        )
+    return OPENED[0]
+
+
+def claims(rows: list[dict]) -> list[Claim]:
+    """For each size the mean difference to the best baseline, and the sets that lose more than a point."""
+    found = []
+    for size in SIZES:
+        gains = dict(differences(rows, size))
+        if not gains:
+            continue
+        lost = sorted(name for name, gain in gains.items() if gain < -1)
+        mean = statistics.mean(gains.values())
+        few = [name for name in gains if draws(rows, name, size) < len(DRAWS)]
+        lacking = f" Fewer than {len(DRAWS)} draws: {', '.join(few)}." if few else ""
+        told = "all rows" if size == "all" else f"{size} rows" + (" a class" if int(size) < 1000 else "")
+        if few:
+            told += f" ({len(few)} of them with fewer than {len(DRAWS)} draws)"
+        found += [
+            Claim(
+                id=f"right.mean_{size}",
+                text=f"the default's test score less the best simple baseline's, mean of {len(gains)} sets, {told}",
+                target=0,
+                value=round(mean, 3),
+                unit="points",
+                holds=mean >= 0,
+                note=", ".join(f"{name} {gain:+.1f}" for name, gain in gains.items()) + "." + lacking,
+            ),
+            Claim(
+                id=f"right.lost_{size}",
+                text=f"sets of {len(gains)} on which the default is more than a point below that baseline, {told}",
+                target=2,
+                value=len(lost),
+                unit="sets",
+                holds=len(lost) <= 2,
+                note=(", ".join(lost) or "none") + "." + lacking,
+            ),
+        ]
+    return found
+
+
+def draws(rows: list[dict], name: str, size: str) -> int:
+    return sum(row["set"] == name and row["size"] == size for row in rows)
+
+
+def differences(rows: list[dict], size: str) -> Iterator[tuple[str, float]]:
+    """By set, in points: the mean over draws of the default, less that of the baseline with the best such mean."""
+    for name in SETS:
+        mine = [row for row in rows if row["set"] == name and row["size"] == size]
+        if mine:
+            means = [statistics.mean(row["baselines"][kind] for row in mine) for kind in mine[0]["baselines"]]
+            yield name, 100 * (statistics.mean(row["default"] for row in mine) - max(means))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Du et al. 2020 at our scale: frozen trunks that learned from all tasks but one, or but one group, or from all.
+
+About two hours of one core (`--estimate` says how many, and ends). It goes on where it stopped
+(`runs/leave_out.jsonl`). `--part 1/2 --rows FILE` makes half of the runs, so that two processes of one thread each
+share the work; `--report --rows FILE...` writes the results from the rows that are there and trains nothing. Learned
+trunks lie beside the rows (12 of 90 MB each); features of a task, 4 GB at most, are deleted when it is done.
+"""
+
+from __future__ import annotations
+
+from studies.du2020.effort import effort
+from studies.du2020.figures import plot_tasks
+from studies.du2020.leave_out import MORE, SETS, LeaveOut, Settings
+from studies.du2020.orderings import orderings
+from studies.du2020.study import Cell, cells_of, missing, study_table
+from studies.results import Claim, Study
+from studies.settings import DATA, RESULTS, asked_of, part_of, report, rows_of, say, study_arguments
+
+NAME = "together_leave_out"
+COMMAND = (
+    "python -m studies du2020 run-leave-out --threads 1 --part i/2 --rows FILE, two processes at once; "
+    "then --report --rows FILE FILE"
+)
+
+
+def main() -> None:
+    parser = study_arguments(__doc__, "leave_out.jsonl")
+    parser.add_argument("--part", default="1/1")
+    parser.add_argument("--more", default="", help=f"also these sets: {', '.join(one.task for one in MORE)}")
+    parser.add_argument("--estimate", action="store_true")
+    asked = asked_of(parser)
+    if asked.report:
+        return told(rows_of(asked.rows))
+    file = asked.rows[0]
+    more = tuple(one for one in MORE if one.task in asked.more.split(","))
+    settings = Settings(sets=(*SETS, *more))
+    runs = LeaveOut(DATA, file.with_suffix(""), Study(file), settings, say=say)
+    jobs = runs.jobs()
+    mine = part_of(jobs, asked.part)
+    found = effort(runs)
+    for one in found:
+        print(f"{one.what:28s} {one.runs:4d}  {one.minutes:6.1f} min")
+    minutes = sum(one.minutes for one in found)
+    print(f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(mine)}")
+    if not asked.estimate:
+        for job in mine:
+            say(job.name)
+            job.run()
+    return None
+
+
+def told(rows: list[dict]) -> None:
+    """Rows are kept as they come; claims wait for all of them."""
+    found = cells_of(rows)
+    lacking = missing(found)
+    claims = [] if lacking else claims_of(rows, found)
+    if not lacking:
+        plot_tasks(study_table(found), RESULTS / f"{NAME}.png")
+    report(NAME, command=COMMAND, rows=rows, claims=claims, lacking=lacking)
+
+
+def claims_of(rows: list[dict], found: tuple[Cell, ...]) -> list[Claim]:
+    """What leaving one task out gives over the plain trunk, and which orderings of the paper hold here."""
+    table = study_table(found)
+    averages = {(line.block, line.name): line.average or 0.0 for line in table.lines}
+    plain, learned = averages["b", "AVG/MHA"], averages["c", "AVG/MHA"]
+    sizes = {int(row["train_rows"]) for row in rows if "train_rows" in row}
+    said = [
+        f"{one.text}: {one.value:+.1f}, {'held' if one.holds else 'not held'}" for one in orderings(table)
+    ]
+    return [
+        Claim(
+            id="together.leave-one-out",
+            text="frozen trunk that learned from the other tasks minus the plain one, attention over the mean of "
+            f"layers, average accuracy of {len(table.tasks)} tasks ({learned:.1f} against {plain:.1f}; at most "
+            f"{max(sizes):,} training rows a task, one seed). {'; '.join(said)}",
+            target=0.0,
+            value=learned - plain,
+            unit="points",
+            holds=learned > plain,
+        )
+    ]
+
+
+if __name__ == "__main__":
+    main()

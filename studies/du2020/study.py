@@ -1,0 +1,153 @@
+"""Tables 3 and 4 at our scale, from the rows of leaving out tasks and groups (`papers.together.leave_out`)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.errors import DataError
+from studies.du2020.counts import MINILM, scheme_flops
+from studies.du2020.leave_out import FULL, FULL_LEARNED, MORE, OF_GROUP, OF_PLAIN, OWN, POOLERS, SETS
+from studies.du2020.published import BLOCKS, SCHEMES_OF, Block
+from studies.du2020.table import Line, Table, table_of
+from studies.shared.rows import rows_in
+
+Split = Literal["test", "validation"]
+MAKE = "python -m studies du2020 run-leave-out"
+ROWS: dict[Block, tuple[str, ...]] = {
+    "a": (FULL, FULL_LEARNED),
+    "b": OF_PLAIN,
+    "c": tuple(POOLERS),
+    "d": OF_GROUP,
+    "e": (OWN,),
+}
+GROUPS_OF = {one.task: one.group for one in (*SETS, *MORE)}
+OTHERS = ("tweets",)  # sets of ours that the paper has not
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell: a row of a block on one task; other keys of its row are of no use to the tables."""
+
+    block: Block
+    name: str
+    task: str
+    rows: int  # training rows
+    seed: int
+    validation: float  # accuracy, 0 to 1
+    test: float
+    digest: str = ""  # of the study's settings
+
+
+class Used(Value):
+    """A task at our scale."""
+
+    task: str
+    group: str
+    rows: dict[str, int]  # by split; empty until there is a run of it
+
+
+def read_cells(paths: Iterable[Path | str]) -> tuple[Cell, ...]:
+    """All cells of these files, results files or JSON lines; raises DataError where they hold none."""
+    paths = list(paths)
+    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
+    return cells_of(raw, source=", ".join(map(str, paths)))
+
+
+def cells_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Cell, ...]:
+    """Each cell once; where rows have several settings, those that came last count."""
+    found: dict[tuple[object, ...], Cell] = {}
+    for number, row in enumerate(raw, 1):
+        if row.get("stage") != "task":
+            continue
+        try:
+            one = msgspec.convert(dict(row), Cell)
+        except msgspec.ValidationError as error:
+            raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None
+        found.setdefault((one.block, one.name, one.task, one.seed, one.digest), one)
+    if not found:
+        raise DataError(f"{source} holds no run", allowed="rows of stage task, of a block a to e")
+    last = next(reversed(found.values())).digest
+    return tuple(one for one in found.values() if one.digest == last)
+
+
+def tasks_of(found: Sequence[Cell]) -> tuple[str, ...]:
+    """Its tasks, in the study's order."""
+    there = {one.task for one in found}
+    return (*(task for task in GROUPS_OF if task in there), *sorted(there - GROUPS_OF.keys()))
+
+
+def notes_of(tasks: Collection[str]) -> tuple[str, ...]:
+    """What to know of a study of these tasks: which of the paper's and of ours it has not, and which it has besides."""
+    lacking = [one.task for one in SETS if one.task not in tasks]
+    further = [one.task for one in MORE if one.task not in tasks]
+    besides = [task for task in OTHERS if task in tasks]
+    notes = ["Amazon-5, Amazon-2, Yelp-5 and Yelp-2 of the paper's fourteen tasks are not here"]
+    if lacking:
+        notes.append(f"without runs yet: {', '.join(lacking)}")
+    if further:
+        notes.append(f"left out unless asked for with --more: {', '.join(further)}")
+    if besides:
+        notes.append(f"not of the paper: {', '.join(besides)}")
+    return (*notes, "where a task is a group of its own, leaving out either is the same run")
+
+
+def study_table(
+    found: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS), split: Split = "test"
+) -> Table:
+    """The rows of the paper's tables 3 and 4 that the study has, means over seeds, GFLOPs of our trunk."""
+    tasks = tasks_of(found)
+    groups: dict[str, list[str]] = {}
+    for task in tasks:
+        groups.setdefault(GROUPS_OF.get(task, "other"), []).append(task)
+    lines = [
+        _line(block, name, found, tasks, split)
+        for block in blocks
+        for name in ROWS[block]
+        if any((one.block, one.name) == (block, name) for one in found)
+    ]
+    return table_of(tasks, groups, lines, notes=notes_of(tasks))
+
+
+def missing(found: Sequence[Cell]) -> tuple[str, ...]:
+    """Cells that the study still lacks: rows of a block on its own tasks, for every seed that it has."""
+    seeds, there = sorted({one.seed for one in found}), {(r.block, r.name, r.task, r.seed) for r in found}
+    lacking = []
+    for block, names in ROWS.items():
+        for name in names:
+            cells = [(t, s) for t in tasks_of(found) for s in seeds if (block, name, t, s) not in there]
+            if cells:
+                tasks = ", ".join(dict.fromkeys(task for task, _ in cells))
+                lacking.append(f"block {block}, {name}: {tasks}")
+    return tuple(lacking)
+
+
+def used(raw: Iterable[Mapping[str, Any]]) -> tuple[Used, ...]:
+    """Which tasks the study has, and how many rows of each."""
+    rows: dict[str, dict[str, int]] = {}
+    for row in raw:
+        counts = {name: row.get(f"{name}_rows") for name in ("train", "validation", "test")}
+        if row.get("stage") == "task" and all(isinstance(count, int) for count in counts.values()):
+            rows[str(row["task"])] = {name: count for name, count in counts.items() if count is not None}
+    tasks = [one.task for one in SETS] + [one.task for one in MORE if one.task in rows]
+    return tuple(Used(task=task, group=GROUPS_OF[task], rows=rows.get(task, {})) for task in tasks)
+
+
+def _line(block: Block, name: str, found: Sequence[Cell], tasks: Sequence[str], split: Split) -> Line:
+    scores: dict[str, list[float]] = {}
+    for one in found:
+        if (one.block, one.name) == (block, name):
+            scores.setdefault(one.task, []).append(100 * (one.test if split == "test" else one.validation))
+    several = [scores.get(task, []) for task in tasks]
+    scheme = "full" if block == "a" else SCHEMES_OF[name]
+    return Line(
+        block=block,
+        name=name,
+        scores=tuple(statistics.mean(values) if values else None for values in several),
+        spreads=tuple(statistics.stdev(values) if len(values) > 1 else None for values in several),
+        gflops=scheme_flops(scheme, len(tasks), shape=MINILM) / 1e9,
+    )

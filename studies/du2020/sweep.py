@@ -1,0 +1,236 @@
+"""Two text claims of Du et al. 2020 at our scale: how many layers to average, and whether to shrink before or after it.
+
+On the plain frozen trunk, attention over the mean of the last m layers: m from one to all of them in float16; then,
+at one m, uint8 and one bit a dimension, each layer on its own before the mean, or the mean itself. A codec that acts
+before the mean keeps m values for each that one behind it keeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.errors import DataError
+from polyhead.plan import CodecName
+from polyhead.strategy import Pooled
+from studies.du2020.leave_out import LeaveOut, Settings
+from studies.shared.drawing import sheet
+from studies.shared.rows import rows_in
+from studies.shared.runs import Rows
+from studies.shared.steps import head, read_once
+
+if TYPE_CHECKING:
+    from polyhead.trunk_data import TrunkData
+    from studies.shared.data import Set
+
+MAKE = "python -m studies du2020 run-sweep"
+LAYERS = (1, 2, 3, 4, 5, 6)  # of a trunk that has six
+AT = 4  # layers of the mean around which codecs stand
+CODECS: tuple[CodecName, ...] = ("uint8", "sign")
+
+
+def _pooled(of: int, codec: CodecName = "float16", *, before: bool = False) -> Pooled:
+    return Pooled(layers="mean", of=of, positions="attention", codec=codec, codec_before_mean=before)
+
+
+def _name(codec: str, *, before: bool) -> str:
+    return f"{codec} {'before' if before else 'after'}"
+
+
+VARIANTS: dict[str, Pooled] = {f"m = {of}": _pooled(of) for of in LAYERS} | {
+    _name(codec, before=before): _pooled(AT, codec, before=before)
+    for codec in CODECS
+    for before in (True, False)
+}
+
+
+class Swept(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant on one task; other keys of its row are of no use to the table."""
+
+    name: str
+    task: str
+    rows: int  # training rows
+    seed: int
+    validation: float  # accuracy, 0 to 1
+    test: float
+    digest: str = ""  # of the study's settings
+
+
+class SweepLine(Value):
+    """One variant: accuracy of each task in percent, means over seeds; their average, and its spread over seeds."""
+
+    name: str
+    scores: dict[str, float]
+    average: float
+    deviation: float | None
+    seeds: int
+
+
+class Sweep:
+    """The runs: each task's texts are read once a seed for all variants; every row is one head."""
+
+    def __init__(
+        self,
+        data: Path,
+        folder: Path,
+        study: Rows,
+        settings: Settings | None = None,
+        *,
+        trunk: TrunkData | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.settings, self.study, self.folder, self.say = settings or Settings(), study, folder, say
+        self._data, self._trunk = data, trunk
+
+    @property
+    def digest(self) -> str:
+        """Rows of other settings are other rows."""
+        content = msgspec.json.encode(
+            [msgspec.structs.replace(self.settings, seed=0), VARIANTS], order="sorted"
+        )
+        return hashlib.sha256(content).hexdigest()[:8]
+
+    def run(self, one: Set, seed: int) -> None:
+        """All variants on one task; what is there already is not run again."""
+        from polyhead.train.extract import Extractor
+        from polyhead.train.numerics import precision_of
+
+        keys = {name: self._key(name, one, seed) for name in VARIANTS}
+        lacking = [
+            name
+            for name, key in keys.items()
+            if not any(key.items() <= row.items() for row in self.study.rows)
+        ]
+        folder = self.folder / "features" / f"{one.task}-{seed}"
+        if not lacking:
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped after its last row
+            return
+        seeded = msgspec.structs.replace(self.settings, seed=seed)
+        runs, heads = LeaveOut(self._data, self.folder, self.study, seeded, trunk=self._trunk), seeded.heads
+        self._trunk = runs.plain
+        extractor = Extractor(self._trunk, folder=folder, precision=precision_of(heads))
+        prepared = {name: runs.prepared(one, VARIANTS[name], heads) for name in lacking}
+        read_once(list(prepared.values()), extractor)
+        for name in lacking:
+            row = self.study.row(partial(head, prepared[name], extractor), **keys[name])
+            self.say(f"{name:14s} {one.task:8s} seed {seed}  {row['test']:.4f}")
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _key(self, name: str, one: Set, seed: int) -> dict[str, object]:
+        said = {"name": name, "task": one.task, "rows": self.settings.rows, "seed": seed}
+        return {"stage": "sweep", **said, "digest": self.digest}
+
+
+def read_sweep(paths: Iterable[Path | str]) -> tuple[Swept, ...]:
+    """All runs of these files; raises DataError where they hold none."""
+    paths = list(paths)
+    found = swept_of(row for path in paths for row in rows_in(path, make=MAKE))
+    if not found:
+        raise DataError(f"{', '.join(map(str, paths))} holds no run", allowed="rows of stage sweep")
+    return found
+
+
+def swept_of(raw: Iterable[Mapping[str, Any]]) -> tuple[Swept, ...]:
+    """Each run once; where rows have several settings, those that came last count."""
+    found = [msgspec.convert(dict(row), Swept) for row in raw if row.get("stage") == "sweep"]
+    last = found[-1].digest if found else ""
+    return tuple({(one.name, one.task, one.seed): one for one in found if one.digest == last}.values())
+
+
+def missing(found: Sequence[Swept], tasks: Iterable[str] = (), seeds: Iterable[int] = ()) -> tuple[str, ...]:
+    """Variants that lack a task under some seed, of those that any run has and of these."""
+    tasks = dict.fromkeys([*tasks, *(one.task for one in found)])
+    seeds = sorted({*seeds, *(one.seed for one in found)})
+    there = {(one.name, one.task, one.seed) for one in found}
+    lacking = {
+        name: [task for task in tasks if any((name, task, seed) not in there for seed in seeds)]
+        for name in VARIANTS
+    }
+    return tuple(f"{name}: {', '.join(some)}" for name, some in lacking.items() if some)
+
+
+def compared(found: Sequence[Swept]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Tasks and seeds that can be compared: every variant has each task under each seed. As many runs as there are.
+
+    Raises DataError where there are none.
+    """
+    there = {(one.name, one.task, one.seed) for one in found}
+    tasks, seeds = dict.fromkeys(one.task for one in found), sorted({one.seed for one in found})
+    whole = {(t, s) for t in tasks for s in seeds if all((name, t, s) in there for name in VARIANTS)}
+    choices = [
+        (tuple(t for t in tasks if all((t, s) in whole for s in some)), some)
+        for count in range(len(seeds), 0, -1)
+        for some in itertools.combinations(seeds, count)
+    ]
+    best = max(choices, key=lambda one: len(one[0]) * len(one[1]), default=((), ()))
+    if not best[0]:
+        raise DataError("no task has runs of every variant under one seed", do="run the study further")
+    return best
+
+
+def sweep_lines(found: Sequence[Swept], *, split: str = "test") -> tuple[SweepLine, ...]:
+    """Variant by variant, over the tasks and seeds that `compared` has."""
+    tasks, seeds = compared(found)
+    scores = {(one.name, one.task, one.seed): 100 * float(getattr(one, split)) for one in found}
+    lines = []
+    for name in VARIANTS:
+        averages = [statistics.mean(scores[name, task, seed] for task in tasks) for seed in seeds]
+        lines.append(
+            SweepLine(
+                name=name,
+                scores={task: statistics.mean(scores[name, task, seed] for seed in seeds) for task in tasks},
+                average=statistics.mean(averages),
+                deviation=statistics.stdev(averages) if len(averages) > 1 else None,
+                seeds=len(seeds),
+            )
+        )
+    return tuple(lines)
+
+
+def order(found: Sequence[Swept], codec: str, *, split: str = "test") -> list[float]:
+    """What shrinking before the mean gains over shrinking it, by seed, in points of the average over tasks."""
+    tasks, seeds = compared(found)
+    scores = {(one.name, one.task, one.seed): 100 * float(getattr(one, split)) for one in found}
+    first, then = _name(codec, before=True), _name(codec, before=False)
+    return [statistics.mean(scores[first, t, seed] - scores[then, t, seed] for t in tasks) for seed in seeds]
+
+
+def plot_sweep(lines: Sequence[SweepLine], path: Path | str, *, split: str = "test") -> None:
+    """The average by m with its spread, and the codecs' as lines across (.svg, .png or .pdf)."""
+    of = {line.name: line for line in lines}
+    known = [m for m in LAYERS if f"m = {m}" in of]
+    figure, axes = sheet(6.4, 4.2)
+    means = [of[f"m = {m}"] for m in known]
+    spreads = [line.deviation or 0.0 for line in means]
+    axes.errorbar(
+        known, [line.average for line in means], yerr=spreads, marker="o", capsize=3, label="float16"
+    )
+    for number, name in enumerate(name for name in of if not name.startswith("m =")):
+        line = of[name]
+        axes.errorbar(
+            [AT + 0.12 * (number + 1)],
+            [line.average],
+            yerr=[line.deviation or 0.0],
+            marker="s",
+            capsize=3,
+            linestyle="none",
+            label=f"{name} the mean",
+        )
+    axes.set_xticks(known)
+    axes.set(
+        xlabel="m, last layers of the mean",
+        ylabel=f"{split} accuracy in %, mean of {len(lines[0].scores)} tasks",
+        title=f"plain frozen trunk, attention over the mean of m layers ({lines[0].seeds} seeds)",
+    )
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize="small")
+    figure.savefig(path, dpi=150)

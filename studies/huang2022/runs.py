@@ -1,0 +1,363 @@
+"""The runs of the study: every method on the same seven tasks, one checkpoint a run where tasks learn together.
+
+Each run is some rows of a study, so that it goes on where it stopped; the tasks' files lie beside them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.project import DataFile, TaskEntry
+from polyhead.recipe import Joint, Training, Weighting
+from polyhead.strategy import Pooled, Prompted
+from studies.huang2022.methods import SINGLE, Method
+from studies.huang2022.nhc import LABELS, TASKS, Nhc, build
+from studies.huang2022.nhc_files import digest_of, source_in, write
+from studies.shared import runs
+from studies.shared.runs import Facts, Rows, Say, short_digest, silent
+
+if TYPE_CHECKING:
+    from polyhead.plan import Path
+    from polyhead.train.joint import JointCourse
+    from polyhead.train.prepare import Prepared
+    from polyhead.trunk_data import TrunkData
+
+MAX_TOKENS = 64  # the longest headline has fewer
+TOKENS = 15  # a headline's mean length, special tokens included
+# One task a step, drawn by size; losses as they are
+RECIPE = Joint(families=(), weighting=Weighting(scaled=False), micro_batches=1)
+
+
+class Scale(Value):
+    """How much is trained: all methods with a trunk that learns alike, and what stands over a frozen one."""
+
+    tasks: tuple[str, ...] = TASKS
+    size: int | None = None  # headlines of a category; None: as many as there are
+    test_rows: int | None = None  # None: all
+    trunk: Training = Training(epochs=5, patience=5, batch=16, learning_rate=2e-4, warmup=0.1)
+    prompts: Training = Training(
+        epochs=30, patience=6, learning_rate=3e-3
+    )  # isolated ones, with pooler and head
+    heads: Training = Training(epochs=30, patience=6)  # pooled attention
+
+
+class Runs(runs.Runs):
+    """Every method on the same tasks, made from the headlines as they are now: other headlines give other rows."""
+
+    max_tokens = MAX_TOKENS
+
+    def __init__(
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        scale: Scale | None = None,
+        trunk: TrunkData | None = None,
+        device: str = "cpu",
+        say: Say = silent,
+    ) -> None:
+        """`trunk` stands in for minilm; `device` is where trunks learn."""
+        super().__init__(data, folder, study, trunk=trunk, say=say)
+        self.scale, self.device = scale or Scale(), device
+
+    def run(self, method: Method, seed: int) -> None:
+        """The rows of one method and seed."""
+        if method.way in ("together", "conditioned"):
+            self._together(method, seed)
+            return
+        train = self._pooled if _pools(method) else self._alone
+        for task in self.scale.tasks:
+            self._row(method, task, seed, partial(train, method, task, seed))
+
+    def paths(self, method: Method) -> dict[str, Path]:
+        """Every task's path over the pre-trained trunk."""
+        from polyhead.sharing.ends import with_shared_pooler
+        from polyhead.sharing.lower import path_of
+        from polyhead.sharing.prompted import prompt_groups
+
+        both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
+        groups, found = prompt_groups(both), {}
+        for task, strategy in both:
+            path = path_of(
+                task,
+                strategy,
+                trunk=self.plain.digest,
+                shape=self.plain.architecture,
+                group=groups[task.name],
+            )
+            found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
+        return found
+
+    def costs(self, method: Method) -> Facts:
+        """Of what serves all tasks: passes, layers and FLOPs (in plain passes) for one headline, and parameters."""
+        from polyhead.cost import flops, flops_by_sharers, layer_evaluations, parameters
+        from polyhead.plan import merge
+
+        paths, shape = self.paths(method), self.plain.architecture
+        if method.way == "alone":
+            paths = {task: _over(path, f"{self.plain.digest} of {task}") for task, path in paths.items()}
+        plan, added, times = merge(paths), 0, 1
+        one = merge(dict(list(self.paths(SINGLE).items())[:1]))
+        plain = flops(one, shape, TOKENS) - sum(flops_by_sharers(one, shape, TOKENS).values())
+        spent = flops(plan, shape, TOKENS, folded=True)
+        if method.way == "conditioned":
+            from studies.huang2022.ca_mtl import count_of, flops_of
+
+            added, times = count_of(list(paths), shape, tokens=MAX_TOKENS), len(paths)
+            spent += (times - 1) * plain + times * flops_of(shape, TOKENS)
+        layers = times * layer_evaluations(plan)
+        return {
+            "passes": layers // shape.layers,
+            "layers": layers,
+            "over_plain": round(spent / plain, 3),
+            "parameters": parameters(plan, shape) + added,
+            "learned": method.learned,
+        }
+
+    def prepared(self, method: Method, task: str, seed: int) -> Prepared:
+        """The task's rows, under the method's strategy and numbers."""
+        from polyhead.tasks.read import read
+        from polyhead.train.prepare import Prepared, Split
+
+        entry = self._entry(task)
+
+        def split(name: str, file: object) -> Split:
+            assert isinstance(file, str | DataFile)
+            return Split(name=name, examples=read(entry.source(file, FilePath()), entry.task()))
+
+        return Prepared(
+            task=entry.task(),
+            strategy=method.strategy_of(task),
+            training=msgspec.structs.replace(self._training(method), seed=seed),
+            team=None,
+            train=split("train", entry.train),
+            validation=split("validation", entry.validation),
+            test=split("test", entry.test),
+        )
+
+    def settings(self, method: Method) -> str:
+        """A short digest of what decides the method's runs; rows of other settings or data are other rows."""
+        decides = (method, self.scale, RECIPE, MAX_TOKENS, self.precision(method))
+        return short_digest(*decides, self.plain.digest, self._rows)
+
+    def precision(self, method: Method) -> str:
+        """What the method's trunk computes in, where it computes."""
+        from polyhead.train.numerics import precision_of
+
+        return precision_of(self._training(method), "cpu" if _pools(method) else self.device)
+
+    def _training(self, method: Method) -> Training:
+        frozen = self.scale.heads if _pools(method) else self.scale.prompts
+        training = frozen if method.way == "frozen" else self.scale.trunk
+        if method.learning_rate is None:
+            return training
+        return msgspec.structs.replace(training, learning_rate=method.learning_rate)
+
+    def _entry(self, task: str) -> TaskEntry:
+        folder = self._files / task
+        return TaskEntry(
+            name=task,
+            kind="single_label",
+            labels=LABELS,
+            metric="accuracy",
+            train=str(folder / "train.jsonl"),
+            validation=str(folder / "validation.jsonl"),
+            test=DataFile(path=str(folder / "test.jsonl"), limit=self.scale.test_rows),
+        )
+
+    @cached_property
+    def _nhc(self) -> Nhc:
+        return build(source_in(self.data), size=self.scale.size)
+
+    @cached_property
+    def _rows(self) -> str:
+        return digest_of(self._nhc)
+
+    @cached_property
+    def _files(self) -> FilePath:
+        """The folder of the tasks, written now if it is not whole."""
+        folder = self.folder / f"nhc-{self._rows[:12]}"
+        if not (folder / "card.json").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            write(self._nhc, folder)
+        return folder
+
+    def _together(self, method: Method, seed: int) -> None:
+        """One training for all tasks: a row of its own with every score, then a row a task."""
+        run = partial(self._learn, method, self.scale.tasks, seed)
+        key: Facts = {"stage": "run", "method": method.name, "seed": seed}
+        found = self.study.row(run, **key, settings=self.settings(method))["own"]
+        assert isinstance(found, dict)
+        for task in self.scale.tasks:
+            self._row(method, task, seed, partial(dict, found[task]))
+
+    def _alone(self, method: Method, task: str, seed: int) -> Facts:
+        facts = self._learn(method, [task], seed)
+        own = facts.pop("own")
+        assert isinstance(own, dict)
+        return {**own[task], **facts}
+
+    def _learn(self, method: Method, tasks: Sequence[str], seed: int) -> Facts:
+        """Trains the trunk with these tasks; the epoch with their best mean on validation counts for all of them."""
+        prepared = [_from_random(self.prepared(method, task, seed)) for task in tasks]
+        name = "-".join([method.name, *(tasks if len(tasks) == 1 else ()), str(seed), self.settings(method)])
+        checkpoint = self.folder / "checkpoints" / f"{name}.pt"
+        clock = time.monotonic()
+        course = self._course(method, prepared, checkpoint)
+        self._start(course, method)
+        fitted = course.learn(name).fitted
+        seconds = round(time.monotonic() - clock, 1)
+        own = {task: _measured(scores) for task, scores in _scores(course, prepared).items()}
+        checkpoint.unlink(missing_ok=True)
+        return {
+            "own": own,
+            "steps": course.mixture.steps * len(fitted.history),
+            "best_epoch": fitted.best_epoch,
+            "score": round(fitted.score, 4),
+            "seconds": seconds,
+        }
+
+    def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
+        from polyhead.train.devices import Place
+        from polyhead.train.joint import JointCourse
+
+        kind: Callable[..., JointCourse] = JointCourse
+        if method.way == "conditioned":
+            from studies.huang2022.ca_mtl import ConditionedCourse
+
+            kind = ConditionedCourse
+        elif method.prefix_rate is not None:
+            from studies.huang2022.prefixes import PrefixCourse
+
+            kind = partial(PrefixCourse, prefix_rate=method.prefix_rate)
+        paths = self.paths(method)
+        return kind(
+            prepared,
+            {p.task.name: paths[p.task.name] for p in prepared},
+            self.plain,
+            RECIPE,
+            training=prepared[0].training,
+            precision=self.precision(method),
+            checkpoint=checkpoint,
+            place=Place(device=self.device),
+            frozen=method.way == "frozen",
+        )
+
+    def _start(self, course: JointCourse, method: Method) -> None:
+        """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
+        from polyhead.train.starts import take
+
+        strategy = method.strategy
+        if not isinstance(strategy, Prompted) or not strategy.from_donors:
+            return
+        for task, prepared in course.prepared.items():
+            take(course.module.model.parts[task], strategy, self._donor(course, prepared, strategy))
+
+    def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
+        from safetensors.numpy import load_file, save_file
+
+        from polyhead.train.donor import alone
+        from polyhead.train.starts import donor
+
+        asking = msgspec.structs.replace(prepared, strategy=strategy)
+        one = alone(asking)
+        decides = (one.strategy, one.training, course.precision, self.plain.digest, self._rows)
+        digest = short_digest(*decides, size=12)
+        file = self.folder / "donors" / f"{prepared.task.name}-{digest}.safetensors"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_suffix(".tmp")
+            save_file(donor(course, asking, None), temporary)
+            temporary.replace(file)
+        found: Mapping[str, np.ndarray] = load_file(file)
+        return found
+
+    def _pooled(self, method: Method, task: str, seed: int) -> Facts:
+        """A pooler and a head over kept states of the frozen trunk."""
+        from polyhead.train.events import Events
+        from polyhead.train.extract import Extractor
+        from polyhead.train.task_run import train_task
+        from studies.shared.steps import frozen_path, read_once
+
+        prepared, clock = self.prepared(method, task, seed), time.monotonic()
+        extractor = Extractor(self.plain, folder=self.folder / "features", precision=self.precision(method))
+        read_once([prepared], extractor)
+        path = frozen_path(prepared, extractor)
+        trained = train_task(prepared, [path], extractor, checkpoints=None, events=Events())
+        return {
+            **_measured(trained.scores),
+            "best_epoch": trained.fitted.best_epoch,
+            "seconds": round(time.monotonic() - clock, 1),
+        }
+
+    def _row(self, method: Method, task: str, seed: int, run: Callable[[], Facts]) -> None:
+        def whole() -> Facts:
+            common = short_digest(self.scale, RECIPE, MAX_TOKENS, self.plain.digest, self._rows)
+            facts: Facts = {"rows": len(self._nhc.tasks[0].train), "device": self.device, "scale": common}
+            return {**run(), **facts, **self.costs(method)}
+
+        before = len(self.study.rows)
+        key: Facts = {"stage": "task", "method": method.name, "seed": seed, "task": task}
+        row = self.study.row(whole, **key, settings=self.settings(method))
+        if len(self.study.rows) > before:
+            self.say(
+                f"{method.name:20s} seed {seed}  {task:15s} validation {100 * float(str(row['validation'])):.1f}  "
+                f"test {100 * float(str(row['test'])):.1f}  recall {100 * float(str(row['recall'])):.1f}"
+            )
+
+
+def _pools(method: Method) -> bool:
+    """Whether it reads kept states of the frozen trunk."""
+    return method.way == "frozen" and isinstance(method.strategy, Pooled)
+
+
+def _from_random(prepared: Prepared) -> Prepared:
+    """Donors come from here (`Runs._start`), so that training must not train its own."""
+    strategy = prepared.strategy
+    if not isinstance(strategy, Prompted):
+        return prepared
+    return msgspec.structs.replace(prepared, strategy=strategy.without_donors())
+
+
+def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
+    """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
+    from polyhead.train.examples import outputs_of
+    from polyhead.train.joint import text_examples
+    from polyhead.train.refine import scores_of
+
+    tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
+    first = next(iter(tests.values()))
+    if any(test.inputs != first.inputs for test in tests.values()):
+        return {p.task.name: scores_of(course, p) for p in prepared}
+    found = {p.task.name: scores_of(course, msgspec.structs.replace(p, test=None)) for p in prepared}
+    texts = text_examples(first, prepared[0].task, course.tokeniser)
+    outputs = np.stack(outputs_of(course.module.bound(*tests), texts))
+    for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
+        found[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
+    return found
+
+
+def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:
+    """What a row holds of a task's scores."""
+    test = scores["test"]
+    return {
+        "validation": scores["validation"]["accuracy"],
+        "test": test["accuracy"],
+        "recall": test["macro_recall"],
+    }
+
+
+def _over(path: Path, trunk: str) -> Path:
+    from polyhead.train.joint_paths import with_trunk
+
+    return with_trunk(path, trunk)

@@ -1,0 +1,116 @@
+"""What the rows of the study say: points by method, task and seed, averages over the tasks, and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from polyhead.errors import DataError
+from studies.huang2022.methods import METHODS, PLANNED
+from studies.huang2022.nhc import TASKS
+from studies.shared.rows import rows_in, seeds_with_all
+
+Measure = Literal["validation", "test", "recall"]
+MEASURES: dict[Measure, str] = {
+    "validation": "accuracy on the builder's split, on which checkpoints are chosen",
+    "test": "accuracy on the test split of huffpost41, of whose texts 2 to 3 of 100 are a task's own",
+    "recall": "mean recall of both labels on the test split of huffpost41",
+}
+BySeed = dict[int, float]
+MAKE = "python -m studies huang2022 run"
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of one run; other keys of its row are of no use to the tables. Scores are 0 to 1."""
+
+    method: str
+    seed: int
+    task: str
+    validation: float
+    test: float
+    recall: float
+    passes: int  # of the encoder, for one text and all tasks
+    layers: int  # evaluated
+    over_plain: float = (
+        0.0  # FLOPs of the same for a headline of mean length, over a plain pass of the encoder
+    )
+    parameters: int  # of all that serves all tasks
+    learned: str
+    rows: int = 0  # of the task that were trained on
+    device: str = "cpu"  # where the trunk learned
+    scale: str = ""  # a digest of what all methods have in common: data, epochs, rates, lengths
+    settings: str = ""
+
+
+def read_rows(paths: Iterable[Path | str]) -> tuple[Row, ...]:
+    """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
+    paths = list(paths)
+    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
+    return rows_of(raw, source=", ".join(map(str, paths)))
+
+
+def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
+    """The rows of tasks, each once; of a method that was run under several settings those that came last.
+
+    Raises DataError for a row that lacks a key.
+    """
+    found: dict[tuple[object, ...], Row] = {}
+    last: dict[str, str] = {}
+    for number, one in enumerate(raw, 1):
+        if one.get("stage") != "task":
+            continue
+        try:
+            row = msgspec.convert(dict(one), Row)
+        except msgspec.ValidationError as error:
+            raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None
+        found[row.method, row.settings, row.task, row.seed] = row
+        last[row.method] = row.settings
+    if not found:
+        raise DataError(
+            f"{source} holds no run of a task",
+            allowed="rows of stage task",
+            do=f"run {MAKE}, or name its rows",
+        )
+    return tuple(row for row in found.values() if row.settings == last[row.method])
+
+
+def tasks_of(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The tasks that have rows, in the order of the paper."""
+    there = {row.task for row in rows}
+    return tuple(task for task in TASKS if task in there)
+
+
+def scores(rows: Sequence[Row], method: str, measure: Measure) -> dict[str, BySeed]:
+    """Points by task and seed."""
+    found: dict[str, BySeed] = {task: {} for task in tasks_of(rows)}
+    for row in rows:
+        if row.method == method and row.task in found:
+            found[row.task][row.seed] = 100 * float(getattr(row, measure))
+    return found
+
+
+def averages(rows: Sequence[Row], method: str, measure: Measure) -> BySeed:
+    """The mean over the tasks, of each seed that has them all."""
+    return seeds_with_all(scores(rows, method, measure).values())
+
+
+def differences(rows: Sequence[Row], method: str, other: str, measure: Measure) -> BySeed:
+    """How much higher the first one's average is, by seed that both have."""
+    one, two = averages(rows, method, measure), averages(rows, other, measure)
+    return {seed: value - two[seed] for seed, value in one.items() if seed in two}
+
+
+def missing(
+    rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[int] | None = None
+) -> tuple[str, ...]:
+    """Runs that these methods lack: of these seeds, by default of those that the study has of each method."""
+    found = []
+    for method in methods:
+        planned = set(PLANNED[method] if seeds is None else seeds)
+        lacking = len(planned - averages(rows, method, "validation").keys())
+        if lacking:
+            found.append(f"{len(planned) - lacking} of {len(planned)} seeds of {METHODS[method].told}")
+    return tuple(found)

@@ -1,0 +1,176 @@
+"""One run of a study, whichever: a trunk that learns, a head over a frozen trunk, full fine-tuning.
+
+Each gives the facts of its row: scores by the task's own metric, rows of each split, what it took.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from polyhead.strategy import Pooled
+from studies.shared.runs import Facts, Say, silent
+
+if TYPE_CHECKING:
+    from polyhead.plan import Path
+    from polyhead.recipe import Joint, Search
+    from polyhead.train.devices import Place
+    from polyhead.train.extract import Extractor
+    from polyhead.train.joint import JointCourse
+    from polyhead.train.prepare import Prepared
+    from polyhead.trunk_data import TrunkData
+
+
+def learn(
+    prepared: Sequence[Prepared],
+    data: TrunkData,
+    recipe: Joint,
+    *,
+    held: Sequence[Prepared],
+    folder: FilePath,
+    label: str,
+    precision: str = "bfloat16",
+    say: Say = silent,
+    own_heads: bool = False,
+    paths: Mapping[str, Path] | None = None,
+    frozen: bool = False,
+    place: Place | None = None,
+) -> Facts:
+    """Trains `data` on these tasks together and writes the learned trunk as the bundle `folder`, without heads.
+
+    No text of an evaluation split is trained on, of these tasks or of those that are `held` out. A checkpoint and a
+    log lie beside the folder while training goes on. With `own_heads` the row holds every task's scores on whole
+    splits, by the head that it learned with, and all metrics of the reported split. `paths` stand in for those of the
+    tasks' strategies; a `frozen` trunk stays as it is.
+    """
+    from polyhead.bundle.write import write_bundle
+    from polyhead.train.events import Events
+    from polyhead.train.joint import JointCourse
+    from polyhead.train.joint_paths import joint_paths
+    from polyhead.train.leaks import without_leaks
+
+    prepared, leaks = without_leaks(prepared, others=held)
+    checkpoint = folder.with_name(folder.name + ".pt")
+    course = JointCourse(
+        prepared,
+        paths or joint_paths(prepared, data, recipe),
+        data,
+        recipe,
+        training=prepared[0].training,
+        precision=precision,
+        checkpoint=checkpoint,
+        events=Events(say=say, file=folder.with_name(folder.name + ".jsonl")),
+        place=place,
+        frozen=frozen,
+    )
+    clock = time.monotonic()
+    learned = course.learn(label)
+    seconds = round(time.monotonic() - clock, 1)
+    shutil.rmtree(folder, ignore_errors=True)
+    write_bundle(folder, learned.blended)
+    checkpoint.unlink(missing_ok=True)
+    return {
+        "sets": len(prepared),
+        "examples": {p.task.name: len(p.train.examples.targets) for p in prepared},
+        "dropped": sum(one.rows for one in leaks.dropped),
+        "steps": course.mixture.steps * len(learned.fitted.history),
+        "best_epoch": learned.fitted.best_epoch,
+        "score": round(learned.fitted.score, 4),
+        "validation": learned.validation,
+        **(_own_scores(course) if own_heads else {}),
+        "seconds": seconds,
+    }
+
+
+def _own_scores(course: JointCourse) -> Facts:
+    """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
+    from polyhead.train.refine import scores_of
+
+    found = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
+    return {
+        "own": {name: own_metric(course.prepared[name], scores) for name, scores in found.items()},
+        "metrics": {name: scores["test"] for name, scores in found.items()},
+    }
+
+
+def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
+    """The path of a pooled task; constants of uint8 come from its own training inputs."""
+    from polyhead.plan import Codec
+    from polyhead.sharing.pooled import with_codec
+    from polyhead.train.prepare import single_inputs
+    from polyhead.train.task_run import paths_of
+
+    strategy = prepared.strategy
+    assert isinstance(strategy, Pooled)
+    bare = Codec(name=strategy.codec, before_mean=strategy.codec_before_mean)
+    (path,) = paths_of(prepared, extractor, bare)
+    if bare.name != "uint8":
+        return path
+    inputs = [
+        one for several in single_inputs(prepared.train.examples.inputs, prepared.task) for one in several
+    ]
+    return with_codec(path, extractor.calibrated(path, inputs, per=strategy.codec_per))
+
+
+def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
+    """Keeps what all of these tasks read, from one pass over the texts."""
+    from polyhead.train.inputs import wanted
+
+    extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor), extractor)])
+
+
+def head(prepared: Prepared, extractor: Extractor) -> Facts:
+    """A pooler and a head over the frozen trunk."""
+    from polyhead.train.events import Events
+    from polyhead.train.task_run import train_task
+
+    read_once([prepared], extractor)
+    clock = time.monotonic()
+    path = frozen_path(prepared, extractor)
+    trained = train_task(prepared, [path], extractor, checkpoints=None, events=Events())
+    seconds = round(time.monotonic() - clock, 1)
+    return {**_facts(prepared, trained.scores, trained.fitted.best_epoch), "seconds": seconds}
+
+
+def fine_tune(
+    prepared: Prepared, data: TrunkData, *, search: Search | None = None, precision: str = "bfloat16"
+) -> Facts:
+    """Full fine-tuning for one task; without a search, at the numbers of its own training alone."""
+    from polyhead.recipe import Search
+    from polyhead.train.refine import refine
+
+    training = prepared.training
+    alone = Search(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))
+    clock = time.monotonic()
+    found = refine(prepared, data, search=search or alone, precision=precision)
+    facts = _facts(prepared, found.scores, found.learned.fitted.best_epoch)
+    searched = {"chosen": msgspec.to_builtins(found.chosen), "tried": msgspec.to_builtins(list(found.tried))}
+    return {
+        **facts,
+        **(searched if search is not None else {}),
+        "seconds": round(time.monotonic() - clock, 1),
+    }
+
+
+def own_metric(prepared: Prepared, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The score that counts, by split."""
+    from polyhead.tasks.kinds import kind_of
+
+    metric = kind_of(prepared.task).default_metric(prepared.task)
+    return {split: found[metric] for split, found in scores.items()}
+
+
+def _facts(prepared: Prepared, scores: Mapping[str, Mapping[str, float]], best_epoch: int) -> Facts:
+    from polyhead.tasks.kinds import kind_of
+
+    return {
+        "metric": kind_of(prepared.task).default_metric(prepared.task),
+        **own_metric(prepared, scores),
+        **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
+        "best_epoch": best_epoch,
+    }

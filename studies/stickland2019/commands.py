@@ -1,0 +1,280 @@
+"""`python -m studies stickland2019`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.plots import check_drawable, plot_option
+from studies.shared.lines import (
+    MISSING,
+    draw_study,
+    missing_lines,
+    number,
+    rows_option,
+    study_options,
+    tell_study,
+    there,
+)
+
+if TYPE_CHECKING:
+    from studies.aghajanyan2021 import Table
+    from studies.stickland2019 import Cell, Row, Run, Spent, Split
+
+ROWS = Path("results/conditioning_adapters.json")
+MAKE = "python -m studies stickland2019 run"
+_tell = partial(tell_study, make=MAKE, default=ROWS)
+_draw = partial(draw_study, make=MAKE)
+ABOUT = "mean of eight tasks, ± standard error, trunk minilm"
+
+
+@click.group(
+    "stickland2019", short_help="Stickland and Murray 2019: functions of a task's own inside the encoder."
+)
+def command() -> None:
+    """Stickland and Murray 2019, "BERT and PALs: Projected Attention Layers ... in Multi-Task Learning".
+
+    Tables are printed as in the paper, and then as our own study has them: the same eight tasks of GLUE at 2,000 rows
+    each in the mean, on a trunk of six layers.
+    """
+
+
+@command.command("table1")
+@json_option
+def table1(json_to: str | None) -> None:
+    """Parameters of eight tasks by formula and as our arrays hold them, on BERT-base and on minilm."""
+    from studies import stickland2019 as paper
+    from studies.du2020.counts import MINILM
+
+    printer, found = Printer(json_to), paper.table1()
+    ours = {one.method: paper.costs(paper.METHODS[one.method], MINILM) for one in found}
+    heads: list[object] = ["method", "formula", "by formula", "counted", "× all", "× layers", "× minilm"]
+    cells = [heads]
+    for one in found:
+        counts = [f"{one.value:,}", f"{one.counted.own:,}"]
+        ratios = [f"{r:.3f}" for r in (one.counted.ratio, one.counted.layer_ratio, ours[one.method].ratio)]
+        cells.append([paper.told(one.method), one.formula, *counts, *ratios])
+    printer.lines(
+        ["Table 1: eight tasks' functions on BERT-base, matrices alone; T tasks, d wide, n layers", ""]
+    )
+    printer.lines([*table(cells, left=2), ""])
+    printer.line(
+        "Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers."
+    )
+    printer.line(paper.RATIO_NOTE)
+    printer.lines([f"On minilm, {note}" for note in paper.size_notes(MINILM)])
+    printer.json({"rows": found, "minilm": ours})
+
+
+command.add_command(table1, "params")
+
+
+@command.command("table2")
+@study_options(ROWS)
+def table2(files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """Scores by task: GLUE test in the paper, our reported splits at our scale."""
+    from studies import stickland2019 as paper
+    from studies.stickland2019.study import GLUE
+
+    printer, published = Printer(json_to), paper.published_table2()
+    printer.lines(["Table 2 as printed: GLUE test; the mean is that of nine columns, F1 of QQP and MRPC", ""])
+    printer.lines(_printed_lines(published))
+    rows, _ = _study(printer, files, f"{split} points by task, annealed sampling, trunk minilm")
+    found = paper.by_task(rows, split=split) if rows else ()
+    if rows:
+        cells: list[list[object]] = [["method", *GLUE.values(), "mean of 8", *COSTS]]
+        for one in found:
+            shown = [*(_mean(one.tasks.get(task)) for task in GLUE), _mean(one.average)]
+            cells.append([one.told, *shown, *_costs(one.costs)])
+        printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
+    printer.json({"published": published, "study": found})
+
+
+@command.command("table3")
+@plot_option("Draw the means of our study into FILE (.svg, .png or .pdf).")
+@study_options(ROWS)
+def table3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """Method by sampling: mean of eight tasks, parameters, new layers; ours with layers evaluated and FLOPs."""
+    from studies import stickland2019 as paper
+
+    check_drawable(plot)
+    printer, samplings = Printer(json_to), list(paper.SAMPLINGS)[:3]
+    printed = paper.table3()
+    cells: list[list[object]] = [["method", "parameters", "counted", "new layers", *samplings]]
+    for one in printed:
+        said = MISSING if one.printed_ratio is None else f"{one.printed_ratio:.2f} ×"
+        shown = [_mean(one.published.get(s), digits=2) for s in samplings]
+        cells.append([one.told, said, f"{one.ratio:.3f} ×", one.new_layers, *shown])
+    printer.lines(["Table 3 as printed: GLUE dev, mean of eight tasks, ± standard error of 3 seeds", ""])
+    printer.lines([*table(cells), "", paper.RATIO_NOTE])
+    rows, _ = _study(printer, files, f"{split}, {ABOUT}")
+    found = paper.table3(rows, split=split) if rows else ()
+    if rows:
+        cells = [["method", *COSTS, *samplings]]
+        for one in found:
+            if one.costs is not None and one.measured:
+                shown = [_mean(one.measured.get(s), digits=2) for s in samplings]
+                cells.append([one.told, *_costs(one.costs), *shown])
+        printer.lines([*table(cells), *missing_lines(paper.missing(rows)), "", COLUMNS])
+    names = [one.name for one in paper.TABLE3]
+    _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, methods=names, split=split))
+    printer.json({"published": printed, "study": found})
+
+
+@command.command("ablations")
+@plot_option("Draw the means of our study into FILE (.svg, .png or .pdf).")
+@study_options(ROWS)
+def ablations(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
+    """Every method and sampling that has runs, against PALs annealed; the paper has these in words alone."""
+    from studies import stickland2019 as paper
+    from studies.du2020.counts import MINILM
+
+    check_drawable(plot)
+    printer = Printer(json_to)
+    rows, _ = _study(printer, files, f"{split}, {ABOUT}")
+    found = paper.compared(rows, split=split) if rows else ()
+    if rows:
+        heads: list[object] = ["method", "sampling", *COSTS, "mean"]
+        cells = [[*heads, "above PALs", "seeds", "learned"]]
+        for one in found:
+            shown = [_mean(one.average, digits=2), _mean(one.above_pals, digits=2, signed=True)]
+            ends = [one.average.seeds, one.costs.learned]
+            cells.append([one.told, one.sampling, *_costs(one.costs), *shown, *ends])
+        printer.lines([*table(cells, left=2), *missing_lines(paper.missing(rows)), "", COLUMNS])
+        printer.lines(paper.size_notes(MINILM))
+    _draw(printer, plot, rows, lambda file: paper.plot_methods(rows, file, split=split))
+    printer.json({"study": found})
+
+
+@command.command("curves", short_help="Validation score by update and task: PALs and low rank.")
+@click.option("--methods", default="pals,low-rank", show_default=True, help="Names of the study's methods.")
+@plot_option("Draw the curves of our study into FILE (.svg, .png or .pdf).")
+@rows_option(ROWS)
+@json_option
+def curves(methods: str, plot: str | None, files: tuple[str, ...], json_to: str | None) -> None:
+    """Figure 1 of the appendix: each task's validation score while it learns, annealed; mean and deviation of seeds."""
+    from studies import stickland2019 as paper
+
+    check_drawable(plot)
+    printer = Printer(json_to)
+    printer.line("Figure 1 of the appendix is a drawing without numbers: mean and deviation of 4 seeds.")
+    names = [name.strip() for name in methods.split(",")]
+    curved = [name for name in paper.METHODS if name != "single"]  # its tasks have no updates in common
+    unknown = [name for name in names if name not in curved]
+    if unknown:
+        known = ", ".join(curved)
+        raise click.UsageError(f"--methods: the study has no {', '.join(unknown)}; it has {known}")
+    rows, runs = _study(printer, files, "validation points by update, ± standard deviation, trunk minilm")
+    found = paper.curves(runs, rows, names) if rows else {}
+    steps = sorted({p.step for lines in found.values() for points in lines.values() for p in points})
+    cells: list[list[object]] = [["task", "method", *steps]]
+    for task, lines in found.items():
+        for name, points in lines.items():
+            at = {point.step: number(point.mean, point.deviation) for point in points}
+            cells.append([task, paper.told(name), *(at.get(step, MISSING) for step in steps)])
+    printer.lines(table(cells, left=2) if steps else [])
+    _draw(printer, plot, rows, lambda file: paper.plot_curves(found, file))
+    printer.json({"curves": found})
+
+
+@command.command("squad", short_help="SQuAD together with a multiple-choice set.")
+@rows_option(ROWS)
+@json_option
+def squad(files: tuple[str, ...], json_to: str | None) -> None:
+    """Table 1 of the appendix: SQuAD and SWAG, round robin; ours has SocialIQA in the place of SWAG."""
+    from studies import stickland2019 as paper
+
+    printer = Printer(json_to)
+    cells: list[list[object]] = [["method", "mean"]]
+    cells += [[one.told, _mean(one.published, digits=3)] for one in paper.questions()]
+    printer.lines(
+        ["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""]
+    )
+    printer.lines(table(cells))
+    about = (
+        "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
+    )
+    rows, _ = _study(printer, files, about, questions=True)
+    found = [one for one in paper.questions(rows) if one.scores] if rows else []
+    cells = [["method", "SQuAD EM", "SQuAD F1", "SocialIQA accuracy", "mean", "seeds", *COSTS]]
+    for one in found:
+        shown = [_mean(one.scores.get(name)) for name in ("EM", "F1", "accuracy")]
+        seeds = one.average.seeds if one.average else MISSING
+        cells.append([one.told, *shown, _mean(one.average, digits=2), seeds, *_costs(one.costs)])
+    printer.lines([*table(cells), "", COLUMNS] if found else [])
+    printer.json({"published": paper.published_questions(), "study": found})
+
+
+@command.command("costs", short_help="Parameters, layers and FLOPs by number of tasks.")
+@click.option("--tokens", type=click.IntRange(2, 512), default=128, show_default=True, help="Of the text.")
+@json_option
+def costs(tokens: int, json_to: str | None) -> None:
+    """Layers evaluated and FLOPs for one text and 1, 8 and 21 tasks; BERT-base, poolers and heads left out."""
+    from studies import stickland2019 as paper
+    from studies.huang2022.counts import BERT_BASE
+
+    printer = Printer(json_to)
+    names = dict.fromkeys([*(method.name for method in paper.TABLE3), *paper.FORMULAS])
+    found = {
+        name: {n: paper.costs(paper.METHODS[name], BERT_BASE, tasks=n, tokens=tokens) for n in paper.NUMBERS}
+        for name in names
+    }
+    heads: list[object] = ["method", "parameters"]
+    for count in paper.NUMBERS:
+        heads += [f"layers, {count}", "GFLOPs", "share"]
+    cells = [heads]
+    for name, by_number in found.items():
+        line: list[object] = [paper.told(name), f"{by_number[8].ratio:.3f} ×"]
+        for one in by_number.values():
+            line += [one.layers, f"{one.flops / 1e9:.1f}", f"{one.share:.3f}"]
+        cells.append(line)
+    printer.lines([f"BERT-base, one text of {tokens} tokens; parameters of 8 tasks over one encoder", ""])
+    printer.lines([*table(cells), "", "share: of the FLOPs of an encoder a task"])
+    printer.json({"rows": found})
+
+
+COSTS = ("parameters", "new layers", "layers", "FLOPs")
+COLUMNS = (
+    "parameters: over one encoder with its pooler; layers: evaluated for one text and all tasks; FLOPs: over those of "
+    "an encoder a task"
+)
+
+
+def _costs(found: Spent | None) -> list[object]:
+    if found is None:
+        return [MISSING] * len(COSTS)
+    return [f"{found.ratio:.3f} ×", found.new_layers, found.layers, f"{found.share:.3f} ×"]
+
+
+def _mean(cell: Cell | None, *, digits: int = 1, signed: bool = False) -> str:
+    """A mean with its standard error."""
+    if cell is None:
+        return MISSING
+    error = "" if cell.error is None else f" ±{cell.error:.{digits}f}"
+    return f"{cell.mean:{'+' if signed else ''}.{digits}f}{error}"
+
+
+def _printed_lines(published: Table) -> list[str]:
+    cells: list[list[object]] = [["method", *published.columns, "counted"]]
+    for line in published.lines:
+        cells.append([line.name, *map(number, line.scores), f"{line.counted['average']:.2f}"])
+    return table(cells)
+
+
+def _study(
+    printer: Printer, files: tuple[str, ...], what: str, *, questions: bool = False
+) -> tuple[Sequence[Row], Sequence[Run]]:
+    """The study's rows, on the eight tasks or on questions, after the line that says what they are."""
+    from studies.stickland2019 import read_rows, scale_of
+    from studies.stickland2019.study import GLUE, QUESTIONS
+
+    found = there(files, ROWS)
+    rows, runs = read_rows(found) if found else ((), ())
+    rows = tuple(row for row in rows if row.task in (QUESTIONS if questions else GLUE))
+    _tell(printer, what if questions else what + scale_of(runs), {row.seed for row in rows})
+    return rows, runs

@@ -1,0 +1,191 @@
+"""What the rows of the study say: points by method, sampling, task and seed, means over tasks, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from polyhead.errors import DataError
+from studies.aghajanyan2021.study import over_seeds
+from studies.shared.rows import rows_in, seeds_with_all
+from studies.stickland2019.methods import ABLATION_SEEDS, METHODS, PLANNED
+from studies.stickland2019.published import Cell
+
+Split = Literal["test", "validation"]
+BySeed = dict[int, float]
+MAKE = "python -m studies stickland2019 run"
+GLUE = {
+    "cola": "CoLA",
+    "sst2": "SST-2",
+    "mrpc": "MRPC",
+    "stsb": "STS-B",
+    "qqp": "QQP",
+    "mnli": "MNLI",
+    "qnli": "QNLI",
+    "rte": "RTE",
+}
+QUESTIONS = {"squad": "SQuAD", "socialiqa": "SocialIQA"}
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One task of one run; other keys of its row are of no use to the tables. Scores are 0 to 1."""
+
+    method: str
+    sampling: str
+    seed: int
+    task: str
+    metric: str
+    validation: float  # by that metric
+    test: float
+    metrics: dict[str, float]  # all of them, on the reported split
+    ratio: float  # parameters of what serves all tasks, over one encoder
+    ratio_bert_base: float  # the same on BERT-base
+    layers: int  # evaluated for one text and all tasks
+    share: float  # of the FLOPs of an encoder a task
+    new_layers: int
+    learned: str
+    scale: str = ""  # a digest of what all methods have in common: data, updates, rates, lengths
+    settings: str = ""
+
+
+class Epoch(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run stood after an epoch."""
+
+    step: int
+    validation: dict[str, dict[str, float]]  # task -> metric -> value
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """The curve of one run."""
+
+    method: str
+    sampling: str
+    seed: int
+    tasks: tuple[str, ...]
+    curve: tuple[Epoch, ...]
+    settings: str = ""
+    steps: int = 0  # updates
+    examples: dict[str, int] = {}  # training rows by task
+
+
+def read_rows(paths: Iterable[Path | str]) -> tuple[tuple[Row, ...], tuple[Run, ...]]:
+    """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
+    paths = list(paths)
+    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
+    rows = rows_of(raw, source=", ".join(map(str, paths)))
+    return rows, beside(runs_of(raw), rows)
+
+
+def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
+    """The rows of tasks, each once; of a run that was made under several settings those that came last.
+
+    Runs of a task count only beside each other: those made under another scale than the last one's are left out.
+    Raises DataError for a row that lacks a key.
+    """
+    found: dict[tuple[object, ...], Row] = {}
+    last: dict[tuple[object, ...], str] = {}
+    scale: dict[str, str] = {}
+    for number, one in enumerate(raw, 1):
+        if one.get("stage") == "task":
+            row: Row = _struct(one, Row, number, source)
+            found[row.method, row.sampling, row.task, row.seed, row.settings] = row
+            last[row.method, row.sampling, row.task] = row.settings
+            scale[row.task] = row.scale
+    if not found:
+        raise DataError(
+            f"{source} holds no run of a task",
+            allowed="rows of stage task",
+            do=f"run {MAKE}, or name its rows",
+        )
+    return tuple(
+        row
+        for row in found.values()
+        if row.settings == last[row.method, row.sampling, row.task] and row.scale == scale[row.task]
+    )
+
+
+def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Run, ...]:
+    """The curves, each once; of one that was made under several settings those that came last."""
+    found: dict[tuple[object, ...], Run] = {}
+    last: dict[tuple[object, ...], str] = {}
+    for number, one in enumerate(raw, 1):
+        if one.get("stage") == "run":
+            run: Run = _struct(one, Run, number, source)
+            found[run.method, run.sampling, run.tasks, run.seed, run.settings] = run
+            last[run.method, run.sampling, run.tasks] = run.settings
+    return tuple(run for run in found.values() if run.settings == last[run.method, run.sampling, run.tasks])
+
+
+def beside(runs: Iterable[Run], rows: Iterable[Row]) -> tuple[Run, ...]:
+    """Those of the runs whose tasks stand in these rows, which are all of one scale."""
+    known = {(row.method, row.sampling, row.settings) for row in rows}
+    return tuple(run for run in runs if (run.method, run.sampling, run.settings) in known)
+
+
+def scale_of(runs: Sequence[Run]) -> str:
+    """What the runs on the eight tasks learned from, in words; "" without one."""
+    its = [run for run in runs if run.examples.keys() >= GLUE.keys() and run.sampling != "alone"]
+    if not its:
+        return ""
+    rows = its[-1].examples.values()
+    return f", {sum(rows) / len(rows):,.0f} training rows a task in the mean, {its[-1].steps:,} updates"
+
+
+def scores(rows: Sequence[Row], method: str, sampling: str, *, split: Split = "test") -> dict[str, BySeed]:
+    """Points on the eight tasks by seed, by each task's own metric."""
+    found: dict[str, BySeed] = {task: {} for task in GLUE}
+    for row in rows:
+        if (row.method, row.sampling) == (method, sampling) and row.task in found:
+            found[row.task][row.seed] = 100 * (row.test if split == "test" else row.validation)
+    return found
+
+
+def averages(rows: Sequence[Row], method: str, sampling: str, *, split: Split = "test") -> BySeed:
+    """The mean over the eight tasks, of each seed that has them all."""
+    return seeds_with_all(scores(rows, method, sampling, split=split).values())
+
+
+def differences(
+    rows: Sequence[Row], one: tuple[str, str], other: tuple[str, str], *, split: Split = "test"
+) -> BySeed:
+    """How much higher the first's average is than the other's, each a method and a sampling, by seed that both have."""
+    above, below = averages(rows, *one, split=split), averages(rows, *other, split=split)
+    return {seed: value - below[seed] for seed, value in above.items() if seed in below}
+
+
+def cell_of(points: BySeed) -> Cell | None:
+    """Mean and standard error over seeds; None without a seed."""
+    found = over_seeds(points)
+    if found is None:
+        return None
+    error = None if found.deviation is None else found.deviation / found.seeds**0.5
+    return Cell(mean=found.mean, error=error, seeds=found.seeds)
+
+
+def ways(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """The methods and samplings that have rows on the eight tasks, in the study's order of methods."""
+    there = dict.fromkeys((row.method, row.sampling) for row in rows if row.task in GLUE)
+    order = list(METHODS)
+    return tuple(sorted(there, key=lambda one: order.index(one[0]) if one[0] in order else len(order)))
+
+
+def missing(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Runs on the eight tasks that are lacking: of the study's main part, and of what else was begun."""
+    found = []
+    for method, sampling in dict.fromkeys([*PLANNED, *ways(rows)]):
+        seeds = set(PLANNED.get((method, sampling), ABLATION_SEEDS))
+        lacking = len(seeds - averages(rows, method, sampling).keys())
+        if lacking:
+            told = METHODS[method].told if method in METHODS else method
+            found.append(f"{len(seeds) - lacking} of {len(seeds)} seeds of {told}, {sampling}")
+    return tuple(found)
+
+
+def _struct(raw: Mapping[str, Any], kind: Any, number: int, source: str) -> Any:
+    try:
+        return msgspec.convert(dict(raw), kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None

@@ -1,0 +1,108 @@
+"""Results files and studies: written whole, read back, and gone on with where they stopped."""
+
+import msgspec
+import pytest
+
+from polyhead.errors import DataError
+from studies.results import Claim, Study, in_order, read_results, results, write_results
+
+
+def claim(name, *, holds=True):
+    return Claim(id=name, text="it is so", target=0.5, value=0.7, unit="score", holds=holds)
+
+
+def test_a_results_file_is_read_back_as_it_was_written(tmp_path):
+    found = results("quality", command="run it", rows=[{"seed": 1, "score": 0.5}], claims=[claim("a.b")])
+    path = write_results(tmp_path / "results", found)
+    assert path.name == "quality.json" and read_results(tmp_path / "results") == [found]
+    assert [p.name for p in path.parent.iterdir()] == ["quality.json"]
+    assert found.hardware and "python" in found.versions and "numpy" in found.versions
+
+
+def test_claims_that_do_not_hold_come_first():
+    one = results("one", command="", rows=[], claims=[claim("b"), claim("a")])
+    two = results("two", command="", rows=[], claims=[claim("z", holds=False), claim("c", holds=False)])
+    assert [(file, c.id) for file, c in in_order([one, two])] == [
+        ("two", "c"),
+        ("two", "z"),
+        ("one", "a"),
+        ("one", "b"),
+    ]
+
+
+def test_a_file_that_is_no_results_file_is_named(tmp_path):
+    (tmp_path / "other.json").write_text('{"name": 3}')
+    with pytest.raises(DataError, match="other.json"):
+        read_results(tmp_path)
+
+
+def test_a_folder_without_results_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="no results files"):
+        read_results(tmp_path)
+
+
+class Runs:
+    """Counts what was run."""
+
+    def __init__(self):
+        self.keys = []
+
+    def row(self, study, **key):
+        def run():
+            self.keys.append(key)
+            return {"score": len(self.keys)}
+
+        return study.row(run, **key)
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path):
+    runs, file = Runs(), tmp_path / "folder" / "study.jsonl"
+    first = Study(file)
+    assert runs.row(first, seed=1, pool="mean") == {"seed": 1, "pool": "mean", "score": 1}
+    runs.row(first, seed=2, pool="mean")
+    again = Study(file)
+    assert runs.row(again, seed=1, pool="mean")["score"] == 1
+    assert runs.row(again, seed=3, pool="mean")["score"] == 3
+    assert [key["seed"] for key in runs.keys] == [1, 2, 3]
+    assert Study(file).rows == again.rows
+
+
+@pytest.mark.parametrize("kept", [0, 7, -2], ids=["nothing", "a piece", "all but the last brace"])
+def test_a_line_cut_short_is_run_again_and_costs_no_other_row(tmp_path, kept):
+    runs, file = Runs(), tmp_path / "study.jsonl"
+    for seed in (1, 2):
+        runs.row(Study(file), seed=seed)
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(lines[0] + lines[1][:kept])
+    runs.row(Study(file), seed=2)
+    runs.row(Study(file), seed=3)
+    assert [key["seed"] for key in runs.keys] == [1, 2, 2, 3]
+    last = Study(file)
+    assert [row["seed"] for row in last.rows] == [1, 2, 3]
+    for seed in (1, 2, 3):
+        runs.row(last, seed=seed)
+    assert len(runs.keys) == 4
+
+
+def test_a_line_that_lacks_its_end_alone_is_kept(tmp_path):
+    runs, file = Runs(), tmp_path / "study.jsonl"
+    runs.row(Study(file), seed=1)
+    file.write_bytes(file.read_bytes().rstrip(b"\n"))
+    study = Study(file)
+    runs.row(study, seed=1)
+    runs.row(study, seed=2)
+    assert [key["seed"] for key in runs.keys] == [1, 2]
+    assert [row["seed"] for row in Study(file).rows] == [1, 2]
+
+
+def test_a_row_that_fails_is_not_kept(tmp_path):
+    study = Study(tmp_path / "s.jsonl")
+    with pytest.raises(ZeroDivisionError):
+        study.row(lambda: {"score": 1 / 0}, seed=1)
+    assert study.rows == [] and Study(tmp_path / "s.jsonl").rows == []
+
+
+def test_a_study_row_is_one_line_of_json(tmp_path):
+    Study(tmp_path / "s.jsonl").row(lambda: {"text": "two\nlines"}, seed=1)
+    lines = (tmp_path / "s.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line) for line in lines] == [{"seed": 1, "text": "two\nlines"}]

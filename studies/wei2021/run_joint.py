@@ -1,0 +1,43 @@
+"""The MT-DNN rows of Wei et al. 2021 at our scale: joint training over the eight tasks of `branches_quality`.
+
+About four and a half hours of one core: a seed takes 11 minutes for the trunk of all tasks, and 80 for the eight that
+each leave one task out. It goes on where it stopped (`runs/branches_mtdnn.jsonl`). `--tasks a,b --rows FILE` leaves out
+some tasks only, so that two processes of one thread each share the work (`--jobs left-out`); `--report --rows FILE...`
+writes the results from the rows that are there and trains nothing. `python -m studies wei2021 table2` reads them.
+"""
+
+from __future__ import annotations
+
+from studies.results import Study
+from studies.settings import DATA, asked_of, report, rows_of, say, study_arguments
+from studies.wei2021 import missing, runs_of
+from studies.wei2021.joint import TogetherRuns
+from studies.wei2021.runs import SEEDS
+from studies.wei2021.tasks import TASKS
+
+NAME = "branches_mtdnn"
+JOBS = ("together", "left-out")
+COMMAND = "python -m studies wei2021 run-joint --threads 1 [--jobs together], then --report"
+
+
+def main() -> None:
+    parser = study_arguments(__doc__, f"{NAME}.jsonl")
+    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser.add_argument("--tasks", default=",".join(TASKS), help="that are left out")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    asked = asked_of(parser)
+    if asked.report:  # these rows stand beside those of `branches_quality`, and claim nothing of their own
+        rows = rows_of(asked.rows)
+        return report(NAME, command=COMMAND, rows=rows, claims=[], lacking=missing(runs_of(rows)))
+    file = asked.rows[0]
+    runs = TogetherRuns(DATA, file.with_suffix(""), Study(file), say=say)
+    for seed in map(int, asked.seeds.split(",")):
+        if "together" in asked.jobs.split(","):
+            runs.together([seed])
+        if "left-out" in asked.jobs.split(","):
+            runs.left_out(asked.tasks.split(","), [seed])
+    return None
+
+
+if __name__ == "__main__":
+    main()

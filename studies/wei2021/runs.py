@@ -1,0 +1,324 @@
+"""The runs behind Wei et al. 2021 at our scale: depths, full fine-tuning, students, half-depth models, searches.
+
+Eight tasks; each run is one row of a study, so that it goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from polyhead.strategy import Branch
+from studies.shared.runs import Rows
+from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
+
+if TYPE_CHECKING:
+    from polyhead.train.branch_run import Branches, Grown
+    from polyhead.train.extract import Extractor
+    from polyhead.train.prepare import Prepared, Split
+
+SEEDS = (1, 2, 3)
+STUDENTS = (1, 2)
+TEACHERS = range(
+    2, 5
+)  # depths of teachers, of 6 layers; the paper has 4 to 10 of 12. Students stand at their taps
+MAX_TOKENS = 128
+
+
+class Runs:
+    """Everything that the runs share: the frozen trunk, its kept states, the tasks' examples, trained parts."""
+
+    def __init__(
+        self,
+        data: FilePath,
+        folder: FilePath,
+        study: Rows,
+        *,
+        size: Size | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        from polyhead.nn.load import load_trunk
+        from polyhead.train.extract import Extractor
+        from polyhead.train.numerics import precision_of
+
+        self.data, self.study, self.size, self.say = data, study, size or Size(), say
+        self.precision = precision_of(TRAINING)
+        self.folder = folder / self.settings
+        trunk = load_trunk("minilm", max_tokens=MAX_TOKENS)
+        self.extractor: Extractor = Extractor(trunk, folder=folder / "features", precision=self.precision)
+        self.layers = trunk.architecture.layers
+        self._prepared: dict[str, Prepared] = {}
+
+    @property
+    def settings(self) -> str:
+        """A short digest of what decides every run: rows of other settings are other rows."""
+        rows = {task: self.size.rows(task) for task in TASKS}
+        content = [TRAINING, rows, self.size.validation, MAX_TOKENS, self.precision]
+        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+
+    def grid(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Full fine-tuning and every depth, of every task and seed."""
+        for seed in seeds:
+            for task in tasks:
+                self._row(task, seed, "full", self.layers, 0, partial(self._full, task, seed))
+                for layers in range(1, self.layers + 1):
+                    run = partial(self._teacher, task, seed, layers)
+                    self._row(task, seed, "branch", layers, self.layers - layers, run)
+
+    def students(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Students of each task's teacher of the same seed, from both starts."""
+        for seed in seeds:
+            for task in tasks:
+                depth = self.teacher_depth(task)
+                for layers in (n for n in STUDENTS if n <= depth):
+                    for init in ("teacher", "pretrained"):
+                        run = partial(self._student, task, seed, depth, layers, init)
+                        self._row(task, seed, "student", layers, self.layers - depth, run, init=init)
+
+    def halves(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Whole models of half the depth, distilled from the fully fine-tuned ones."""
+        for seed in seeds:
+            for task in tasks:
+                self._row(task, seed, "half", self.layers // 2, 0, partial(self._half, task, seed))
+
+    def searches(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
+        """Successive halving over every depth, measured apart from the grid: states are computed anew for it."""
+        for seed in seeds:
+            for task in tasks:
+                run = partial(self._searched, task, seed)
+                self.study.row(run, task=task, seed=seed, method="search", init="", settings=self.settings)
+
+    def teacher_depth(self, task: str) -> int:
+        """The depth with the best validation score under the first seed, for all seeds; ties: fewer layers (2.a.6)."""
+        found = {
+            int(str(row["layers"])): float(str(row["validation"]))
+            for row in self.study.rows
+            if (row["task"], row["seed"], row["method"]) == (task, SEEDS[0], "branch")
+            and row["layers"] in TEACHERS
+        }
+        return min(found, key=lambda layers: (-found[layers], layers))
+
+    def prepared(self, task: str) -> Prepared:
+        """The task's examples: a part of train for training, another for every choice, and the reported split."""
+        if task not in self._prepared:
+            self._prepared[task] = prepared_for(entries(str(self.data))[task], self.size)
+        return self._prepared[task]
+
+    def _row(
+        self,
+        task: str,
+        seed: int,
+        method: str,
+        layers: int,
+        tap: int,
+        run: Callable[[], dict[str, object]],
+        *,
+        init: str = "",
+    ) -> None:
+        before = len(self.study.rows)
+        key: dict[str, object] = {"task": task, "seed": seed, "method": method, "init": init}
+        row = self.study.row(run, **key, layers=layers, tap=tap, settings=self.settings)
+        if len(self.study.rows) > before:
+            self.say(
+                f"{len(self.study.rows):4d}  {task:10s} seed {seed}  {method:8s} {init:10s} {layers} layers  "
+                f"validation {100 * float(str(row['validation'])):.1f}  test {100 * float(str(row['test'])):.1f}  "
+                f"{float(str(row['seconds'])):.0f} s"
+            )
+
+    def branches(self, task: str, seed: int, *, init: str = "teacher") -> Branches:
+        """The task's branches under this seed, their states kept."""
+        from polyhead.train.branch_run import Branches
+
+        prepared = self.prepared(task)
+        training = msgspec.structs.replace(prepared.training, seed=seed)
+        prepared = msgspec.structs.replace(prepared, training=training)
+        strategy = msgspec.structs.replace(Branch(), init=init)
+        return Branches(prepared, strategy, self.extractor, precision=self.precision)
+
+    def fill(self, branches: Branches, layers: Iterable[int]) -> None:
+        """Keeps the states at the taps of these depths, from one pass over the texts."""
+        from polyhead.train.taps import wanted_taps
+
+        paths = [branches.path(n) for n in layers]
+        self.extractor.fill([w for p in paths for w in wanted_taps(branches.prepared, p, self.extractor)])
+
+    def _teacher(self, task: str, seed: int, layers: int) -> dict[str, object]:
+        branches = self.branches(task, seed)
+        self.fill(branches, range(1, self.layers + 1))
+        clock = _Clock()
+        grown = branches.teacher(layers)
+        facts = clock.facts()
+        self._keep(task, seed, layers, grown)
+        return {**self._scores(branches, grown, f"branch-{layers}"), **facts}
+
+    def _student(self, task: str, seed: int, depth: int, layers: int, init: str) -> dict[str, object]:
+        branches = self.branches(task, seed, init=init)
+        self.fill(branches, [depth])
+        teacher = self._kept(branches, task, seed, depth)
+        clock = _Clock()
+        grown = branches.student(teacher, layers)
+        facts = clock.facts()
+        name = f"student-{layers}" + ("" if init == "teacher" else f" from {init}")
+        return {"teacher_layers": depth, **self._scores(branches, grown, name), **facts}
+
+    def _searched(self, task: str, seed: int) -> dict[str, object]:
+        """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
+        import shutil
+
+        from polyhead.train.extract import Extractor
+        from polyhead.train.search import halving
+
+        branches = self.branches(task, seed)
+        folder = self.folder / "search-features"
+        shutil.rmtree(folder, ignore_errors=True)
+        branches.extractor = Extractor(self.extractor.data, folder=folder, precision=self.precision)
+        kept, self.extractor = self.extractor, branches.extractor
+        clock = _Clock()
+        try:
+            # The search needs no reported split; the clock of full fine-tuning leaves it out too.
+            whole = branches.prepared
+            branches.prepared = msgspec.structs.replace(whole, test=None)
+            self.fill(branches, range(1, self.layers + 1))
+            found = halving(branches, range(1, self.layers + 1), [seed])
+            facts = clock.facts()
+            branches.prepared = whole
+            self.fill(branches, [found.best.layers])
+            scores = self._scores(branches, found.best, "search")
+        finally:
+            self.extractor = kept
+            shutil.rmtree(folder, ignore_errors=True)
+        row = {"layers": found.best.layers, "tap": self.layers - found.best.layers, **scores, **facts}
+        candidates = [{"layers": c.layers, "epochs": c.epochs, "score": c.score} for c in found.candidates]
+        self.say(
+            f"      {task:10s} seed {seed}  search    {found.best.layers} layers  {facts['cpu_seconds']} s"
+        )
+        return {**row, "candidates": candidates}
+
+    def _full(self, task: str, seed: int) -> dict[str, object]:
+        return self._whole(task, seed, self.layers, teacher=None)
+
+    def _half(self, task: str, seed: int) -> dict[str, object]:
+        teacher = self.folder / "parts" / f"{task}-full-{seed}.pt"
+        return self._whole(task, seed, self.layers // 2, teacher=teacher)
+
+    def _whole(self, task: str, seed: int, layers: int, *, teacher: FilePath | None) -> dict[str, object]:
+        from polyhead.train.whole import train_whole
+
+        branches = self.branches(task, seed)
+        clock = _Clock()
+        whole = train_whole(
+            branches.prepared,
+            branches.strategy,
+            self.extractor,
+            layers=layers,
+            precision=self.precision,
+            teacher=teacher,
+        )
+        facts = clock.facts()
+        if teacher is None:
+            whole.save(self.folder / "parts" / f"{task}-full-{seed}.pt")
+        name = f"{'half' if teacher else 'full'}-{layers}"
+        return {**self._described(branches.prepared, name, whole.outputs, whole.fitted.best_epoch), **facts}
+
+    def _scores(self, branches: Branches, grown: Grown, name: str) -> dict[str, object]:
+        outputs = partial(branches.outputs, grown)
+        return self._described(branches.prepared, name, outputs, grown.fitted.best_epoch)
+
+    def _described(
+        self,
+        prepared: Prepared,
+        name: str,
+        outputs: Callable[[Split], list[np.ndarray]],
+        best_epoch: int,
+    ) -> dict[str, object]:
+        """Scores on validation and on the reported split, whose outputs are kept for intervals."""
+        task, metric = prepared.task, prepared.task.metric or ""
+        found = {}
+        for split in prepared.splits[1:]:
+            values = outputs(split)
+            found[split.name] = split.examples.scores(task, values)[metric]
+            if split.name == "test":
+                file = self.outputs_file(task.name, prepared.training.seed, name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                np.save(file, np.stack(values))
+        return {
+            "metric": metric,
+            **found,
+            **{f"{split.name}_rows": len(split.examples.targets) for split in prepared.splits},
+            "best_epoch": best_epoch,
+        }
+
+    def outputs_of(self, task: str, seed: int, name: str) -> np.ndarray:
+        """A run's outputs on the reported split, (examples, outputs); models whose outputs are gone answer anew.
+
+        Raises OSError where neither the outputs nor the model are kept.
+        """
+        file = self.outputs_file(task, seed, name)
+        if not file.exists():
+            branches = self.branches(task, seed)
+            method, layers = name.split(" ")[0].rsplit("-", 1)
+            if method == "branch":
+                self.fill(branches, [int(layers)])
+                outputs = branches.outputs(
+                    self._kept(branches, task, seed, int(layers)), branches.prepared.splits[-1]
+                )
+            else:
+                outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.pt")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, np.stack(outputs))
+        found: np.ndarray = np.load(file)
+        return found
+
+    def _restored(self, branches: Branches, file: FilePath) -> list[np.ndarray]:
+        from polyhead.train.whole import restore_whole
+
+        whole = restore_whole(
+            branches.prepared,
+            branches.strategy,
+            self.extractor,
+            layers=self.layers,
+            precision=self.precision,
+            file=file,
+        )
+        return whole.outputs(branches.prepared.splits[-1])
+
+    def outputs_file(self, task: str, seed: int, name: str) -> FilePath:
+        """Where a run's outputs on the reported split are kept; `name` is that of `wei2021.Run.option`."""
+        return self.folder / "outputs" / f"{task}-{seed}-{name.replace(' ', '-')}.npy"
+
+    def _keep(self, task: str, seed: int, layers: int, grown: Grown) -> None:
+        from safetensors.numpy import save_file
+
+        folder = self.folder / "parts"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_file(grown.arrays, folder / f"{task}-{layers}-{seed}.safetensors")
+
+    def _kept(self, branches: Branches, task: str, seed: int, layers: int) -> Grown:
+        """The trained teacher of this depth and seed; raises OSError where its file is gone."""
+        from safetensors.numpy import load_file
+
+        file = self.folder / "parts" / f"{task}-{layers}-{seed}.safetensors"
+        return branches.restored(branches.path(layers), load_file(file))
+
+
+class _Clock:
+    """Seconds since it was made: of all threads' processor time, and on the wall."""
+
+    def __init__(self) -> None:
+        self._cpu, self._wall = time.process_time(), time.monotonic()
+
+    def facts(self) -> dict[str, object]:
+        import torch
+
+        return {
+            "threads": torch.get_num_threads(),
+            "cpu_seconds": round(time.process_time() - self._cpu, 1),
+            "seconds": round(time.monotonic() - self._wall, 1),
+        }
