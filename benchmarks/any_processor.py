@@ -30,7 +30,7 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.quantize.calibrate import calibrated
 from polyhead.engine.session import Session
 from polyhead.processor import CAPS, processor
-from polyhead.project import DataFile, Project, read_project
+from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim, Study
 from studies.settings import ROOT, asked_of, report, say, study_arguments
 
@@ -69,9 +69,7 @@ def main() -> None:
 def measure(study: Study, names: list[str]) -> None:
     for seed in SEEDS:
         for kind in KINDS:
-            there = {
-                row.get("task") for row in study.rows if (row.get("seed"), row.get("kind")) == (seed, kind)
-            }
+            there = {row.get("task") for row in study.rows if (row.get("seed"), row.get("kind")) == (seed, kind)}
             wanted = [name for name in names if name not in there]
             if not wanted:
                 continue
@@ -120,11 +118,7 @@ def opened(kind: str, bundle: Path, *more: str) -> Iterator:
 
 def child(root: Path, *, few: bool) -> None:
     """Answers lines: `kind`, `score TASK`, `round`."""
-    project, bundle, runtimes = (
-        read_project(ROOT / PROJECT),
-        Bundle.open(root),
-        partial(open_runtime, BACKEND),
-    )
+    project, bundle, runtimes = (read_project(ROOT / PROJECT), Bundle.open(root), partial(open_runtime, BACKEND))
     if few:
         project = shortened(project, bundle)
     scales = calibrated(bundle, calibration(FEW if few else TEXTS), runtimes, show=lambda text: None)

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.project import DataFile, Project, TaskEntry, TrunkChoice
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
+from polyhead.project.tables import DataFile, Project, TaskEntry, TrunkChoice
 from polyhead.train.run import train_project
 from studies.results import Claim, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
@@ -86,9 +86,7 @@ def main() -> None:
         )
     ]
     kept = [{"repeat": row["repeat"], "seconds": row["seconds"], "probes": probes} for row in rows]
-    found = results(
-        "branches_add_task", command="python -m benchmarks.branches_add_task", rows=kept, claims=claims
-    )
+    found = results("branches_add_task", command="python -m benchmarks.branches_add_task", rows=kept, claims=claims)
     print(write_results(RESULTS, found), claims[0].value)
 
 
@@ -116,9 +114,7 @@ def entry(name: str) -> TaskEntry:
 
 
 def polyhead(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "polyhead", *words], capture_output=True, text=True, check=True
-    )
+    return subprocess.run([sys.executable, "-m", "polyhead", *words], capture_output=True, text=True, check=True)
 
 
 if __name__ == "__main__":

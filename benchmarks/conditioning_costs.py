@@ -20,20 +20,21 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from polyhead import cost
-from polyhead.allocate import by_rule
-from polyhead.architecture import trunk_arrays
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.config import Value
+from polyhead.cost.allocate import by_rule
 from polyhead.engine.session import Result, Session
 from polyhead.plan import Path, merge
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.sharing.lower import path_of
 from polyhead.sharing.prompted import prompt_groups
-from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.tasks.task import Task
 from polyhead.testing.tiny import tiny_part, tiny_tokenizer
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.trunk.data import TextSettings, TrunkData
+from polyhead.trunk.shape import trunk_arrays
 from studies.huang2022.counts import BERT_BASE
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS
@@ -113,9 +114,7 @@ def branches(tasks: int, tokens: int) -> Counted:
     """D + sum of l; the paper's mixed row is 33 layers for its eight tasks."""
     chosen = [mixed(number) for number in range(tasks)]
     deepest, private = max(one.tap or 0 for one in chosen), sum(one.layers or 0 for one in chosen)
-    return Counted(
-        layers=deepest + private, flops=(deepest + private) * layer(tokens), added=private * layer(tokens)
-    )
+    return Counted(layers=deepest + private, flops=(deepest + private) * layer(tokens), added=private * layer(tokens))
 
 
 def joint_prompts(tasks: int, tokens: int) -> Counted:
@@ -183,16 +182,8 @@ WAYS = (
         strategy=adapters(size=204, serial=True),
         counted=inside(lambda tokens: projected(tokens, 204)),
     ),
-    Way(
-        name="feed-forward, every layer",
-        strategy=adapters(delta="feed_forward", size=204),
-        counted=inside(network),
-    ),
-    Way(
-        name="LHUC, every layer",
-        strategy=adapters(delta="scale", size=None),
-        counted=inside(lambda tokens: 0),
-    ),
+    Way(name="feed-forward, every layer", strategy=adapters(delta="feed_forward", size=204), counted=inside(network)),
+    Way(name="LHUC, every layer", strategy=adapters(delta="scale", size=None), counted=inside(lambda tokens: 0)),
     Way(
         name="bottlenecks, every layer",
         strategy=adapters(delta="bottleneck", size=50),
@@ -205,9 +196,7 @@ WAYS = (
     ),
     Way(
         name="feed-forward on top",
-        strategy=lambda number: OnTop(
-            form="feed_forward", layers=1, width=204, feed_forward=408, positions="mean"
-        ),
+        strategy=lambda number: OnTop(form="feed_forward", layers=1, width=204, feed_forward=408, positions="mean"),
         counted=above(1, lambda tokens: 4 * D * 204 * tokens + 4 * 204 * 408 * tokens),
     ),
     Way(
@@ -235,11 +224,7 @@ WAYS = (
             "100 x 128": 2.67,
         },
     ),
-    Way(
-        name="prompts, isolated",
-        strategy=lambda number: Prompted(rows=ROWS, isolated=True),
-        counted=isolated_prompts,
-    ),
+    Way(name="prompts, isolated", strategy=lambda number: Prompted(rows=ROWS, isolated=True), counted=isolated_prompts),
     Way(
         name="prompts, a pass each",
         strategy=lambda number: Prompted(rows=ROWS, group=f"t{number}"),
@@ -255,18 +240,14 @@ WAYS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     torch.set_num_threads(parser.parse_args().threads)
     trunk, rows = drawn_trunk(), list[dict[str, object]]()
     digest = trunk.digest
     for way in WAYS:
         lengths = {(number, TOKENS) for number in NUMBERS}
-        lengths |= {
-            (int(n), int(t)) for n, t in (key.split(" x ") for key in {**way.printed, **way.over_plain})
-        }
+        lengths |= {(int(n), int(t)) for n, t in (key.split(" x ") for key in {**way.printed, **way.over_plain})}
         for tasks, tokens in sorted(lengths):
             rows.append(measured(way, tasks, tokens, trunk, digest))
             print(told(rows[-1]), flush=True)
@@ -283,9 +264,7 @@ def drawn_trunk() -> TrunkData:
         for name, size in trunk_arrays(BERT_BASE)
     }
     settings = TextSettings(max_tokens=BERT_BASE.max_tokens)
-    return TrunkData(
-        name="drawn", architecture=BERT_BASE, arrays=arrays, tokenizer=tiny_tokenizer(), settings=settings
-    )
+    return TrunkData(name="drawn", architecture=BERT_BASE, arrays=arrays, tokenizer=tiny_tokenizer(), settings=settings)
 
 
 def measured(way: Way, tasks: int, tokens: int, trunk: TrunkData, digest: str) -> dict[str, object]:
@@ -308,10 +287,7 @@ def measured(way: Way, tasks: int, tokens: int, trunk: TrunkData, digest: str) -
     added = {"formula": formula.added + heads, "receipt": sum(receipt.added_flops.values())}
     key = f"{tasks} x {tokens}"
     given = {"gflops": way.printed.get(key), "over_plain": way.over_plain.get(key)}
-    ours = {
-        "gflops": round(formula.flops / 1e9, 1),
-        "over_plain": round(formula.flops / (N * layer(tokens)), 2),
-    }
+    ours = {"gflops": round(formula.flops / 1e9, 1), "over_plain": round(formula.flops / (N * layer(tokens)), 2)}
     equal = all(len(set(several.values())) == 1 for several in (layers, flops, added))
     return {
         "strategy": way.name,
@@ -334,9 +310,7 @@ def paths_of(both: Sequence[tuple[Task, Strategy]], trunk: str) -> dict[str, Pat
     }
 
 
-def answered(
-    trunk: TrunkData, tasks: Sequence[Task], paths: Mapping[str, Path], text: str
-) -> tuple[Result, int, int]:
+def answered(trunk: TrunkData, tasks: Sequence[Task], paths: Mapping[str, Path], text: str) -> tuple[Result, int, int]:
     """The answer of a bundle of these tasks; layers that ran and FLOPs as torch counts them."""
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "bundle"
@@ -349,9 +323,7 @@ def answered(
             drafts.append(Draft(record=record, arrays=arrays, scores={}, probes=[], card=""))
         add_tasks(root, drafts)
         session = Session(Bundle.open(root, verify=False), backend="torch", precision="float32")
-    attention = (
-        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    )  # torch counts it on other devices alone
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # torch counts it on other devices alone
     with FlopCounterMode(display=False, custom_mapping={attention: attention_flops}) as counter:
         (result,) = session.predict([text])
     return result, session.backend.layers_run, counter.get_total_flops()

@@ -19,13 +19,13 @@ from benchmarks import one_pass_tasks
 from benchmarks.engine_plans_claims import LAYERED, STACKED, Row, claims, lines
 from benchmarks.engine_plans_made import Machine, Run, drawn_trunk, over, runtime_of
 from polyhead import cost
-from polyhead.allocate import best_under, price_of
 from polyhead.bundle.read import Bundle
 from polyhead.cli.output import table
-from polyhead.engine.graph.ops import Runtime
+from polyhead.cost.allocate import best_under, price_of
+from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
-from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from studies.huang2022.counts import BERT_BASE
 from studies.results import read_results
 from studies.settings import RESULTS, command, report, say
@@ -69,9 +69,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=PARTS)
     parser.add_argument("--backend", default="openvino", choices=("openvino", "onnxruntime"))
     parser.add_argument("--precision", help="of the layers; by default the backend's own")
@@ -157,8 +155,7 @@ def strategies(asked: argparse.Namespace) -> Iterator[Row]:
         runs = {"bare": over(bare, batches)} | {name: tasks.run(batches) for name, tasks in loaded.items()}
         flops = machine.bare_flops(tokens)
         expected = {"bare": 1.0} | {
-            name: cost.flops(tasks.plan(), tasks.shape, tokens, folded=True) / flops
-            for name, tasks in loaded.items()
+            name: cost.flops(tasks.plan(), tasks.shape, tokens, folded=True) / flops for name, tasks in loaded.items()
         }
         yield from in_turn(asked, f"one-text-{tokens}", runs, expected, texts=1)
 
@@ -194,25 +191,14 @@ def attached(asked: argparse.Namespace) -> Iterator[Row]:
         session.detach("newcomer")
 
 
-PARTS = {
-    "mixed": mixed,
-    "production": production,
-    "stacked": stacked,
-    "strategies": strategies,
-    "attached": attached,
-}
+PARTS = {"mixed": mixed, "production": production, "stacked": stacked, "strategies": strategies, "attached": attached}
 
 
 # -- timing ----------------------------------------------------------------------------------------------------------
 
 
 def in_turn(
-    asked: argparse.Namespace,
-    part: str,
-    runs: Mapping[str, Run],
-    expected: Mapping[str, float],
-    *,
-    texts: int,
+    asked: argparse.Namespace, part: str, runs: Mapping[str, Run], expected: Mapping[str, float], *, texts: int
 ) -> Iterator[Row]:
     """Every run twice, unrecorded, then so many times, each time all of them one after another."""
     clock, calls = clock_of(asked), {}

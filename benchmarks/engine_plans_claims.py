@@ -60,9 +60,7 @@ def measured(rows: Sequence[Row], part: str, *, below: str = "bare") -> list[Mea
     base = times.pop(below, {})
     return [
         Measured(
-            run=name,
-            ratios=tuple(seconds / base[repeat] for repeat, seconds in found.items()),
-            expected=expected[name],
+            run=name, ratios=tuple(seconds / base[repeat] for repeat, seconds in found.items()), expected=expected[name]
         )
         for name, found in times.items()
     ]
@@ -96,9 +94,7 @@ def layered(rows: Sequence[Row], part: str) -> Claim | None:
 
 def stacked(rows: Sequence[Row]) -> Claim | None:
     """Of the number of texts that is worst for the stack."""
-    sizes = sorted(
-        {int(str(row["texts"])) for row in rows if str(row["part"]).startswith(f"{STACKED}-")},
-    )
+    sizes = sorted({int(str(row["texts"])) for row in rows if str(row["part"]).startswith(f"{STACKED}-")})
     if not sizes:
         return None
     found = {size: measured(rows, f"{STACKED}-{size}", below="stacked")[0].ratio for size in sizes}
@@ -150,9 +146,7 @@ def lines(rows: Sequence[Row]) -> list[list[str]]:
     for part, run in dict.fromkeys((str(row["part"]), str(row["run"])) for row in rows):
         seconds = [float(str(row["seconds"])) for row in rows if (row["part"], row["run"]) == (part, run)]
         below = "stacked" if part.startswith(STACKED) else "bare"
-        over = [
-            one for one in (measured(rows, part, below=below) if part != "attach" else []) if one.run == run
-        ]
+        over = [one for one in (measured(rows, part, below=below) if part != "attach" else []) if one.run == run]
         ratio, expected = (f"{over[0].ratio:.2f}", f"{over[0].expected:.2f}") if over else ("", "")
         found.append([part, run, f"{1000 * statistics.median(seconds):.2f}", ratio, expected])
     return found

@@ -1,6 +1,6 @@
 """What `engine_plans.py` times: plans of drawn weights on a backend, the bare trunk beside them, and their batches.
 
-Neither side tokenises: both get the batches that a session makes of the texts. The bare trunk is its own layers as one
+Neither side tokenizes: both get the batches that a session makes of the texts. The bare trunk is its own layers as one
 graph, directly built and without heads, over the same rows, packed where the plan's are packed.
 """
 
@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from polyhead import cost
-from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.config import Value
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.graph.layout import Layout, Shape
-from polyhead.engine.graph.ops import Runtime
-from polyhead.engine.graph.spans import Span, span_graph
+from polyhead.engine.compile.layout import Layout, Shape
+from polyhead.engine.compile.ops import Runtime
+from polyhead.engine.compile.spans import Span, span_graph
 from polyhead.engine.rows import batched, readings_of
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, merge
+from polyhead.project.strategies import Strategy
 from polyhead.sharing.lower import path_of
 from polyhead.sharing.prompted import prompt_groups
-from polyhead.strategy import Strategy
 from polyhead.tasks.task import Task
-from polyhead.text.tokenise import Tokeniser
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.text.tokenize import Tokenizer
+from polyhead.trunk.data import TextSettings, TrunkData
+from polyhead.trunk.shape import Architecture, trunk_arrays
 
 SPREAD = 0.02  # of drawn weights, as BERT's are begun with: activations stay in range
 Run = Callable[[], object]
@@ -63,8 +63,7 @@ class Machine(Value, eq=False):
     def tasks(self, strategies: Sequence[Strategy]) -> Tasks:
         """A task of two labels for each strategy, with drawn arrays, loaded."""
         named = [
-            Task(name=f"t{number}", kind="single_label", labels=("no", "yes"))
-            for number in range(len(strategies))
+            Task(name=f"t{number}", kind="single_label", labels=("no", "yes")) for number in range(len(strategies))
         ]
         both, shape = list(zip(named, strategies, strict=True)), self.trunk.architecture
         groups = prompt_groups(both)
@@ -78,12 +77,12 @@ class Machine(Value, eq=False):
     def batches(self, texts: Sequence[str], *, max_tokens: int = 128) -> list[TokenBatch]:
         """The batches that a session makes of these texts."""
         settings = TextSettings(max_tokens=max_tokens)
-        tokeniser = Tokeniser(self.trunk.tokenizer, settings)
+        tokenizer = Tokenizer(self.trunk.tokenizer, settings)
         task = Task(name="t", kind="single_label", labels=("no", "yes"))
-        readings = readings_of([(text,) for text in texts], {"t": task}, tokeniser, settings, None)
+        readings = readings_of([(text,) for text in texts], {"t": task}, tokenizer, settings, None)
         made = batched(
             readings,
-            pad_id=tokeniser.pad_id,
+            pad_id=tokenizer.pad_id,
             max_tokens=max_tokens,
             deterministic=False,
             width=self.trunk.architecture.width,

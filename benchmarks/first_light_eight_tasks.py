@@ -35,9 +35,7 @@ def main() -> None:
         holds=minutes <= 20,
     )
     command = "python -m benchmarks.first_light_eight_tasks"
-    print(
-        write_results(RESULTS, results("first_light_eight_tasks", command=command, rows=rows, claims=[claim]))
-    )
+    print(write_results(RESULTS, results("first_light_eight_tasks", command=command, rows=rows, claims=[claim])))
 
 
 def run(seed: int) -> dict[str, object]:

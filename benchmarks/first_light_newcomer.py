@@ -21,9 +21,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         demo = seconds([sys.executable, "-m", "polyhead", "demo", "--folder", f"{folder}/demo-bundle"])
     # as `make test` runs them
-    tests = seconds(
-        [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"], OMP_NUM_THREADS="1"
-    )
+    tests = seconds([sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadfile"], OMP_NUM_THREADS="1")
     rows = [
         {"measure": "python", "seconds": start, "repeats": IMPORTS},
         {"measure": "python and import polyhead", "seconds": whole, "repeats": IMPORTS},
@@ -32,9 +30,7 @@ def main() -> None:
     ]
     claims = [
         at_most("import-seconds", "import polyhead, without torch, median", 0.3, whole - start),
-        at_most(
-            "demo-seconds", "make demo after installation: six tasks trained, scored and answered", 120, demo
-        ),
+        at_most("demo-seconds", "make demo after installation: six tasks trained, scored and answered", 120, demo),
         at_most("test-seconds", "make test after installation", 360, tests),
     ]
     command = "python -m benchmarks.first_light_newcomer"
@@ -42,9 +38,7 @@ def main() -> None:
 
 
 def at_most(name: str, text: str, target: float, value: float) -> Claim:
-    return Claim(
-        id=f"first-light.{name}", text=text, target=target, value=value, unit="seconds", holds=value <= target
-    )
+    return Claim(id=f"first-light.{name}", text=text, target=target, value=value, unit="seconds", holds=value <= target)
 
 
 def median(command: list[str]) -> float:
@@ -53,9 +47,7 @@ def median(command: list[str]) -> float:
 
 def seconds(command: list[str], **environment: str) -> float:
     began = time.perf_counter()
-    done = subprocess.run(
-        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
-    )
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-4000:]}")
     return time.perf_counter() - began

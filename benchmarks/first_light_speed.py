@@ -15,19 +15,19 @@ import torch
 
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.recipe import Joint, Training
+from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Pooled
 from polyhead.sharing.pooled import PooledPart, with_codec
-from polyhead.strategy import Pooled
 from polyhead.text.batch import batches
-from polyhead.train.events import Events
-from polyhead.train.examples import TextExamples
-from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
-from polyhead.train.fit import Course
-from polyhead.train.inputs import examples_of
-from polyhead.train.loss import LOSSES
-from polyhead.train.numerics import precision_of
-from polyhead.train.task_run import paths_of
-from polyhead.train.together import Together
+from polyhead.train.data.examples import TextExamples
+from polyhead.train.data.extract import TOKEN_BUDGET, Extractor, FeatureRequest
+from polyhead.train.data.inputs import examples_of
+from polyhead.train.heads.run import paths_of
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.fit import Course
+from polyhead.train.loop.loss import LOSSES
+from polyhead.train.loop.numerics import precision_of
+from polyhead.train.recipes.together import JointModel
 from studies.du2020.run_poolers import entry, prepared
 from studies.results import Claim, results, write_results
 from studies.settings import RESULTS
@@ -73,12 +73,7 @@ def main() -> None:
     print(
         write_results(
             RESULTS,
-            results(
-                "first_light_speed",
-                command="python -m benchmarks.first_light_speed",
-                rows=rows,
-                claims=claims,
-            ),
+            results("first_light_speed", command="python -m benchmarks.first_light_speed", rows=rows, claims=claims),
         )
     )
 
@@ -90,13 +85,13 @@ def extraction(data, folder: Path, precision: str) -> list[dict]:
     for repeat in range(REPEATS + 1):
         extractor = Extractor(data, folder=folder / f"extract{repeat}", precision=precision)
         path = paths_of(ready, extractor, Codec(name="float16"))[0]
-        encoded = extractor.tokeniser.encode(inputs)
-        pieces = list(batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokeniser.pad_id))
+        encoded = extractor.tokenizer.encode(inputs)
+        pieces = list(batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokenizer.pad_id))
         began = time.perf_counter()
         for piece in pieces:
             extractor.states(piece)
         seconds = time.perf_counter() - began
-        found = extractor.fill([Wanted(path=path, inputs=inputs)])
+        found = extractor.fill([FeatureRequest(path=path, inputs=inputs)])
         shutil.rmtree(folder / f"extract{repeat}")
         if repeat == 0:  # warm-up
             continue
@@ -115,12 +110,7 @@ def extraction(data, folder: Path, precision: str) -> list[dict]:
     ratio = statistics.median(w / b for w, b in zip(whole, bare, strict=True))
     return [
         *rows,
-        {
-            "measure": "extraction over bare forward",
-            "ratio": ratio,
-            "precision": precision,
-            "texts": len(inputs),
-        },
+        {"measure": "extraction over bare forward", "ratio": ratio, "precision": precision, "texts": len(inputs)},
     ]
 
 
@@ -131,22 +121,18 @@ def training(data, folder: Path, precision: str) -> list[dict]:
     index = (list(range(count)) * (HEAD_TEXTS // count + 1))[:HEAD_TEXTS]
     extractor = Extractor(data, folder=folder / "train", precision=precision)
     path = paths_of(ready, extractor, Codec(name="float16"))[0]
-    extractor.fill([Wanted(path=path, inputs=examples.inputs)])
-    cached = examples_of(
-        ready, type(ready.train)(name="train", examples=examples.take(index)), path, extractor
-    )
+    extractor.fill([FeatureRequest(path=path, inputs=examples.inputs)])
+    cached = examples_of(ready, type(ready.train)(name="train", examples=examples.take(index)), path, extractor)
     tuned = examples.take(list(range(TUNED_TEXTS)))
-    texts = TextExamples(extractor.tokeniser, tuned.inputs, tuned.targets)
+    texts = TextExamples(extractor.tokenizer, tuned.inputs, tuned.targets)
     live = {ready.task.name: with_codec(path, Codec(name="float32"))}
     rows, heads, whole = [], [], []
     for repeat in range(REPEATS):
-        part = PooledPart(
-            path, data.architecture.width, dropout=0.1, generator=torch.Generator().manual_seed(repeat)
-        )
+        part = PooledPart(path, data.architecture.width, dropout=0.1, generator=torch.Generator().manual_seed(repeat))
         heads.append(speed(part, cached, Training(epochs=HEAD_EPOCHS, patience=HEAD_EPOCHS, seed=repeat)))
         tuning = Training(epochs=1, patience=1, learning_rate=2e-5, dropout=0.1, seed=repeat)
         recipe = Joint(layer_dropout=0.0)
-        model = Together(data, live, training=tuning, recipe=recipe, bfloat16=precision == "bfloat16")
+        model = JointModel(data, live, training=tuning, recipe=recipe, bfloat16=precision == "bfloat16")
         whole.append(speed(model, texts, tuning, run=model.bound(ready.task.name)))
         rows.append(
             {
@@ -173,13 +159,7 @@ def speed(module, examples, training: Training, run=None) -> float:
     """Examples a second of the training loop alone; validation is not counted on either side."""
     module.train()
     done = Course(
-        module,
-        examples,
-        loss=LOSSES["cross_entropy"],
-        score=lambda: 0.0,
-        training=training,
-        run=run,
-        events=Events(),
+        module, examples, loss=LOSSES["cross_entropy"], score=lambda: 0.0, training=training, run=run, events=Events()
     ).train()
     return done.examples_seen / done.seconds
 

@@ -54,9 +54,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", nargs="*", default=VARIANTS, help="backend:precision")
     parser.add_argument("--rivals", nargs="*", default=[""], help="words of the names of those to run")
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="numbers of tasks")
@@ -148,8 +146,7 @@ def rival_of(asked: argparse.Namespace, rival: Rival, size: int) -> Worker:
         "model": str(find_encoder("minilm")),
         "work": str(FOLDER / "rivals"),
         "tasks": [
-            {"name": task.name, "words": task.kind == "tagging", "outputs": kind_of(task).width(task)}
-            for task in tasks
+            {"name": task.name, "words": task.kind == "tagging", "outputs": kind_of(task).width(task)} for task in tasks
         ],
     }
     log = FOLDER / "logs" / f"{Path(rival.script).stem}-{size}.txt"

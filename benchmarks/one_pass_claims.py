@@ -83,10 +83,7 @@ class Ratio(Value):
     def ratios(self, rows: Sequence[Row], below: Run) -> list[float]:
         """One a repeat that both have."""
         mine, its = (
-            {
-                row["repeat"]: per_text(row)
-                for row in chosen(rows, group=self.group or self.below.who, **named(run))
-            }
+            {row["repeat"]: per_text(row) for row in chosen(rows, group=self.group or self.below.who, **named(run))}
             for run in (self.above, below)
         )
         return [mine[repeat] / its[repeat] for repeat in sorted(set(mine) & set(its), key=str)]
@@ -192,8 +189,7 @@ def memory(rows: Sequence[Row]) -> Claim | None:
         value=round(value, 3),
         unit="ratio",
         holds=value < 1.5,
-        note=f"{held[50] / 2**20:.0f} MiB and {held[1] / 2**20:.0f} MiB"
-        + ("" if value < 1.5 else f"; {SHAPES}"),
+        note=f"{held[50] / 2**20:.0f} MiB and {held[1] / 2**20:.0f} MiB" + ("" if value < 1.5 else f"; {SHAPES}"),
     )
 
 
@@ -202,14 +198,8 @@ def loading(rows: Sequence[Row]) -> Claim | None:
     mine = chosen(rows, what="load", who=BF16, tasks=50)
     to_answer = [row for row in mine if "first_seconds" in row]
     text = "opening a bundle of 50 tasks in a new process, imports included"
-    end = (
-        ", to the answer to a first text"
-        if to_answer
-        else ", before the first call, which compiles the graphs"
-    )
-    seconds = [
-        float(str(row["load_seconds"])) + float(str(row.get("first_seconds", 0))) for row in to_answer or mine
-    ]
+    end = ", to the answer to a first text" if to_answer else ", before the first call, which compiles the graphs"
+    seconds = [float(str(row["load_seconds"])) + float(str(row.get("first_seconds", 0))) for row in to_answer or mine]
     return within("engine.load", text + end, seconds, target=3.0)
 
 
@@ -262,9 +252,7 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
         (line,) = axes.plot(*zip(*curve, strict=True), "o-", label=who, markersize=4)
         if bare is not None:
             axes.axhline(bare, color=line.get_color(), linestyle="--", linewidth=1)
-    axes.set(
-        xscale="log", yscale="log", xlabel="tasks", ylabel="milliseconds a text (dashed: the bare trunk)"
-    )
+    axes.set(xscale="log", yscale="log", xlabel="tasks", ylabel="milliseconds a text (dashed: the bare trunk)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8)
     figure.tight_layout()
@@ -274,9 +262,7 @@ def plot(rows: Sequence[Row], folder: Path) -> None:
 def curves(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[int, float]], float | None]]:
     """Of everybody in its own group: points (tasks, milliseconds a text), and the bare trunk's time if it was run."""
     mine = [
-        row
-        for row in rows
-        if row["what"] == "time" and row["who"] == row["group"] and row["how"] in ("all", "sorted")
+        row for row in rows if row["what"] == "time" and row["who"] == row["group"] and row["how"] in ("all", "sorted")
     ]
     for who in dict.fromkeys(str(row["who"]) for row in mine):
         points = {}

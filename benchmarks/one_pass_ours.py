@@ -50,30 +50,30 @@ def numbers(column):
 
 
 def trunk_alone(job: Job):
-    """The trunk over padded batches of texts of like length, tokenised ahead in the same pieces as for tasks.
+    """The trunk over padded batches of texts of like length, tokenized ahead in the same pieces as for tasks.
 
     The first position's state is what is taken of each text.
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.prepare import ahead, spans_of
     from polyhead.text.batch import Cut, padded
-    from polyhead.text.tokenise import Tokeniser
+    from polyhead.text.tokenize import Tokenizer
 
     bundle = Bundle.open(job["bundle"])
     trunk = bundle.trunk()
-    tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
+    tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
     make = torch_trunk if job["backend"] in ("torch", "torch-cuda") else graph_trunk
     run = make(bundle, job["backend"], job["precision"])
 
     def answer(texts: Sequence[str]):
         inputs = [(text,) for text in texts]
         found = []
-        for piece in ahead(lambda span: tokeniser.encodings(inputs[slice(*span)]), list(spans_of(inputs))):
+        for piece in ahead(lambda span: tokenizer.encodings(inputs[slice(*span)]), list(spans_of(inputs))):
             order = np.argsort(-piece.lengths)
             for start in range(0, len(order), job["batch"]):
                 members = order[start : start + job["batch"]]
                 cut = Cut(members=members, rows=len(members), tokens=int(piece.lengths[members[0]]))
-                found.append(run(padded(piece, cut, pad_id=tokeniser.pad_id)))
+                found.append(run(padded(piece, cut, pad_id=tokenizer.pad_id)))
         return found
 
     return answer
@@ -83,8 +83,8 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     """The same graph as with tasks, without any: from a padded batch to the first positions' last states."""
     from polyhead.engine.backends import open_runtime
     from polyhead.engine.backends.base import TokenBatch
-    from polyhead.engine.graph.layout import Layout, Shape
-    from polyhead.engine.graph.spans import Span, span_graph
+    from polyhead.engine.compile.layout import Layout, Shape
+    from polyhead.engine.compile.spans import Span, span_graph
     from polyhead.engine.quantize.files import scales_for
     from polyhead.plan import TRUNK, Layers
 

@@ -25,16 +25,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import renamed
 from polyhead.bundle.owners import owner_named
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.cli.output import table
 from polyhead.config import Value
 from polyhead.engine.quantize.files import CACHE
-from polyhead.project import Project, TaskEntry, TrunkChoice
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.tasks.task import KindName
-from polyhead.train.events import Events
+from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from studies.settings import DATA, RUNS, asked_of, say
 
@@ -84,9 +85,7 @@ class Chosen(Value, eq=False):
     def entry(self) -> TaskEntry:
         """The declared task, its files written where they are not there yet."""
         facts = msgspec.json.decode((DATA / self.folder / "meta.json").read_bytes())
-        labels = dict.fromkeys(
-            made for label in facts.get("labels") or () if (made := self.derived.label(label))
-        )
+        labels = dict.fromkeys(made for label in facts.get("labels") or () if (made := self.derived.label(label)))
         files: dict[str, object] = {"validation": 0.2}
         files |= {split: str(file) for split in ROWS if (file := self.file(split)) is not None}
         return TaskEntry(
@@ -114,12 +113,7 @@ TASKS = (
     Chosen(name="intent", folder="clinc150", derived=IN_SCOPE),
     Chosen(name="entities", folder="wnut17", metric="span_f1", kind="tagging", fields=TAGS),
     Chosen(
-        name="rating",
-        folder="sst5",
-        metric="pearson",
-        derived=RATING,
-        kind="regression",
-        fields={"range": (0.0, 4.0)},
+        name="rating", folder="sst5", metric="pearson", derived=RATING, kind="regression", fields={"range": (0.0, 4.0)}
     ),
     Chosen(name="slots", folder="snips_slots", metric="micro_f1", derived=SLOTS, kind="multi_label"),
     Chosen(name="hate", folder="tweeteval_hate", metric="macro_f1"),
@@ -148,9 +142,7 @@ PAIRED = Chosen(  # the twenty-first
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
     asked_of(parser)
     trained = Bundle.open(train())
@@ -168,9 +160,7 @@ def train() -> Path:
     """The bundle of all that is trained, with scales for 8 bits; what it holds already is kept."""
     root = FOLDER / "trained"
     project = Project(
-        tasks=tuple(task.entry() for task in (*TASKS, PAIRED)),
-        bundle=str(root),
-        trunk=TrunkChoice(max_tokens=128),
+        tasks=tuple(task.entry() for task in (*TASKS, PAIRED)), bundle=str(root), trunk=TrunkChoice(max_tokens=128)
     )
     train_project(project, folder=FOLDER, cache=FOLDER / "cache", events=Events(say=say))
     if not (root / CACHE).exists():
@@ -226,11 +216,7 @@ def copied(trained: Bundle, old: str, new: str) -> Draft:
             for name, array in sorted(arrays.items())
         }
     return Draft(
-        record=record,
-        arrays=arrays,
-        scores=trained.scores(old),
-        probes=trained.probes(old),
-        card=trained.card(old),
+        record=record, arrays=arrays, scores=trained.scores(old), probes=trained.probes(old), card=trained.card(old)
     )
 
 

@@ -24,7 +24,7 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.quantize.calibrate import Row, calibrated
 from polyhead.engine.session import Session
-from polyhead.project import DataFile, Project, read_project
+from polyhead.project.tables import DataFile, Project, read_project
 from polyhead.tasks.read import read
 from studies.results import Claim, Study
 from studies.settings import ROOT, RUNS, asked_of, report, say, study_arguments

@@ -21,12 +21,16 @@ import click
 import msgspec
 
 from benchmarks import one_pass_claims
-from polyhead import cost, project, recipe, seq2seq_data, strategy
-from polyhead.architecture import Architecture
+from polyhead import cost
 from polyhead.cli.main import VERBS, commands
 from polyhead.plan import Embed, Layers, Path, Plan, merge
+from polyhead.project import recipes as recipe
+from polyhead.project import strategies as strategy
+from polyhead.project import tables as project
+from polyhead.seq2seq import data as seq2seq_data
 from polyhead.sharing.lower import path_of
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 from studies.results import Claim, Results, read_results
 from studies.settings import RESULTS, ROOT
 
@@ -117,13 +121,9 @@ def pages() -> dict[FilePath, str]:
     """Every page with generated parts, as it should be now."""
     return {
         ROOT / "README.md": filled(ROOT / "README.md", {"headlines": lambda _: headlines()}),
-        ROOT / "docs/project/measured.md": filled(
-            ROOT / "docs/project/measured.md", {"results": lambda _: measured()}
-        ),
+        ROOT / "docs/project/measured.md": filled(ROOT / "docs/project/measured.md", {"results": lambda _: measured()}),
         ROOT / "docs/cli.md": filled(ROOT / "docs/cli.md", {"help": lambda _: help_texts()}),
-        ROOT / "docs/conditioning.md": filled(
-            ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}
-        ),
+        ROOT / "docs/conditioning.md": filled(ROOT / "docs/conditioning.md", {"costs": lambda _: cost_table()}),
         ROOT / "docs/tasks-and-data.md": filled(
             ROOT / "docs/tasks-and-data.md",
             {f"keys {kind.__name__}": lambda old, k=kind: key_table(k, old) for kind in STRUCTS},
@@ -224,9 +224,7 @@ def _helps(command: click.Command, name: str) -> Iterator[str]:
 
 
 def _help(command: click.Command, name: str) -> list[str]:
-    command._help_option = (
-        None  # click keeps that of its first use, which may have been by itself, without -h
-    )
+    command._help_option = None  # click keeps that of its first use, which may have been by itself, without -h
     context = click.Context(command, info_name=name, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
     context.help_option_names = ["-h", "--help"]
     return [f"## {name}", "", "```text", *command.get_help(context).splitlines(), "```"]
@@ -270,12 +268,7 @@ def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:
         key, tag = kind.__struct_config__.tag_field, kind.__struct_config__.tag
         lines.append(f'| `{key}` | `"{tag}"` | required | {known.get(str(key), NO_MEANING)} |')
     for field in msgspec.structs.fields(kind):
-        cells = (
-            f"`{field.name}`",
-            _type(hints[field.name]),
-            _default(field),
-            known.get(field.name, NO_MEANING),
-        )
+        cells = (f"`{field.name}`", _type(hints[field.name]), _default(field), known.get(field.name, NO_MEANING))
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 

@@ -125,8 +125,7 @@ def claims(rows: list[dict]) -> list[Claim]:
             value=passed,
             unit="cases",
             holds=passed >= CASES and passed + skipped == count,
-            note=f"Of {count}; {skipped} skipped here. "
-            + ", ".join(f"{row['kind']} {row['passed']}" for row in rows),
+            note=f"Of {count}; {skipped} skipped here. " + ", ".join(f"{row['kind']} {row['passed']}" for row in rows),
         ),
         Claim(
             id="right.cases_seconds",

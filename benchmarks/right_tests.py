@@ -37,9 +37,7 @@ def recipe() -> list[str]:
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     values = dict(re.findall(r"^(\w+)\s*[:?]?=\s*(.*)$", text, re.MULTILINE))
     (lines,) = re.findall(r"^test:.*\n((?:\t.*\n)+)", text, re.MULTILINE)
-    return [
-        re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], line).strip() for line in lines.splitlines()
-    ]
+    return [re.sub(r"\$\((\w+)\)", lambda found: values[found[1]], line).strip() for line in lines.splitlines()]
 
 
 def run(arguments: list[str], own: dict[str, str]) -> dict[str, object]:
@@ -47,10 +45,7 @@ def run(arguments: list[str], own: dict[str, str]) -> dict[str, object]:
         told = Path(folder, "told.xml")
         began = time.perf_counter()
         subprocess.run(
-            [sys.executable, *arguments, "-q", f"--junitxml={told}"],
-            cwd=ROOT,
-            env=os.environ | own,
-            check=False,
+            [sys.executable, *arguments, "-q", f"--junitxml={told}"], cwd=ROOT, env=os.environ | own, check=False
         )
         seconds = time.perf_counter() - began
         cases = list(ElementTree.parse(told).iter("testcase"))

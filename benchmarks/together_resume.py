@@ -20,8 +20,8 @@ import msgspec
 import numpy as np
 
 from polyhead.bundle.read import Bundle
-from polyhead.project import DataFile, Project, read_project
-from polyhead.recipe import Joint
+from polyhead.project.recipes import Joint
+from polyhead.project.tables import DataFile, Project, read_project
 from studies.results import Claim
 from studies.settings import ROOT, RUNS, asked_of, command, report, say
 
@@ -33,12 +33,8 @@ SECONDS = 1.0  # between two checkpoints
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--train", type=Path, help="used by itself: one process, which writes into this folder"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", type=Path, help="used by itself: one process, which writes into this folder")
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
     asked = asked_of(parser)
     if asked.train:
@@ -56,11 +52,7 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for count in KILLED_AFTER:
         rows.append(
-            {
-                "what": "kill",
-                "checkpoints": count,
-                **killed([*words, "--train", str(folders["killed"])], count),
-            }
+            {"what": "kill", "checkpoints": count, **killed([*words, "--train", str(folders["killed"])], count)}
         )
         say(str(rows[-1]))
     subprocess.run([*words, "--train", str(folders["killed"])], check=True)
@@ -70,9 +62,9 @@ def main() -> None:
 
 def train(folder: Path) -> None:
     """One run of the example, which goes on where another was killed."""
-    from polyhead.train import fit
-    from polyhead.train.events import Events
-    from polyhead.train.joint_run import train_together
+    from polyhead.train.loop import fit
+    from polyhead.train.loop.events import Events
+    from polyhead.train.recipes.joint import train_together
 
     fit.SAVE_SECONDS = SECONDS
     project = fewer(read_project(EXAMPLE), folder)
@@ -83,9 +75,7 @@ def fewer(project: Project, folder: Path) -> Project:
     """The project with fewer rows and updates, and its bundle in the folder."""
     assert isinstance(project.recipe, Joint)
     tasks = tuple(
-        msgspec.structs.replace(
-            e, train=limited(e.train, ROWS), validation=limited(e.validation, SCORED), test=None
-        )
+        msgspec.structs.replace(e, train=limited(e.train, ROWS), validation=limited(e.validation, SCORED), test=None)
         for e in project.tasks
     )
     recipe = msgspec.structs.replace(project.recipe, steps=UPDATES, validation_rows=SCORED)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from polyhead.recipe import Joint, Sampling
-from polyhead.train.feed import Batch
-from polyhead.train.joint import JointCourse, Mixed
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.prepare import Prepared
+from polyhead.project.recipes import Joint, Sampling
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.feed import Batch
+from polyhead.train.recipes.course import JointCourse, MixedFeed
+from polyhead.train.recipes.paths import joint_paths
 from studies.aghajanyan2021.mixes import JOINT, LEARNING, Mix, folders
 from studies.aghajanyan2021.runs import Runs
 from studies.results import Claim, Study, results, write_results
@@ -36,19 +36,12 @@ def main() -> None:
     found = results(NAME, command=COMMAND, rows=rows, claims=claims(rows))
     write_results(RESULTS, found)
     for claim in found.claims:
-        print(
-            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
-        )
+        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def course_of(runs: Runs, prepared: Sequence[Prepared], recipe: Joint) -> JointCourse:
     return JointCourse(
-        prepared,
-        joint_paths(prepared, runs.plain, recipe),
-        runs.plain,
-        recipe,
-        training=LEARNING,
-        precision="bfloat16",
+        prepared, joint_paths(prepared, runs.plain, recipe), runs.plain, recipe, training=LEARNING, precision="bfloat16"
     )
 
 
@@ -76,7 +69,7 @@ class Stepper:
 
 def stepper(runs: Runs, prepared: Sequence[Prepared], recipe: Joint, updates: int) -> Stepper:
     course = course_of(runs, prepared, recipe)
-    feed = Mixed(course.examples, course.mixture, LEARNING)
+    feed = MixedFeed(course.examples, course.mixture, LEARNING)
     drawn = []
     for update, _ in zip(feed.updates(0), range(updates), strict=False):
         drawn.append([(task, batch) for task, batch in update if batch is not None])
@@ -96,12 +89,8 @@ def throughput(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, objec
     for repeat in range(REPEATS):
         joint = together.tokens / together.seconds()
         each = sum(s.tokens for s in singles) / sum(s.seconds() for s in singles)
-        rows.append(
-            {"what": "throughput", "repeat": repeat, "joint": joint, "alone": each, "ratio": joint / each}
-        )
-        print(
-            f"tokens a second: together {joint:,.0f}, alone {each:,.0f}, ratio {joint / each:.3f}", flush=True
-        )
+        rows.append({"what": "throughput", "repeat": repeat, "joint": joint, "alone": each, "ratio": joint / each})
+        print(f"tokens a second: together {joint:,.0f}, alone {each:,.0f}, ratio {joint / each:.3f}", flush=True)
     return rows
 
 
@@ -122,12 +111,8 @@ def idle(runs: Runs, prepared: Sequence[Prepared]) -> list[dict[str, object]]:
     for repeat in range(REPEATS):
         taken = {count: one.seconds() / UPDATES for count, one in steppers.items()}
         ratio = taken[IDLE[1]] / taken[IDLE[0]]
-        rows.append(
-            {"what": "idle", "repeat": repeat, "one": taken[IDLE[0]], "fifty": taken[IDLE[1]], "ratio": ratio}
-        )
-        print(
-            f"a step: {taken[IDLE[0]]:.3f} s beside 1 idle task, {taken[IDLE[1]]:.3f} s beside 50", flush=True
-        )
+        rows.append({"what": "idle", "repeat": repeat, "one": taken[IDLE[0]], "fifty": taken[IDLE[1]], "ratio": ratio})
+        print(f"a step: {taken[IDLE[0]]:.3f} s beside 1 idle task, {taken[IDLE[1]]:.3f} s beside 50", flush=True)
     return rows
 
 

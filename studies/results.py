@@ -43,9 +43,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     claims: list[Claim]
 
 
-def results(
-    name: str, *, command: str, rows: Sequence[dict[str, object]], claims: Sequence[Claim]
-) -> Results:
+def results(name: str, *, command: str, rows: Sequence[dict[str, object]], claims: Sequence[Claim]) -> Results:
     """A results file of today, on this machine, with these packages."""
     return Results(
         name=name,
@@ -96,9 +94,7 @@ class Study:
         content = file.read_bytes() if file.exists() else b""
         # A line that a kill cut short is dropped and its row is run again; the next row must not continue it.
         self._gap = b"" if content.endswith(b"\n") or not content else b"\n"
-        self.rows: list[dict[str, object]] = [
-            row for line in content.splitlines() if (row := _row(line)) is not None
-        ]
+        self.rows: list[dict[str, object]] = [row for line in content.splitlines() if (row := _row(line)) is not None]
 
     def row(self, run: Callable[[], dict[str, object]], **key: object) -> dict[str, object]:
         """The row of this key, run now if it was not yet."""

@@ -26,9 +26,7 @@ def study_arguments(said: str | None, rows: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=said, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / rows])
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
-    parser.add_argument(
-        "--report", action="store_true", help="write the results from the rows, train nothing"
-    )
+    parser.add_argument("--report", action="store_true", help="write the results from the rows, train nothing")
     return parser
 
 
@@ -103,9 +101,7 @@ def within(id: str, text: str, seconds: Sequence[float], *, target: float) -> Cl
     )
 
 
-def report(
-    name: str, *, command: str, rows: list[dict], claims: Sequence[Claim], lacking: Iterable[str]
-) -> None:
+def report(name: str, *, command: str, rows: list[dict], claims: Sequence[Claim], lacking: Iterable[str]) -> None:
     """Writes the results file, and prints what the study lacks and whether each claim holds."""
     for what in lacking:
         print(f"lacking: {what}")

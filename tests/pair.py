@@ -84,7 +84,7 @@ def _serve(rank, pipe):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
 
-    from polyhead.train.devices import Place, joined
+    from polyhead.train.loop.devices import Place, joined
 
     torch.set_num_threads(1)
     pipe.send((None, None))
@@ -122,10 +122,10 @@ class Stopped(Exception):
 
 def course_of(job, place):
     from polyhead.nn.load import load_trunk
-    from polyhead.train.events import Events
-    from polyhead.train.joint import JointCourse
-    from polyhead.train.joint_paths import joint_paths
-    from polyhead.train.prepare import prepare
+    from polyhead.train.data.prepare import prepare
+    from polyhead.train.loop.events import Events
+    from polyhead.train.recipes.course import JointCourse
+    from polyhead.train.recipes.paths import joint_paths
 
     home = Path(job.home)
     project = tiny.project(home, *job.names, training=job.training)
@@ -151,7 +151,7 @@ def course_of(job, place):
 
 def learn(place, job):
     """What a training leaves: arrays by name, the history, the scores; None where it was stopped."""
-    from polyhead.train import fit
+    from polyhead.train.loop import fit
 
     course, save, saved = course_of(job, place), fit._Run.save, []
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyhead.allocate import (
+from polyhead.cost import cost_of
+from polyhead.cost.allocate import (
     Option,
     Price,
     allocation_of,
@@ -17,10 +18,9 @@ from polyhead.allocate import (
     greedy,
     price_of,
 )
-from polyhead.architecture import Architecture
-from polyhead.cost import cost_of
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
+from polyhead.trunk.shape import Architecture
 from studies.wei2021.published import TASKS, published_options
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)

@@ -28,10 +28,10 @@ from polyhead import (
 from polyhead.arguments import check_fields, fits, typed
 from polyhead.config import Value
 from polyhead.errors import ConfigError, PolyheadError
+from polyhead.jobs import ScoreRequest, score
 from polyhead.plan import Pool
-from polyhead.project import DataFile, TaskEntry, TrunkChoice
-from polyhead.project import read_project as read
-from polyhead.scoring import Wish, score
+from polyhead.project.tables import DataFile, TaskEntry, TrunkChoice
+from polyhead.project.tables import read_project as read
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 
@@ -82,7 +82,7 @@ class Here(msgspec.Struct, frozen=True):
 
     def score(self, session=None, source=None, target=None, wish=None, **wanted):
         given = (source or self.folder / "rows.csv", target or self.folder / "out.csv")
-        return score(session or self.session, *given, wish or Wish(**({"tasks": ("mood",)} | wanted)))
+        return score(session or self.session, *given, wish or ScoreRequest(**({"tasks": ("mood",)} | wanted)))
 
 
 def task_with(field, value, **fields):
@@ -135,9 +135,9 @@ CALLS = {
     "Bundle.remove_task": lambda h, v: h.bundle.remove_task(v),
     "Bundle.set_version": lambda h, v: h.bundle.set_version(v, "v0001"),
     "Bundle.set_version.version": lambda h, v: h.bundle.set_version("mood", v),
-    "score.session": lambda h, v: score(v, h.folder / "rows.csv", h.folder / "out.csv", Wish()),
-    "score.source": lambda h, v: score(h.session, v, h.folder / "out.csv", Wish()),
-    "score.target": lambda h, v: score(h.session, h.folder / "rows.csv", v, Wish()),
+    "score.session": lambda h, v: score(v, h.folder / "rows.csv", h.folder / "out.csv", ScoreRequest()),
+    "score.source": lambda h, v: score(h.session, v, h.folder / "out.csv", ScoreRequest()),
+    "score.target": lambda h, v: score(h.session, h.folder / "rows.csv", v, ScoreRequest()),
     "score.wish": lambda h, v: score(h.session, h.folder / "rows.csv", h.folder / "out.csv", v),
     **{
         f"Wish.{name}": lambda h, v, name=name: h.score(**{name: v})

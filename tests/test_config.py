@@ -302,7 +302,7 @@ def test_a_wrong_key_in_an_optional_list_names_the_nearest():
 
 def test_a_wrong_choice_in_a_project_file_says_what_is_allowed():
     """Four structs deep, one of them of a tagged union."""
-    from polyhead.project import Project as Real
+    from polyhead.project.tables import Project as Real
 
     data = {"recipe": {"kind": "joint", "sampling": {"kind": "anneal"}}}
     with pytest.raises(

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhead.architecture import Architecture, embedding_arrays, trunk_arrays
 from polyhead.cost import (
     added,
     arrays_of,
@@ -22,6 +21,7 @@ from polyhead.cost import (
 )
 from polyhead.errors import PlanError
 from polyhead.plan import Codec, Delta, Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
+from polyhead.trunk.shape import Architecture, embedding_arrays, trunk_arrays
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 ROBERTA = Architecture(

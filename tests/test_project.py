@@ -5,7 +5,9 @@ import pytest
 
 from polyhead.config import to_toml
 from polyhead.errors import BadName, ConfigError, PolyheadError
-from polyhead.project import (
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.tables import (
     BRANCH_TRAINING,
     JOINT_TRAINING,
     LIVE_TRAINING,
@@ -16,8 +18,6 @@ from polyhead.project import (
     training_of,
     with_seed,
 )
-from polyhead.recipe import Training
-from polyhead.strategy import Branch, Pooled
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
 

@@ -7,7 +7,7 @@ import pytest
 
 from polyhead.config import Value, read_toml, to_toml, to_value
 from polyhead.errors import ConfigError
-from polyhead.recipe import Frozen, Joint, Recipe, Sampling, Smoothing, Weighting
+from polyhead.project.recipes import Frozen, Joint, Recipe, Sampling, Smoothing, Weighting
 
 
 class Holder(Value):

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 from safetensors.numpy import save_file
 
-from polyhead.nn.weights import to_hugging_face
-from polyhead.project import Project, TaskEntry, TrunkChoice
-from polyhead.recipe import Training
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.testing import tiny_trunk
+from polyhead.trunk.names import to_hugging_face
 
 GOOD, BAD = ("good", "happy"), ("bad", "sad", "broken", "late")
 THINGS, PEOPLE = ("lamp", "kettle", "phone", "box"), ("anna", "ben")

@@ -4,13 +4,13 @@ import msgspec
 
 import tiny
 from polyhead.nn.load import load_trunk
-from polyhead.recipe import Training
-from polyhead.strategy import Branch
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch
 from polyhead.testing import tiny_trunk
-from polyhead.train.branch_run import Branches
-from polyhead.train.extract import Extractor
-from polyhead.train.prepare import prepare
-from polyhead.train.taps import wanted_taps
+from polyhead.train.branch.run import Branches
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.taps import wanted_taps
 
 DEPTH = 3
 TRAINING = Training(seed=1, epochs=3, patience=3, batch=8, learning_rate=2e-3, precision="float32")

@@ -35,8 +35,7 @@ def load(job: Job):
 
     async def each(texts: Sequence[str]):
         return [
-            (await engines[task["name"]].classify(sentences=list(texts), raw_scores=True))[0]
-            for task in job["tasks"]
+            (await engines[task["name"]].classify(sentences=list(texts), raw_scores=True))[0] for task in job["tasks"]
         ]
 
     return lambda texts: loop.run_until_complete(each(texts))

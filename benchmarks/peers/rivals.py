@@ -37,14 +37,10 @@ class Rival(Value):
 
 
 RIVALS = (
-    Rival(
-        name="ONNX Runtime int8, a model a task", script="onnxruntime_models.py", environment="onnxruntime"
-    ),
+    Rival(name="ONNX Runtime int8, a model a task", script="onnxruntime_models.py", environment="onnxruntime"),
     Rival(name="adapters, parallel", script="adapters_parallel.py", environment="adapters"),
     Rival(name="adapters, heads only", script="adapters_heads.py", environment="adapters"),
-    Rival(
-        name="transformers, a pipeline a task", script="transformers_pipelines.py", environment="transformers"
-    ),
+    Rival(name="transformers, a pipeline a task", script="transformers_pipelines.py", environment="transformers"),
     Rival(name="spaCy, one transformer", script="spacy_textcats.py", environment="spacy"),
     Rival(name="Infinity, a model a task", script="infinity_classify.py", environment="infinity"),
 )

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from protocol import Job, serve
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer, pipeline
 
 
 def load(job: Job):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from polyhead._version import __version__ as __version__
 
 _HOMES = {
     "Bundle": "polyhead.bundle.read",
@@ -22,7 +22,7 @@ _HOMES = {
     "Path": "polyhead.plan",
     "Plan": "polyhead.plan",
     "PolyheadError": "polyhead.errors",
-    "Project": "polyhead.project",
+    "Project": "polyhead.project.tables",
     "Question": "polyhead.text.question",
     "Result": "polyhead.engine.session",
     "Session": "polyhead.engine.session",
@@ -30,7 +30,7 @@ _HOMES = {
     "cost_of": "polyhead.cost",
     "load_trunk": "polyhead.nn.load",
     "merge": "polyhead.plan",
-    "read_project": "polyhead.project",
+    "read_project": "polyhead.project.tables",
 }
 
 __all__ = sorted([*_HOMES, "train_project"])
@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from polyhead.errors import PolyheadError
     from polyhead.nn.load import load_trunk
     from polyhead.plan import Codec, Path, Plan, merge
-    from polyhead.project import Project, read_project
+    from polyhead.project.tables import Project, read_project
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
-    from polyhead.train.events import Events
-    from polyhead.train.run import Outcome
+    from polyhead.train.loop.events import Events
+    from polyhead.train.outcome import Outcome
 
 
 def train_project(
@@ -64,18 +64,18 @@ def train_project(
 ) -> Outcome:
     """Trains every declared task over the frozen trunk, and says on standard error how far it is.
 
-    `events` says otherwise: `polyhead.train.events.Events()` is silent. See `polyhead.train.run.train_project`.
+    `events` says otherwise: `polyhead.train.loop.events.Events()` is silent. See `polyhead.train.run.train_project`.
     """
     import sys
 
     from polyhead.progress import ProgressDisplay
-    from polyhead.project import Project
+    from polyhead.project.tables import Project
 
     display = ProgressDisplay(sys.stderr if events is None else None)
     if isinstance(project, Project):  # anything else is refused below, once torch is loaded
         several = "1 task" if len(project.tasks) == 1 else f"{len(project.tasks)} tasks"
         display.line(f"training {several} into {folder}/{project.bundle}")
-    from polyhead.train.events import Events
+    from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project as train
 
     return train(

@@ -24,13 +24,7 @@ Given = ParamSpec("Given")
 Found = TypeVar("Found")
 # Annotations that a class stands for, where values of other classes do as well: numpy's numbers, and whole ones.
 _NUMBERS: Mapping[object, type] = {float: numbers.Real, int: numbers.Integral}
-_WORDS = {
-    float: "a number",
-    int: "a whole number",
-    str: "a string",
-    bool: "True or False",
-    type(None): "None",
-}
+_WORDS = {float: "a number", int: "a whole number", str: "a string", bool: "True or False", type(None): "None"}
 
 
 def typed(function: Callable[Given, Found]) -> Callable[Given, Found]:

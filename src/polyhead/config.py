@@ -45,9 +45,7 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML", got=error, do="fix that line") from None
     except OSError as error:
-        raise ConfigError(
-            f"cannot read {path}", got=error.strerror, do="give the path of a TOML file"
-        ) from None
+        raise ConfigError(f"cannot read {path}", got=error.strerror, do="give the path of a TOML file") from None
     return to_value(data, kind, source=str(path))
 
 
@@ -67,9 +65,7 @@ def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
     try:
         return to_value(msgspec.json.decode(raw), kind, source=source)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(
-            f"{source} is not JSON", got=error, do="restore the file or write it again"
-        ) from None
+        raise ConfigError(f"{source} is not JSON", got=error, do="restore the file or write it again") from None
 
 
 def to_json(value: object, *, indent: int = 2) -> bytes:
@@ -129,9 +125,7 @@ def _without_none(data: Any) -> Any:
 
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
-_CHOICE = re.compile(
-    r"Invalid (?:enum )?value (?P<value>.*) - at `(?P<path>.*?)`(?: in `(?P<table>.*?)`)?$", re.DOTALL
-)
+_CHOICE = re.compile(r"Invalid (?:enum )?value (?P<value>.*) - at `(?P<path>.*?)`(?: in `(?P<table>.*?)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
 _TYPE = re.compile(r"Expected `(?P<wanted>.*?)`, got `(?P<got>.*?)`(?: - at `(?P<path>.*)`)?$")
 _WORDS = {
@@ -218,9 +212,7 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
     )
 
 
-def _wrong_choice(
-    shown: str, path: str, table: str | None, data: object, kind: type, source: str
-) -> ConfigError:
+def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: type, source: str) -> ConfigError:
     """`shown` is the value as msgspec writes it; of a key of a table, `table` is the path, and `path` none."""
     path = table or path
     allowed: dict[object, None] = {}
@@ -229,9 +221,7 @@ def _wrong_choice(
             tables = [one for one in kinds if typing.get_origin(one) is dict]
             kinds = [key for one in tables for key in _options(typing.get_args(one)[0])]
         choices = _choices(kinds)
-        if table is not None or (
-            value is not None and value not in choices
-        ):  # else another entry of its table
+        if table is not None or (value is not None and value not in choices):  # else another entry of its table
             allowed |= dict.fromkeys(choices)
     return ConfigError(
         f"{source}: wrong {'value' if table is None else 'key'} {shown} at `{path}`",
@@ -291,8 +281,7 @@ def _at(kind: Any, path: str, data: object) -> Iterator[tuple[list[Any], object]
                 of = [_item(one, int(index)) for one in kinds]
                 below.append((of, value[int(index)] if isinstance(value, list) else None))
         places = [
-            (tuple(option for one in of if one is not None for option in _options(one)), value)
-            for of, value in below
+            (tuple(option for one in of if one is not None for option in _options(one)), value) for of, value in below
         ]
     return ((list(kinds), value) for kinds, value in places)
 

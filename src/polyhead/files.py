@@ -101,10 +101,7 @@ def replacing(path: Path, *, root: Path | None = None, within: Path | None = Non
     No step below `root` may be a link; a link under the name itself is replaced. Until it is whole the file lies
     `within` a folder of the same disk, by default that of `path`.
     """
-    with (
-        opened_folder(path.parent, root=root) as folder,
-        opened_folder(within or path.parent, root=root) as place,
-    ):
+    with opened_folder(path.parent, root=root) as folder, opened_folder(within or path.parent, root=root) as place:
         temporary = temporary_name(path.name)
         try:
             with _new(place, temporary) as file:

@@ -23,7 +23,7 @@ MARKER = "made-by-polyhead.txt"
 RACES = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # another process was faster
 
 
-class Working(msgspec.Struct, frozen=True, kw_only=True):
+class WorkFolder(msgspec.Struct, frozen=True, kw_only=True):
     """What a folder is for, and what is written in it, beside files that are not whole yet."""
 
     purpose: str
@@ -36,7 +36,7 @@ class Working(msgspec.Struct, frozen=True, kw_only=True):
         return f"Polyhead made this folder for {self.purpose}, and removes what it wrote here.\n".encode()
 
 
-def claim(folder: Path, working: Working) -> None:
+def claim(folder: Path, working: WorkFolder) -> None:
     """Makes the folder with its marker, unless it is there with it; one that is empty gets it.
 
     Raises ConfigError, and leaves all as it is, where something else has its name: a link, a file, a folder without
@@ -55,7 +55,7 @@ def claim(folder: Path, working: Working) -> None:
                     raise
 
 
-def is_claimed(folder: Path, working: Working) -> bool:
+def is_claimed(folder: Path, working: WorkFolder) -> bool:
     """Whether the folder is there with its marker; ConfigError as `claim` raises it."""
     if not os.path.lexists(folder):
         return False
@@ -69,7 +69,7 @@ def is_claimed(folder: Path, working: Working) -> bool:
     return False
 
 
-def dissolve(folder: Path, working: Working) -> None:
+def dissolve(folder: Path, working: WorkFolder) -> None:
     """Removes the folder, which is claimed; where it holds something that is not ours, that stays, with the marker."""
     with suppress(OSError), opened_folder(folder.parent) as parent:
         with opened_folder(folder, root=folder.parent) as handle:
@@ -86,7 +86,7 @@ def dissolve(folder: Path, working: Working) -> None:
         _clear(parent, gone, working)
 
 
-def sweep(folder: Path, working: Working) -> None:
+def sweep(folder: Path, working: WorkFolder) -> None:
     """Removes what killed processes left beside the folder: some on the way to their name, some on the way out."""
     with suppress(OSError), opened_folder(folder.parent) as parent:
         for name in os.listdir(parent):
@@ -94,7 +94,7 @@ def sweep(folder: Path, working: Working) -> None:
                 _clear(parent, name, working)
 
 
-def _marker(handle: int, working: Working) -> bytes | None:
+def _marker(handle: int, working: WorkFolder) -> bytes | None:
     try:
         with plain_in(handle, MARKER) as file:
             return file.read(len(working.marker) + 1)
@@ -102,7 +102,7 @@ def _marker(handle: int, working: Working) -> bytes | None:
         return None
 
 
-def _clear(parent: int, name: str, working: Working) -> None:
+def _clear(parent: int, name: str, working: WorkFolder) -> None:
     """Removes what is ours of a marked folder of this name, the marker last, then the folder; of others nothing."""
     with suppress(OSError):
         handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
@@ -118,14 +118,14 @@ def _clear(parent: int, name: str, working: Working) -> None:
         os.rmdir(name, dir_fd=parent)
 
 
-def _is_ours(handle: int, name: str, working: Working) -> bool:
+def _is_ours(handle: int, name: str, working: WorkFolder) -> bool:
     mode = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
     if stat.S_ISDIR(mode):
         return name in working.trees
     return name != MARKER and (working.is_ours(name) or is_temporary(name))
 
 
-def _remove(handle: int, name: str, working: Working) -> None:
+def _remove(handle: int, name: str, working: WorkFolder) -> None:
     """Removes a file, a link or a folder of ours; of a link not what it leads to."""
     with suppress(OSError):
         if not _is_ours(handle, name, working):
@@ -136,7 +136,7 @@ def _remove(handle: int, name: str, working: Working) -> None:
             os.unlink(name, dir_fd=handle)
 
 
-def _taken(folder: Path, working: Working, got: str) -> ConfigError:
+def _taken(folder: Path, working: WorkFolder, got: str) -> ConfigError:
     return ConfigError(
         f"{folder} is where {working.purpose} would be, and something else has its name",
         got=got,

@@ -123,9 +123,7 @@ def span_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str
     right = given = true = 0
     for target, predicted in zip(targets, predictions, strict=True):
         if len(target) != len(predicted):
-            raise DataError(
-                "a row's predictions and targets differ in length", got=f"{len(predicted)}, {len(target)}"
-            )
+            raise DataError("a row's predictions and targets differ in length", got=f"{len(predicted)}, {len(target)}")
         wanted, found = spans_of(target), spans_of(predicted)
         right += len(set(wanted) & set(found))
         given, true = given + len(found), true + len(wanted)
@@ -166,9 +164,7 @@ def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
     except ImportError:
         raise MissingExtra("rouge-score", "summarization", "ROUGE") from None
     if len(targets) != len(predictions):
-        raise DataError(
-            "predictions and targets differ in number", got=len(predictions), allowed=len(targets)
-        )
+        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
     if not len(targets):
         raise EmptyData("a split without rows has no score")
     names = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
@@ -177,13 +173,9 @@ def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[
     return {name: float(np.mean([row[key].fmeasure for row in rows])) for name, key in names.items()}
 
 
-def _best_of(
-    targets: Sequence[Sequence[str]], predictions: Sequence[str], score: Callable[[str, str], float]
-) -> float:
+def _best_of(targets: Sequence[Sequence[str]], predictions: Sequence[str], score: Callable[[str, str], float]) -> float:
     if len(targets) != len(predictions):
-        raise DataError(
-            "predictions and targets differ in number", got=len(predictions), allowed=len(targets)
-        )
+        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
     if not len(targets):
         raise EmptyData("a split without rows has no score")
     total = 0.0
@@ -204,9 +196,7 @@ def _words_f1(wanted: str, found: str) -> float:
 def _checked(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     targets, predictions = np.asarray(targets), np.asarray(predictions)
     if targets.shape != predictions.shape:
-        raise DataError(
-            "predictions and targets differ in shape", got=predictions.shape, allowed=targets.shape
-        )
+        raise DataError("predictions and targets differ in shape", got=predictions.shape, allowed=targets.shape)
     if not len(targets):
         raise EmptyData("a split without rows has no score")
     return targets, predictions

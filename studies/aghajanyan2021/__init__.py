@@ -16,15 +16,7 @@ from studies.aghajanyan2021.published import (
     published_table5,
     published_table6,
 )
-from studies.aghajanyan2021.table import (
-    AFTER,
-    Line,
-    Table,
-    before_and_after,
-    gains,
-    printed_otherwise,
-    table_of,
-)
+from studies.aghajanyan2021.table import AFTER, Line, Table, before_and_after, gains, printed_otherwise, table_of
 
 __all__ = [
     "AFTER",

@@ -39,7 +39,7 @@ TABLE3 = ("rte", "mrpc")  # the paper's tasks that our trunks never saw
 TABLE4 = ("commonsenseqa",)
 TABLE5 = ("emotion", "cola", "stsb", "banking77", "snips_slots")
 SCHEMES = ("heterogeneous", "batch", "dataset")
-NOT_SCALED = ("summarization",)  # kinds that `polyhead.train.summarize` trains, apart from all others
+NOT_SCALED = ("summarization",)  # kinds that `polyhead.seq2seq.train` trains, apart from all others
 OTHER_WAYS = ("unscaled", "proportional", "square-root", "annealed")
 
 
@@ -117,9 +117,7 @@ def table6(json_to: str | None) -> None:
     printer, published = Printer(json_to), paper.published_table6()
     printer.lines(["Table 6 as printed: dev accuracy on the rounds of ANLI, by training sets", ""])
     printer.lines([*_pairs(published), *otherwise_lines(paper.printed_otherwise(published))])
-    printer.lines(
-        ["", "Ours is left out: ANLI needs its training data, and only its evaluation rows are here."]
-    )
+    printer.lines(["", "Ours is left out: ANLI needs its training data, and only its evaluation rows are here."])
     printer.json({"published": published, "study": None})
 
 
@@ -146,9 +144,7 @@ def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     printer.json({"nested": found})
 
 
-@command.command(
-    "figure2", short_help="Ways of mixing: what an update holds; losses scaled or not; samplers."
-)
+@command.command("figure2", short_help="Ways of mixing: what an update holds; losses scaled or not; samplers.")
 @plot_option("Draw the bars of our study into FILE (.svg, .png or .pdf).")
 @study_options(ROWS)
 def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
@@ -158,9 +154,7 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
 
     printer, names = Printer(json_to), (*SCHEMES, *OTHER_WAYS)
     check_drawable(plot)
-    printer.line(
-        f"Figure 2 of the paper is a drawing without numbers: {', '.join(BATCHINGS)}; the last is best."
-    )
+    printer.line(f"Figure 2 of the paper is a drawing without numbers: {', '.join(BATCHINGS)}; the last is best.")
     rows = _rows(printer, files, f"mean {split} points above the plain frozen trunk, 12 sets")
     found = ways(rows, names, split=split) if rows else ()
     printer.lines(_way_lines(found) if rows else [])
@@ -177,9 +171,7 @@ def figure3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
 
     printer = Printer(json_to)
     check_drawable(plot)
-    printer.line(
-        "Figure 3 of the paper is a heat map without numbers: QNLI and CoLA, 10 to 100 % of their rows."
-    )
+    printer.line("Figure 3 of the paper is a heat map without numbers: QNLI and CoLA, 10 to 100 % of their rows.")
     rows = _rows(printer, files, f"{split} points that frozen heads gain, by training rows")
     sizes = study.sizes_of(rows)
     found = {size: study.gains(rows, size=size, split=split) for size in sizes}
@@ -211,9 +203,7 @@ def weights(json_to: str | None) -> None:
         mark = " *" if guess.kind in NOT_SCALED else ""
         cells.append([guess.kind + mark, guess.outcomes, f"{guess.plain:.4f}", f"{guess.scaled:.4f}"])
     printer.lines(["What a uniform guess loses, by the losses that training uses", "", *table(cells, left=2)])
-    printer.lines(
-        ["", "* the scaled loss is not used in training: these models learn alone, with the plain one"]
-    )
+    printer.lines(["", "* the scaled loss is not used in training: these models learn alone, with the plain one"])
     printer.json({"factors": factors, "uniform_guesses": guesses, "not_scaled_in_training": NOT_SCALED})
 
 
@@ -242,9 +232,7 @@ def _before_and_after(
             printer.lines(["", f"{said}: {100 * closed.share:.0f} % of it are closed"])
         printer.lines(missing_lines(study.missing(rows)))
         if not any(one.full_mixed is not None for one in found):
-            printer.lines(
-                ["", "full fine-tuning from the pre-finetuned trunk was not run (--jobs full-mixed)"]
-            )
+            printer.lines(["", "full fine-tuning from the pre-finetuned trunk was not run (--jobs full-mixed)"])
     printer.lines(["", note])
     printer.json({"published": published, "study": found, "gap_closed": closed})
 

@@ -94,9 +94,7 @@ def plot_heat(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: 
     """Tasks by training rows: score over the plain trunk, over the mix's, and the gain."""
     sizes, tasks = sizes_of(rows, mix), tasks_of(rows)
     if not sizes:
-        raise DataError(
-            f"a heat map compares heads over {mix} and over the plain trunk", do="run the study further"
-        )
+        raise DataError(f"a heat map compares heads over {mix} and over the plain trunk", do="run the study further")
     figure, panels = sheet(10.5, 1.4 + 0.32 * len(tasks), columns=3)
     shown = {
         "plain trunk": [scores(rows, PLAIN, size=size, split=split) for size in sizes],
@@ -110,9 +108,7 @@ def plot_heat(rows: Sequence[Row], path: Path | str, *, mix: str = BEST, split: 
         panel.set_xticks(range(len(sizes)), [str(size) for size in sizes])
         panel.set_yticks(range(len(tasks)), tasks if panel is panels[0] else [""] * len(tasks))
     points = [one for column in shown["gain"] for one in column.values()]
-    figure.supxlabel(
-        f"training rows of the held-out task; {split} points, mean of {_seeds(points)}", fontsize="medium"
-    )
+    figure.supxlabel(f"training rows of the held-out task; {split} points, mean of {_seeds(points)}", fontsize="medium")
     figure.savefig(path, dpi=150)
 
 

@@ -8,24 +8,17 @@ from collections.abc import Mapping
 import msgspec
 
 from polyhead.config import Value
-from polyhead.recipe import Joint, Sampling, Training, Weighting
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Joint, Sampling, Training, Weighting
+from polyhead.project.strategies import Pooled
 from studies.aghajanyan2021.sets import MIX, NESTED
 
 MAX_TOKENS = 128
-ROWS, VALIDATION = (
-    1500,
-    300,
-)  # of a held-out task: training rows, and rows of train set aside for every choice
+ROWS, VALIDATION = (1500, 300)  # of a held-out task: training rows, and rows of train set aside for every choice
 LEARN_ROWS = 3000  # of a set that a trunk learns from: training rows at most
 SMALL_SETS, SMALL_ROWS = 12, 500  # of the comparisons of schemes, losses and samplers
 
-WHOLE = Pooled(
-    layers="last", positions="mean", codec="float32"
-)  # of tasks that fine-tune a trunk of their own
-POOLED = Pooled(
-    layers="mean", of=4, positions="attention", codec="float32"
-)  # of tasks that a trunk learns from
+WHOLE = Pooled(layers="last", positions="mean", codec="float32")  # of tasks that fine-tune a trunk of their own
+POOLED = Pooled(layers="mean", of=4, positions="attention", codec="float32")  # of tasks that a trunk learns from
 # Heads learn over the frozen trunk first: random ones would distort it (Kumar et al. 2022).
 JOINT = Joint(micro_batches=4, validation_rows=50, layer_dropout=0.0, head_epochs=1, head_learning_rate=1e-3)
 LEARNING = Training(epochs=2, patience=2, batch=8, learning_rate=1e-4, warmup=0.06)
@@ -77,8 +70,7 @@ _SMALL = {
     "unscaled": _changed(weighting=Weighting(scaled=False)),
 }
 SMALL_MIXES = tuple(
-    Mix(name=name, sets=folders(SMALL_SETS), recipe=recipe, rows=SMALL_ROWS)
-    for name, recipe in _SMALL.items()
+    Mix(name=name, sets=folders(SMALL_SETS), recipe=recipe, rows=SMALL_ROWS) for name, recipe in _SMALL.items()
 )
 
 _NATURAL = {

@@ -129,9 +129,7 @@ def published_table4() -> Table:
 
 def published_table5() -> Table:
     """Table 5: tasks of other sets than those of pre-finetuning."""
-    return _with_summaries(
-        UNSEEN, ("accuracy", "F1", "F1", "accuracy"), UNSEEN_SUMMARIES, TABLE5, TABLE5_ROUGE
-    )
+    return _with_summaries(UNSEEN, ("accuracy", "F1", "F1", "accuracy"), UNSEEN_SUMMARIES, TABLE5, TABLE5_ROUGE)
 
 
 def published_table6() -> Table:
@@ -157,9 +155,7 @@ def _with_summaries(
     """Only BART writes summaries: three ROUGE numbers a set."""
     none: _Scores = (None,) * len(rouge[0])
     wider = {
-        name: tuple(
-            (*scores, *(more if name == "BART" else none)) for scores, more in zip(pair, rouge, strict=True)
-        )
+        name: tuple((*scores, *(more if name == "BART" else none)) for scores, more in zip(pair, rouge, strict=True))
         for name, pair in rows.items()
     }
     kinds = ("ROUGE-1", "ROUGE-2", "ROUGE-L")

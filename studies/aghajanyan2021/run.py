@@ -41,12 +41,7 @@ COMMAND = (
 )
 COMPARED = (
     ("heterogeneous-batch", "heterogeneous updates minus batch-homogeneous ones", "heterogeneous", "batch"),
-    (
-        "heterogeneous-sequential",
-        "heterogeneous updates minus one set after the other",
-        "heterogeneous",
-        "dataset",
-    ),
+    ("heterogeneous-sequential", "heterogeneous updates minus one set after the other", "heterogeneous", "dataset"),
     ("scaling", "losses divided by ln n minus losses as they are", "heterogeneous", "unscaled"),
     ("annealed", "annealed sampling minus proportional", "annealed", "proportional"),
 )
@@ -64,9 +59,7 @@ JOBS = ("main", "whole", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--part", default="1/1")
@@ -126,13 +119,9 @@ def report(raw: list[dict[str, object]]) -> None:
     write_results(RESULTS, found)
     draw(rows)
     for trunk in trunks:
-        print(
-            f"{trunk.mix:16s} seed {trunk.seed}  {trunk.seconds:6.0f} s  own validation {100 * trunk.score:.1f}"
-        )
+        print(f"{trunk.mix:16s} seed {trunk.seed}  {trunk.seconds:6.0f} s  own validation {100 * trunk.score:.1f}")
     for claim in found.claims:
-        print(
-            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
-        )
+        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def draw(rows: Sequence[study.Row]) -> None:
@@ -158,9 +147,7 @@ def claims(rows: Sequence[study.Row]) -> list[Claim]:
         print("no claims yet: they need three seeds of heads over both trunks, and of full fine-tuning")
         return []
     said = f"mean of {gain.seeds} seeds, deviation {gain.deviation or 0.0:.2f}; {SCALE}; {ORIGIN}"
-    share = (
-        f"by seed {', '.join(f'{value:.2f}' for value in closed.seeds.values())}; {SCALE}; {_negative(rows)}"
-    )
+    share = f"by seed {', '.join(f'{value:.2f}' for value in closed.seeds.values())}; {SCALE}; {_negative(rows)}"
     return [
         Claim(
             id="together.tasks-that-gain",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.recipe import Training
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from studies.aghajanyan2021.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, WHOLE, Mix
 from studies.aghajanyan2021.sets import HELD_OUT, MIX
 from studies.shared import runs
@@ -23,9 +23,9 @@ from studies.shared.data import Set, prepared_of, train_rows
 from studies.shared.steps import fine_tune, head, learn
 
 if TYPE_CHECKING:
-    from polyhead.train.extract import Extractor
-    from polyhead.train.prepare import Prepared
-    from polyhead.trunk_data import TrunkData
+    from polyhead.train.data.extract import Extractor
+    from polyhead.train.data.prepared import Prepared
+    from polyhead.trunk.data import TrunkData
 
 HEAD = Pooled(positions="attention")
 HEADS = Training(epochs=30, patience=6)  # of tasks over a frozen trunk
@@ -40,9 +40,7 @@ class Runs(runs.Runs):
     def held_out(self, one: Set, seed: int, *, training: Training = HEADS, rows: int = ROWS) -> Prepared:
         """A held-out task; `rows` fewer than all are the first of the same shuffle."""
         training = msgspec.structs.replace(training, seed=seed)
-        return prepared_of(
-            self.data, one, train=rows, validation=VALIDATION, strategy=HEAD, training=training
-        )
+        return prepared_of(self.data, one, train=rows, validation=VALIDATION, strategy=HEAD, training=training)
 
     def trunk(self, mix: Mix, seed: int) -> FilePath:
         """The bundle that holds the mix's learned trunk, made now if it is not there; its row says what it took."""
@@ -51,42 +49,24 @@ class Runs(runs.Runs):
         if not (folder / "bundle.json").exists():
             self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
         row = self.study.row(partial(self._learn, mix, seed, folder), **key)
-        self.say(
-            f"trunk   {mix.name:18s} seed {seed}  {row.get('seconds', '–')} s  mean validation {row['score']}"
-        )
+        self.say(f"trunk   {mix.name:18s} seed {seed}  {row.get('seconds', '–')} s  mean validation {row['score']}")
         return folder
 
     def frozen(
-        self,
-        seed: int,
-        *,
-        mix: Mix | None,
-        tasks: Iterable[Set] = HELD_OUT,
-        sizes: Iterable[int] = (ROWS,),
+        self, seed: int, *, mix: Mix | None, tasks: Iterable[Set] = HELD_OUT, sizes: Iterable[int] = (ROWS,)
     ) -> None:
         """Pooled attention heads of the held-out tasks over the plain trunk, or over the mix's."""
         name = mix.name if mix else "plain"
         digest = mix.digest() if mix else ""
         todo = [
-            (
-                one,
-                rows,
-                {
-                    "stage": "heads",
-                    "mix": name,
-                    "digest": digest,
-                    "task": one.task,
-                    "rows": rows,
-                    "seed": seed,
-                },
-            )
+            (one, rows, {"stage": "heads", "mix": name, "digest": digest, "task": one.task, "rows": rows, "seed": seed})
             for one in tasks
             for rows in sizes
         ]
         lacking = [t for t in todo if not any(t[2].items() <= row.items() for row in self.study.rows)]
         if not lacking:
             return
-        from polyhead.train.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         data = self._data(mix, seed)
         folder = self.folder / "features" / (f"{name}-{digest}-{seed}" if mix else "plain")
@@ -110,9 +90,7 @@ class Runs(runs.Runs):
                 "seed": seed,
             }
             row = self.study.row(partial(self._full, one, seed, mix), **key)
-            self.say(
-                f"full    {name:18s} seed {seed}  {one.task:16s} {row.get('seconds', '–')} s  {row['test']:.4f}"
-            )
+            self.say(f"full    {name:18s} seed {seed}  {one.task:16s} {row.get('seconds', '–')} s  {row['test']:.4f}")
 
     def mixed(self, mix: Mix, seed: int) -> list[Prepared]:
         """The tasks that a trunk learns from."""
@@ -121,12 +99,7 @@ class Runs(runs.Runs):
         rows = mix.rows_of({folder: train_rows(self.data, known[folder]) for folder in mix.sets})
         return [
             prepared_of(
-                self.data,
-                known[folder],
-                train=rows[folder],
-                validation=VALIDATION,
-                strategy=POOLED,
-                training=training,
+                self.data, known[folder], train=rows[folder], validation=VALIDATION, strategy=POOLED, training=training
             )
             for folder in mix.sets
         ]

@@ -10,7 +10,7 @@ from polyhead.config import Value
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from polyhead.tasks.kinds.base import LossName
+    from polyhead.tasks.task import LossName
 
 VOCABULARY = 50_265  # of RoBERTa and BART
 OUTCOMES = {
@@ -46,8 +46,7 @@ class Guess(Value):
 def factors() -> tuple[Factor, ...]:
     """1 / ln n for outcome counts that the paper's sets and ours have."""
     return tuple(
-        Factor(outcomes=n, log=math.log(n), factor=1 / math.log(n), example=example)
-        for n, example in OUTCOMES.items()
+        Factor(outcomes=n, log=math.log(n), factor=1 / math.log(n), example=example) for n, example in OUTCOMES.items()
     )
 
 
@@ -89,11 +88,9 @@ def uniform_guesses() -> tuple[Guess, ...]:
     )
 
 
-def _guess(
-    kind: str, outcomes: str, loss: LossName, outputs: Tensor, targets: Tensor, *, spread: float = 1.0
-) -> Guess:
-    from polyhead.train.loss import LOSSES
-    from polyhead.train.weighting import scaled_loss
+def _guess(kind: str, outcomes: str, loss: LossName, outputs: Tensor, targets: Tensor, *, spread: float = 1.0) -> Guess:
+    from polyhead.train.loop.loss import LOSSES
+    from polyhead.train.recipes.weighting import scaled_loss
 
     return Guess(
         kind=kind,

@@ -64,9 +64,7 @@ class Spread(Value):
 class Closed(Value):
     """How much of the gap between frozen heads and full fine-tuning a trunk closes: sum of gains over sum of gaps."""
 
-    share: (
-        float | None
-    )  # over all seeds; None where full fine-tuning is no better than the plain frozen trunk
+    share: float | None  # over all seeds; None where full fine-tuning is no better than the plain frozen trunk
     seeds: dict[int, float]  # the same of each seed alone, where it has a gap
     gain: Spread  # points, mean of the tasks
     gap: Spread
@@ -125,9 +123,7 @@ def scores(
     return found
 
 
-def gains(
-    rows: Sequence[Row], mix: str = BEST, *, size: int = ROWS, split: Split = "test"
-) -> dict[str, BySeed]:
+def gains(rows: Sequence[Row], mix: str = BEST, *, size: int = ROWS, split: Split = "test") -> dict[str, BySeed]:
     """Frozen heads over the mix's trunk minus those over the plain one, by task and seed."""
     return _differences(scores(rows, mix, size=size, split=split), scores(rows, size=size, split=split))
 
@@ -154,9 +150,7 @@ def over_seeds(points: BySeed) -> Spread | None:
 def better(rows: Sequence[Row], mix: str = BEST, *, split: Split = "test") -> tuple[str, ...]:
     """The tasks that gain in the mean over seeds."""
     found = gains(rows, mix, split=split)
-    return tuple(
-        task for task in tasks_of(rows) if task in found and statistics.mean(found[task].values()) > 0
-    )
+    return tuple(task for task in tasks_of(rows) if task in found and statistics.mean(found[task].values()) > 0)
 
 
 def gap_closed(rows: Sequence[Row], mix: str = BEST, *, split: Split = "test") -> Closed | None:

@@ -25,29 +25,19 @@ import numpy as np
 from polyhead import metrics
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.project import Project, TaskEntry, TrunkChoice
-from polyhead.recipe import Training
-from polyhead.strategy import Pooled
-from polyhead.train.candidates import Candidate
-from polyhead.train.events import Events
-from polyhead.train.extract import Extractor
-from polyhead.train.inputs import examples_of, wanted
-from polyhead.train.numerics import precision_of
-from polyhead.train.prepare import Prepared, Split, prepare
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.heads.candidates import Candidate
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.numerics import precision_of
 from polyhead.train.run import train_project
 from studies.results import Claim, Study
-from studies.settings import (
-    DATA,
-    RUNS,
-    asked_of,
-    command,
-    one_of,
-    part_of,
-    report,
-    resumed,
-    say,
-    study_arguments,
-)
+from studies.settings import DATA, RUNS, asked_of, command, one_of, part_of, report, resumed, say, study_arguments
 
 SIZES = ("8", "64", "1500", "all")
 DRAWS = (1, 2, 3)
@@ -119,21 +109,13 @@ def run(name: str, size: str, draw: int) -> dict[str, object]:
     rows = labelled(one, size, draw)
     with tempfile.TemporaryDirectory() as folder:
         entry = written(one, rows, Path(folder), labels_of(one))
-        project = Project(
-            tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=draw)
-        )
+        project = Project(tasks=(entry,), trunk=TrunkChoice(max_tokens=MAX_TOKENS), training=Training(seed=draw))
         began = time.perf_counter()
-        outcome = train_project(
-            project, folder=Path(folder), cache=RUNS / "right-cache", events=Events(say=say)
-        )
+        outcome = train_project(project, folder=Path(folder), cache=RUNS / "right-cache", events=Events(say=say))
         seconds = time.perf_counter() - began
         ready = prepare(project, Path(folder))[0]
-        metric = ready.task.metric or {"regression": "pearson", "tagging": "span_f1"}.get(
-            one.kind, "accuracy"
-        )
-        scores = json.loads(
-            next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8")
-        )
+        metric = ready.task.metric or {"regression": "pearson", "tagging": "span_f1"}.get(one.kind, "accuracy")
+        scores = json.loads(next(Path(outcome.bundle).glob("tasks/task/*/scores.json")).read_text(encoding="utf-8"))
         return {
             "rows": len(rows),
             "metric": metric,
@@ -191,10 +173,7 @@ def written(one: Set, rows: list[dict], folder: Path, labels: tuple[str, ...]) -
     if one.rare is not None:
         label, share = one.rare
         others = [row for row in test if row["label"] != label]
-        test = (
-            others
-            + [row for row in test if row["label"] == label][: round(len(others) * share / (1 - share))]
-        )
+        test = others + [row for row in test if row["label"] == label][: round(len(others) * share / (1 - share))]
     for name, several in (("train", rows), ("test", test)):
         (folder / f"{name}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in several))
     told = {key: value for key, value in one.told.items() if key != "pair"}
@@ -243,9 +222,7 @@ def of_labels(
 def constant(train: np.ndarray, test: np.ndarray, score: Callable[..., float]) -> float:
     """The score of the most frequent label; the mean of several that are equally frequent."""
     counts = np.bincount(train)
-    return statistics.mean(
-        score(test, np.full(len(test), most)) for most in np.flatnonzero(counts == counts.max())
-    )
+    return statistics.mean(score(test, np.full(len(test), most)) for most in np.flatnonzero(counts == counts.max()))
 
 
 def of_numbers(
@@ -255,10 +232,7 @@ def of_numbers(
 
     score = {"pearson": metrics.pearson, "spearman": metrics.spearman}[metric]
     ridge = Ridge(alpha=1.0).fit(train[0], train[1])
-    return {
-        "cosine": score(test[1], cosine(test[0])),
-        "ridge": score(test[1], ridge.predict(test[0])),
-    }
+    return {"cosine": score(test[1], cosine(test[0])), "ridge": score(test[1], ridge.predict(test[0]))}
 
 
 def of_words(ready: Prepared, train: Vectors, test: Vectors, draw: int) -> dict[str, float]:
@@ -288,7 +262,7 @@ def vectors(ready: Prepared, split: Split) -> Vectors:
     """What a linear head over the last layer reads of the split: texts, pairs compared, or words."""
     from polyhead.sharing.pooled import PooledPart
     from polyhead.tasks.kinds import kind_of
-    from polyhead.train.linear import inputs_of
+    from polyhead.train.heads.linear import inputs_of
 
     extractor = opened()
     strategy = Pooled(layers="last", positions="mean", hidden=0)
@@ -312,9 +286,7 @@ OPENED: list[Extractor] = []
 def opened() -> Extractor:
     if not OPENED:
         data = load_trunk("minilm", max_tokens=MAX_TOKENS)
-        OPENED.append(
-            Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training()))
-        )
+        OPENED.append(Extractor(data, folder=RUNS / "right-cache" / "features", precision=precision_of(Training())))
     return OPENED[0]
 
 

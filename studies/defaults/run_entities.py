@@ -21,10 +21,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from polyhead.project import BRANCH_TRAINING, Project, TrunkChoice
-from polyhead.recipe import Training
-from polyhead.strategy import Branch, Pooled, Strategy
-from polyhead.train.events import Events
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch, Pooled, Strategy
+from polyhead.project.tables import BRANCH_TRAINING, Project, TrunkChoice
+from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from studies.defaults.run import MAX_TOKENS, SETS, Set, labels_of, read, written
 from studies.results import Claim, Study
@@ -34,9 +34,7 @@ NAMES = ("wnut17", "snips_slots", "restaurant8k_slots")
 SIZES = ("100", "200", "all")
 SEEDS = (1, 2, 3)
 METHODS = DEFAULT, BEFORE, TUNED = "default", "default of before", "fine-tuning"
-WHY = (
-    ". A head cannot make the words of frozen layers anew; layers of the task's own (a branch) close the gap."
-)
+WHY = ". A head cannot make the words of frozen layers anew; layers of the task's own (a branch) close the gap."
 SHARE = 0.1  # of the sentences that are held out
 UPDATES, PASSES, BATCH = 1500, 3, 16  # of fine-tuning on all sentences, at least
 
@@ -68,9 +66,7 @@ def run(name: str, size: str, seed: int, method: str) -> dict[str, object]:
     rows = sentences(one, size, seed)
     training, strategy = way(method, size, len(rows), seed)
     with tempfile.TemporaryDirectory() as folder:
-        held = (
-            round(len(rows) * SHARE) if method == BEFORE else 0
-        )  # by a file: no folds, and no training again
+        held = round(len(rows) * SHARE) if method == BEFORE else 0  # by a file: no folds, and no training again
         entry = written(one, rows[held:], Path(folder), labels_of(one))
         entry = msgspec.structs.replace(entry, strategy=strategy, training=training)
         if held:
@@ -103,22 +99,13 @@ def way(method: str, size: str, rows: int, seed: int) -> tuple[Training, Strateg
         epochs = max(PASSES, math.ceil(UPDATES * BATCH / rows))
     own = BRANCH_TRAINING
     training = Training(
-        seed=seed,
-        epochs=epochs,
-        patience=epochs,
-        batch=BATCH,
-        learning_rate=own.learning_rate,
-        warmup=own.warmup,
+        seed=seed, epochs=epochs, patience=epochs, batch=BATCH, learning_rate=own.learning_rate, warmup=own.warmup
     )
     return training, Branch(layers=6, tap=0)
 
 
 def scores(rows: list[dict], name: str, size: str, method: str) -> list[float]:
-    return [
-        100 * row["span_f1"]
-        for row in rows
-        if (row["set"], row["size"], row["method"]) == (name, size, method)
-    ]
+    return [100 * row["span_f1"] for row in rows if (row["set"], row["size"], row["method"]) == (name, size, method)]
 
 
 def claims(rows: list[dict]) -> list[Claim]:

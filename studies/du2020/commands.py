@@ -87,9 +87,7 @@ def table4(plot: str | None, files: tuple[str, ...], split: Split, json_to: str 
 
 
 @command.command("figure4")
-@click.option(
-    "--tasks", type=click.IntRange(1, 1000), default=14, show_default=True, help="Up to so many tasks."
-)
+@click.option("--tasks", type=click.IntRange(1, 1000), default=14, show_default=True, help="Up to so many tasks.")
 @plot_option("Also draw the figure into FILE (.svg, .png or .pdf).")
 @json_option
 def figure4(tasks: int, plot: str | None, json_to: str | None) -> None:
@@ -132,9 +130,7 @@ def storage(measured: bool, json_to: str | None) -> None:
     if on_disk:
         rows = [["layers", "positions", "float16", "uint8", "1 bit"]]
         for one in on_disk:
-            rows.append(
-                [one.layers, one.positions, *(f"{size:,}" for size in (one.float16, one.uint8, one.sign))]
-            )
+            rows.append([one.layers, one.positions, *(f"{size:,}" for size in (one.float16, one.uint8, one.sign))])
         printer.lines(["", "On disk, with keys, offsets and hashes", "", *table(rows, left=2)])
     printer.json({"rows": found, **({"measured": on_disk} if on_disk else {})})
 
@@ -153,9 +149,7 @@ def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str |
     printer, found = Printer(json_to), there(files, SWEEP)
     runs = study.read_sweep(found) if found else ()
     lines = study.sweep_lines(runs, split=split) if runs else ()
-    printer.line(
-        "The paper says: m of 16 (of 24 layers) is best most of the time; one bit of each layer before the"
-    )
+    printer.line("The paper says: m of 16 (of 24 layers) is best most of the time; one bit of each layer before the")
     printer.line("mean is slightly better than one bit of the mean; at 8 bits the order does not matter.")
     what = f"{split} accuracy, plain frozen minilm, attention over the mean of the last m layers"
     seeds = set(study.compared(runs)[1]) if runs else set()
@@ -163,8 +157,7 @@ def sweep(plot: str | None, files: tuple[str, ...], split: Split, json_to: str |
     if lines:
         cells: list[list[object]] = [["layers or codec", *lines[0].scores, "average"]]
         cells += [
-            [line.name, *map(number, line.scores.values()), number(line.average, line.deviation)]
-            for line in lines
+            [line.name, *map(number, line.scores.values()), number(line.average, line.deviation)] for line in lines
         ]
         printer.lines([*table(cells), *missing_lines(study.missing(runs)), ""])
         printer.line(f"Codecs stand before or after the mean of {study.AT} layers.")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Literal
 
-from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.cost import flops, stored_bytes
 from polyhead.errors import MissingExtra, PlanError
 from polyhead.plan import Codec, CodecName, Embed, Head, Layers, Path, Pool, merge
+from polyhead.trunk.shape import Architecture
 
 ROBERTA_LARGE = Architecture(
     family="roberta",
@@ -50,13 +50,7 @@ Scheme = Literal[
     "frozen_attention_folded",
     "frozen_learned",  # attention over a learned mix of layers; not in the figure
 ]
-SCHEMES: tuple[Scheme, ...] = (
-    "full",
-    "distilled",
-    "frozen_first",
-    "frozen_attention",
-    "frozen_attention_folded",
-)
+SCHEMES: tuple[Scheme, ...] = ("full", "distilled", "frozen_first", "frozen_attention", "frozen_attention_folded")
 _LABELS: dict[Scheme, str] = {
     "full": "one fine-tuned RoBERTa-large a task",
     "distilled": "one DistilRoBERTa a task",
@@ -113,14 +107,10 @@ def _storage_row(
     printed: tuple[str, str, str],
 ) -> StorageRow:
     half, eight, one = (stored_bytes(pool(Codec(name=name)), shape, tokens) for name in CODECS)
-    return StorageRow(
-        layers=layers, positions=positions, float16=half, uint8=eight, sign=one, printed=printed
-    )
+    return StorageRow(layers=layers, positions=positions, float16=half, uint8=eight, sign=one, printed=printed)
 
 
-def figure4(
-    tasks: Iterable[int] = range(1, TASKS + 1), tokens: int = TOKENS_WITH_START
-) -> tuple[FlopsRow, ...]:
+def figure4(tasks: Iterable[int] = range(1, TASKS + 1), tokens: int = TOKENS_WITH_START) -> tuple[FlopsRow, ...]:
     """Figure 4: GFLOPs of one text by number of tasks, for the paper's four schemes and the folded pooler."""
     counts = tuple(tasks)
     return tuple(

@@ -6,7 +6,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.text.question import read_alone
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 from studies.du2020.leave_out import OF_GROUP, OF_PLAIN, POOLERS, STAGE1, LeaveOut
 
 # Seconds of one thread of a core with bfloat16 arithmetic, a trunk of six layers 384 wide (rows of branches_quality)
@@ -24,13 +24,11 @@ class Effort(Value):
 
 def effort(runs: LeaveOut) -> tuple[Effort, ...]:
     """What all runs together take; those that are there already count too."""
-    settings, tokeniser = runs.settings, Tokeniser(runs.plain.tokenizer, runs.plain.settings)
+    settings, tokenizer = runs.settings, Tokenizer(runs.plain.tokenizer, runs.plain.settings)
     train, evaluated, examples = {}, {}, {}
     for one in settings.sets:
         prepared = runs.prepared(one, STAGE1, settings.learning)
-        tokens = [
-            sum(len(e.ids) for e in tokeniser.encode(read_alone(s.examples.inputs))) for s in prepared.splits
-        ]
+        tokens = [sum(len(e.ids) for e in tokenizer.encode(read_alone(s.examples.inputs))) for s in prepared.splits]
         train[one.task], evaluated[one.task] = tokens[0], sum(tokens[1:])
         examples[one.task] = [len(split.examples.targets) for split in prepared.splits]
     steps = int(np.ceil(settings.rows / settings.learning.batch))

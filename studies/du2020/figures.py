@@ -80,9 +80,7 @@ def _plot(
     axes.set_xticks(range(len(names)), names, rotation=25, ha="right")
     axes.axvline(len(names) - 1.5, color="grey", linewidth=0.6, linestyle=":")
     axes.set(
-        ylabel=f"{split} accuracy in %",
-        ylim=(0, 114),
-        title=f"frozen trunk, pooler {POOLER}: what it learned from",
+        ylabel=f"{split} accuracy in %", ylim=(0, 114), title=f"frozen trunk, pooler {POOLER}: what it learned from"
     )
     axes.set_yticks(range(0, 101, 20))
     axes.grid(axis="y", alpha=0.3)

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyhead.config import Value
-from polyhead.recipe import Joint, Sampling, Training, Weighting
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Joint, Sampling, Training, Weighting
+from polyhead.project.strategies import Pooled
 from studies.shared.data import Set, prepared_of
 from studies.shared.runs import Facts, Rows
 from studies.shared.steps import fine_tune, head, learn, read_once
 
 if TYPE_CHECKING:
-    from polyhead.train.prepare import Prepared
-    from polyhead.trunk_data import TrunkData
+    from polyhead.train.data.prepared import Prepared
+    from polyhead.trunk.data import TrunkData
 
 SETS = (
     Set(folder="glue_sst2", name="sst2", group="SA", metric="accuracy"),
@@ -131,15 +131,10 @@ class LeaveOut:
     def jobs(self) -> tuple[Job, ...]:
         """Everything, block by block: the plain trunk, each task left out, each group of several left out, none."""
         groups = self.settings.groups
-        found = [
-            Job(name=f"plain trunk, {one.task}", run=partial(self.of_plain, one))
-            for one in self.settings.sets
-        ]
+        found = [Job(name=f"plain trunk, {one.task}", run=partial(self.of_plain, one)) for one in self.settings.sets]
         for one in self.settings.sets:
             is_alone = len(groups[one.group]) == 1
-            found.append(
-                Job(name=f"without {one.task}", run=partial(self.without_task, one, is_group=is_alone))
-            )
+            found.append(Job(name=f"without {one.task}", run=partial(self.without_task, one, is_group=is_alone)))
         for group, several in groups.items():
             if len(several) > 1:
                 found.append(Job(name=f"without group {group}", run=partial(self.without_group, several)))
@@ -210,12 +205,7 @@ class LeaveOut:
         several = tuple(without)
         name = "without-" + "-".join(one.task for one in several) if several else "all"
         folder = self.folder / "trunks" / name
-        key: Facts = {
-            "stage": "trunk",
-            "name": name,
-            "digest": self.settings.digest,
-            "seed": self.settings.seed,
-        }
+        key: Facts = {"stage": "trunk", "name": name, "digest": self.settings.digest, "seed": self.settings.seed}
         if not (folder / "bundle.json").exists():
             self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
         row = self.study.row(partial(self._learn, several, folder), **key)
@@ -238,7 +228,7 @@ class LeaveOut:
 
     def _frozen(self, block: str, names: Iterable[str], one: Set, trunk: Callable[[], TrunkData]) -> None:
         """Poolers and heads of a task over a frozen trunk; its texts are read once for all that are lacking."""
-        from polyhead.train.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         lacking = [name for name in names if not self._is_there(self._key(block, name, one))]
         if not lacking:
@@ -270,6 +260,6 @@ class LeaveOut:
 
     @property
     def _precision(self) -> str:
-        from polyhead.train.numerics import precision_of
+        from polyhead.train.loop.numerics import precision_of
 
         return precision_of(self.settings.heads)

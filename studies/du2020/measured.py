@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.plan import Codec, CodecName
 from polyhead.store.features import FeatureStore, key_of
+from polyhead.trunk.shape import Architecture
 from studies.du2020.counts import CODECS, ROBERTA_LARGE, TOKENS
 
 TEXTS = 8

@@ -66,9 +66,7 @@ def orderings(table: Table) -> tuple[Ordering, ...]:
             lambda value: value < 0,
         ),
         _ordering(
-            "it is so mainly on inference (its fall minus the largest other group's)",
-            mainly,
-            lambda value: value > 0,
+            "it is so mainly on inference (its fall minus the largest other group's)", mainly, lambda value: value > 0
         ),
     )
 

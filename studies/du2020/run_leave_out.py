@@ -65,9 +65,7 @@ def claims_of(rows: list[dict], found: tuple[Cell, ...]) -> list[Claim]:
     averages = {(line.block, line.name): line.average or 0.0 for line in table.lines}
     plain, learned = averages["b", "AVG/MHA"], averages["c", "AVG/MHA"]
     sizes = {int(row["train_rows"]) for row in rows if "train_rows" in row}
-    said = [
-        f"{one.text}: {one.value:+.1f}, {'held' if one.holds else 'not held'}" for one in orderings(table)
-    ]
+    said = [f"{one.text}: {one.value:+.1f}, {'held' if one.holds else 'not held'}" for one in orderings(table)]
     return [
         Claim(
             id="together.leave-one-out",

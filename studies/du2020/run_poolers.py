@@ -16,16 +16,17 @@ import numpy as np
 from polyhead import metrics
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
-from polyhead.project import Project, TaskEntry, TrunkChoice
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.sharing.pooled import pooled_path
-from polyhead.strategy import Pooled
-from polyhead.train.events import Events
-from polyhead.train.extract import Extractor, Wanted
-from polyhead.train.inputs import wanted
-from polyhead.train.numerics import precision_of
-from polyhead.train.prepare import Prepared, prepare, single_inputs
-from polyhead.train.task_run import paths_of, train_task
+from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.inputs import wanted
+from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.heads.run import paths_of, train_task
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.numerics import precision_of
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
 
@@ -81,12 +82,8 @@ def plot(rows: list[dict]) -> None:
         for place, method in enumerate(reversed(STRATEGIES)):
             values = [100 * value for value in scores(rows, task, method)]
             is_stored = method.startswith("attention, mean")
-            panel.barh(
-                place, statistics.mean(values), color="#4c78a8" if is_stored else "#b8c4d6", height=0.62
-            )
-            panel.errorbar(
-                statistics.mean(values), place, xerr=statistics.stdev(values), color="black", capsize=3
-            )
+            panel.barh(place, statistics.mean(values), color="#4c78a8" if is_stored else "#b8c4d6", height=0.62)
+            panel.errorbar(statistics.mean(values), place, xerr=statistics.stdev(values), color="black", capsize=3)
             panel.plot(values, [place] * len(values), "o", color="black", markersize=3)
         lowest = min(min(scores(rows, task, method)) for method in STRATEGIES)
         panel.set_xlim(100 * lowest - 3, None)
@@ -124,13 +121,7 @@ def entry(task: str) -> TaskEntry:
 def similarity() -> TaskEntry:
     files = {split: f"{DATA}/glue_stsb/{split}.jsonl.gz" for split in ("train", "validation", "test")}
     return TaskEntry(
-        name="similarity",
-        kind="regression",
-        range=(0.0, 5.0),
-        pair="separate",
-        text="text_a",
-        text_b="text_b",
-        **files,
+        name="similarity", kind="regression", range=(0.0, 5.0), pair="separate", text="text_a", text_b="text_b", **files
     )
 
 
@@ -166,12 +157,9 @@ def cosine(extractor: Extractor) -> dict[str, object]:
     ready = prepared(similarity(), Pooled(layers="last", positions="mean", codec="float32"), 1)
     path = paths_of(ready, extractor, Codec(name="float32"))[0]
     inputs = single_inputs(ready.test.examples.inputs, ready.task)
-    requests = [Wanted(path=path, inputs=texts) for texts in inputs]
+    requests = [FeatureRequest(path=path, inputs=texts) for texts in inputs]
     extractor.fill(requests)
-    u, v = (
-        extractor.store(path).features(r.keys()).take(np.arange(len(r.inputs))).values[:, 0, 0]
-        for r in requests
-    )
+    u, v = (extractor.store(path).features(r.keys()).take(np.arange(len(r.inputs))).values[:, 0, 0] for r in requests)
     similarity_of = (u * v).sum(1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
     targets = np.array([float(t) for t in ready.test.examples.targets])
     return {
@@ -204,10 +192,7 @@ def shown(values: list[float]) -> str:
 def order(rows: list[dict], task: str) -> Claim:
     attention = scores(rows, task, "attention, mean of 4")
     mean, first = scores(rows, task, "mean, last layer"), scores(rows, task, "first, last layer")
-    gaps = [
-        statistics.mean(attention) - statistics.mean(mean),
-        statistics.mean(mean) - statistics.mean(first),
-    ]
+    gaps = [statistics.mean(attention) - statistics.mean(mean), statistics.mean(mean) - statistics.mean(first)]
     return Claim(
         id=f"first-light.pooler-order-{task}",
         text=f"{task}, test macro-F1: attention over the mean of the last 4 layers ({shown(attention)}) beats mean "
@@ -243,9 +228,7 @@ def eight_bits(rows: list[dict], task: str) -> Claim:
         value=statistics.mean(changes),
         unit="points",
         holds=statistics.mean(changes) >= -0.5,
-        note=""
-        if abs(statistics.mean(changes)) <= 0.5
-        else "uint8 is the better one here, by more than 0.5 points.",
+        note="" if abs(statistics.mean(changes)) <= 0.5 else "uint8 is the better one here, by more than 0.5 points.",
     )
 
 

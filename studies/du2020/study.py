@@ -96,9 +96,7 @@ def notes_of(tasks: Collection[str]) -> tuple[str, ...]:
     return (*notes, "where a task is a group of its own, leaving out either is the same run")
 
 
-def study_table(
-    found: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS), split: Split = "test"
-) -> Table:
+def study_table(found: Sequence[Cell], *, blocks: Sequence[Block] = tuple(BLOCKS), split: Split = "test") -> Table:
     """The rows of the paper's tables 3 and 4 that the study has, means over seeds, GFLOPs of our trunk."""
     tasks = tasks_of(found)
     groups: dict[str, list[str]] = {}

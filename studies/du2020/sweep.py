@@ -21,7 +21,7 @@ import msgspec
 from polyhead.config import Value
 from polyhead.errors import DataError
 from polyhead.plan import CodecName
-from polyhead.strategy import Pooled
+from polyhead.project.strategies import Pooled
 from studies.du2020.leave_out import LeaveOut, Settings
 from studies.shared.drawing import sheet
 from studies.shared.rows import rows_in
@@ -29,7 +29,7 @@ from studies.shared.runs import Rows
 from studies.shared.steps import head, read_once
 
 if TYPE_CHECKING:
-    from polyhead.trunk_data import TrunkData
+    from polyhead.trunk.data import TrunkData
     from studies.shared.data import Set
 
 MAKE = "python -m studies du2020 run-sweep"
@@ -47,9 +47,7 @@ def _name(codec: str, *, before: bool) -> str:
 
 
 VARIANTS: dict[str, Pooled] = {f"m = {of}": _pooled(of) for of in LAYERS} | {
-    _name(codec, before=before): _pooled(AT, codec, before=before)
-    for codec in CODECS
-    for before in (True, False)
+    _name(codec, before=before): _pooled(AT, codec, before=before) for codec in CODECS for before in (True, False)
 }
 
 
@@ -94,22 +92,16 @@ class Sweep:
     @property
     def digest(self) -> str:
         """Rows of other settings are other rows."""
-        content = msgspec.json.encode(
-            [msgspec.structs.replace(self.settings, seed=0), VARIANTS], order="sorted"
-        )
+        content = msgspec.json.encode([msgspec.structs.replace(self.settings, seed=0), VARIANTS], order="sorted")
         return hashlib.sha256(content).hexdigest()[:8]
 
     def run(self, one: Set, seed: int) -> None:
         """All variants on one task; what is there already is not run again."""
-        from polyhead.train.extract import Extractor
-        from polyhead.train.numerics import precision_of
+        from polyhead.train.data.extract import Extractor
+        from polyhead.train.loop.numerics import precision_of
 
         keys = {name: self._key(name, one, seed) for name in VARIANTS}
-        lacking = [
-            name
-            for name, key in keys.items()
-            if not any(key.items() <= row.items() for row in self.study.rows)
-        ]
+        lacking = [name for name, key in keys.items() if not any(key.items() <= row.items() for row in self.study.rows)]
         folder = self.folder / "features" / f"{one.task}-{seed}"
         if not lacking:
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped after its last row
@@ -152,8 +144,7 @@ def missing(found: Sequence[Swept], tasks: Iterable[str] = (), seeds: Iterable[i
     seeds = sorted({*seeds, *(one.seed for one in found)})
     there = {(one.name, one.task, one.seed) for one in found}
     lacking = {
-        name: [task for task in tasks if any((name, task, seed) not in there for seed in seeds)]
-        for name in VARIANTS
+        name: [task for task in tasks if any((name, task, seed) not in there for seed in seeds)] for name in VARIANTS
     }
     return tuple(f"{name}: {', '.join(some)}" for name, some in lacking.items() if some)
 
@@ -211,9 +202,7 @@ def plot_sweep(lines: Sequence[SweepLine], path: Path | str, *, split: str = "te
     figure, axes = sheet(6.4, 4.2)
     means = [of[f"m = {m}"] for m in known]
     spreads = [line.deviation or 0.0 for line in means]
-    axes.errorbar(
-        known, [line.average for line in means], yerr=spreads, marker="o", capsize=3, label="float16"
-    )
+    axes.errorbar(known, [line.average for line in means], yerr=spreads, marker="o", capsize=3, label="float16")
     for number, name in enumerate(name for name in of if not name.startswith("m =")):
         line = of[name]
         axes.errorbar(

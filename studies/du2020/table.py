@@ -43,27 +43,19 @@ class Table(Value):
 
 
 def table_of(
-    tasks: Sequence[str],
-    groups: Mapping[str, Sequence[str]],
-    lines: Sequence[Line],
-    *,
-    notes: Sequence[str] = (),
+    tasks: Sequence[str], groups: Mapping[str, Sequence[str]], lines: Sequence[Line], *, notes: Sequence[str] = ()
 ) -> Table:
     """The table, with each line's average and means of groups counted; `groups` are tasks by the group's name."""
     filled = [
         msgspec.structs.replace(
-            line,
-            average=mean(line.scores),
-            groups=groups_of(dict(zip(tasks, line.scores, strict=True)), groups),
+            line, average=mean(line.scores), groups=groups_of(dict(zip(tasks, line.scores, strict=True)), groups)
         )
         for line in lines
     ]
     return Table(tasks=tuple(tasks), groups=tuple(groups), lines=tuple(filled), notes=tuple(notes))
 
 
-def groups_of(
-    scores: Mapping[str, float | None], groups: Mapping[str, Sequence[str]]
-) -> tuple[float | None, ...]:
+def groups_of(scores: Mapping[str, float | None], groups: Mapping[str, Sequence[str]]) -> tuple[float | None, ...]:
     """The plain mean of each group's tasks; None where a score is missing."""
     return tuple(mean([scores.get(task) for task in tasks]) for tasks in groups.values())
 

@@ -24,18 +24,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from polyhead.architecture import Architecture
 from polyhead.model import TextBatch, stored_value
 from polyhead.nn.dropout import dropped
 from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import Path
-from polyhead.recipe import Training
-from polyhead.train.feed import stream
-from polyhead.train.joint import JointCourse
-from polyhead.train.together import Together
-from polyhead.trunk_data import TrunkData
+from polyhead.project.recipes import Training
+from polyhead.train.loop.feed import stream
+from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.together import JointModel
+from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import Architecture
 
 BLOCK = 16  # tokens
 NARROWER = 3  # the bottleneck, than the trunk
@@ -44,9 +44,7 @@ NARROWER = 3  # the bottleneck, than the trunk
 class Conditional(nn.Module):
     """What CA-MTL adds to a trunk, for texts of at most `tokens` tokens."""
 
-    def __init__(
-        self, tasks: Sequence[str], shape: Architecture, *, tokens: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, tasks: Sequence[str], shape: Architecture, *, tokens: int, generator: torch.Generator) -> None:
         super().__init__()
         width, upper = shape.width, range(shape.layers // 2, shape.layers)
         self._places = {task: index for index, task in enumerate(tasks)}
@@ -55,11 +53,7 @@ class Conditional(nn.Module):
         self.embeddings = Film(width, width)
         self.attention = nn.ModuleList(BlockBias(width, tokens) for _ in range(shape.layers))
         self.norms = nn.ModuleDict(
-            {
-                f"{index}_{half}": Film(width, width)
-                for index in upper
-                for half in ("attention", "feed_forward")
-            }
+            {f"{index}_{half}": Film(width, width) for index in upper for half in ("attention", "feed_forward")}
         )
         inner = width // NARROWER
         self.down, self.between, self.up = Dense(width, inner), Film(width, inner), Dense(inner, width)
@@ -151,12 +145,10 @@ def flops_of(shape: Architecture, tokens: int) -> int:
     return 4 * width * sizes + 4 * width * inner * tokens
 
 
-class ConditionedTogether(Together):
+class ConditionedTogether(JointModel):
     """A trunk that learns with its conditions and the tasks' heads; a pass answers one task."""
 
-    def __init__(
-        self, data: TrunkData, paths: Mapping[str, Path], *, training: Training, **options: Any
-    ) -> None:
+    def __init__(self, data: TrunkData, paths: Mapping[str, Path], *, training: Training, **options: Any) -> None:
         super().__init__(data, paths, training=training, **options)
         generator = torch.Generator().manual_seed(stream(training.seed, "init", "ca-mtl"))
         self.conditional = Conditional(

@@ -72,16 +72,10 @@ def study_options(command: Command) -> Command:
     help="All headlines: the file of the News Category Dataset, JSON lines with headline and category. They are then "
     "taken from here alone.",
 )
-@click.option(
-    "--size", type=int, help="Headlines of a category; by default 2,000, or as many as all categories have."
-)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Which headlines are chosen and held out."
-)
+@click.option("--size", type=int, help="Headlines of a category; by default 2,000, or as many as all categories have.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Which headlines are chosen and held out.")
 @json_option
-def nhc(
-    out: Path, data: Path | None, full: Path | None, size: int | None, seed: int, json_to: str | None
-) -> None:
+def nhc(out: Path, data: Path | None, full: Path | None, size: int | None, seed: int, json_to: str | None) -> None:
     """Build the NHC tasks into the folder OUT: is this headline of HuffPost about politics, wellness, ...?
 
     Seven binary tasks of a category's headlines and as many random others, a fifth held out; `subj`, subjective or
@@ -98,9 +92,7 @@ def nhc(
     for task in card.tasks:
         cells.append([task.name, ", ".join(task.labels), *(f"{task.rows.get(s, 0):,}" for s in splits)])
     printer.lines([*table(cells, left=2), ""])
-    printer.line(
-        f"{card.headlines:,} headlines could be chosen; {card.left_out:,} rows hold a text of the test split"
-    )
+    printer.line(f"{card.headlines:,} headlines could be chosen; {card.left_out:,} rows hold a text of the test split")
     printer.line(f"written into {out}; README.md and card.json say what and from what")
     printer.json(card)
 
@@ -134,9 +126,7 @@ def table2(json_to: str | None) -> None:
     printer, published = Printer(json_to), paper.published_table2()
     printer.lines(["Table 2 as printed: GLUE test, mean of nine columns", ""])
     printer.lines(_printed_lines(published))
-    printer.lines(
-        ["", "Ours is left out: our study has the tasks of table 1, and test labels of GLUE are not public."]
-    )
+    printer.lines(["", "Ours is left out: our study has the tasks of table 1, and test labels of GLUE are not public."])
     printer.json({"published": published, "study": None})
 
 
@@ -183,9 +173,7 @@ def figure2(plot: str | None, files: tuple[str, ...], measure: Measure, json_to:
 
     check_drawable(plot)
     printer, (own, shared) = Printer(json_to), paper.BEST_ROWS
-    printer.line(
-        f"Figure 2 of the paper is a drawing without numbers; best are {own} rows a task and {shared} shared."
-    )
+    printer.line(f"Figure 2 of the paper is a drawing without numbers; best are {own} rows a task and {shared} shared.")
     rows = _rows(printer, files, measure)
     found = paper.grid(rows, measure) if rows else ()
     cells: list[list[object]] = [["rows of a task", "shared rows", "average", "seeds", *COSTS]]

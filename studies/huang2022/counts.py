@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.cost import added, flops, layer_evaluations, parameters
 from polyhead.plan import Embed, Head, Layers, Path, Plan, Pool, Prompt, merge
+from polyhead.trunk.shape import Architecture
 
 BERT_BASE = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 ROWS = 2  # of a prompt
@@ -48,9 +48,7 @@ def ratios(numbers: Sequence[int] = NUMBERS, tokens: Sequence[int] = TOKENS) -> 
     found = []
     for count in numbers:
         names = [f"t{index}" for index in range(count)]
-        plans = [
-            _plan({n: _path(n, names, 2, way) for n in names}) for way in ("together", "isolated", "apart")
-        ]
+        plans = [_plan({n: _path(n, names, 2, way) for n in names}) for way in ("together", "isolated", "apart")]
         plain = _plan({"t": _path("t", ["t"], 2, "plain")})
         for length in tokens:
             base = flops(plain, BERT_BASE, length)

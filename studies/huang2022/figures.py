@@ -18,11 +18,7 @@ _ONE_PASS, _MORE = "#2f6db3", "#b8c4d6"
 
 
 def plot_methods(
-    rows: Sequence[Row],
-    path: Path | str,
-    *,
-    methods: Sequence[Method] = MAIN,
-    measure: Measure = "validation",
+    rows: Sequence[Row], path: Path | str, *, methods: Sequence[Method] = MAIN, measure: Measure = "validation"
 ) -> None:
     """A line a method: mean, deviation and each seed's average; those that need one pass of the encoder in blue."""
     found = {method: averages(rows, method.name, measure) for method in methods}
@@ -52,9 +48,7 @@ def plot_figure2(rows: Sequence[Row], path: Path | str, *, measure: Measure = "v
     """A heat map: rows of each task's prompt by shared rows before them."""
     cells = grid(rows, measure)
     if not cells:
-        raise DataError(
-            "figure 2 compares numbers of prompt rows, and there are no runs", do="run the study further"
-        )
+        raise DataError("figure 2 compares numbers of prompt rows, and there are no runs", do="run the study further")
     own, shared = (sorted({getattr(cell, name) for cell in cells}) for name in ("rows", "shared"))
     values = np.full((len(own), len(shared)), np.nan)
     for cell in cells:

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from polyhead.config import Value
-from polyhead.strategy import Adapter, InLayer, Pooled, Prompted, Strategy
+from polyhead.project.strategies import Adapter, InLayer, Pooled, Prompted, Strategy
 
 Way = Literal["alone", "together", "conditioned", "frozen"]
 LEARNED: Mapping[Way, str] = {
@@ -59,22 +59,14 @@ def _prompted(name: str, told: str, **fields: object) -> Method:
 
 
 SINGLE = Method(name="single", told="Single task", way="alone", strategy=FIRST)
-SHARED_POOLER = Method(
-    name="shared-pooler", told="MT-DNN", way="together", strategy=FIRST, shared_pooler=True
-)
+SHARED_POOLER = Method(name="shared-pooler", told="MT-DNN", way="together", strategy=FIRST, shared_pooler=True)
 MTOP = _prompted("mtop", "MTOP")
 NO_STOP = _prompted("mtop-no-stop", "MTOP without gradient stop", stop_gradient=False)
 ISOLATED = Method(
-    name="isolated-frozen",
-    told="Isolated prompts, trunk frozen",
-    way="frozen",
-    strategy=Prompted(isolated=True),
+    name="isolated-frozen", told="Isolated prompts, trunk frozen", way="frozen", strategy=Prompted(isolated=True)
 )
 POOLED = Method(
-    name="pooled-frozen",
-    told="Pooled attention, trunk frozen",
-    way="frozen",
-    strategy=Pooled(positions="attention"),
+    name="pooled-frozen", told="Pooled attention, trunk frozen", way="frozen", strategy=Pooled(positions="attention")
 )
 MAIN = (
     SINGLE,
@@ -88,9 +80,7 @@ MAIN = (
     ISOLATED,
     POOLED,
 )
-PRIVATE_POOLERS = Method(
-    name="private-poolers", told="no prompts, private poolers", way="together", strategy=FIRST
-)
+PRIVATE_POOLERS = Method(name="private-poolers", told="no prompts, private poolers", way="together", strategy=FIRST)
 # Rows of table 3, by their numbers there; 0 is ours: what private poolers do without prompts
 ABLATION = {
     0: PRIVATE_POOLERS,

@@ -17,15 +17,7 @@ import msgspec
 from polyhead.config import Value
 from polyhead.errors import DataError
 
-CATEGORIES = (
-    "politics",
-    "wellness",
-    "entertainment",
-    "travel",
-    "style & beauty",
-    "parenting",
-    "healthy living",
-)
+CATEGORIES = ("politics", "wellness", "entertainment", "travel", "style & beauty", "parenting", "healthy living")
 SIZE = 2000  # of the paper: headlines of the category, and as many others
 HELD_OUT = 5  # one in so many
 LABELS = ("no", "yes")
@@ -177,9 +169,7 @@ def _category_task(category: str, source: Source, pools: _Pools, size: int, seed
 
 
 def _style_task(source: Source, size: int, seed: int) -> NhcTask:
-    by_label = {
-        label: [key for key, one in source.style.items() if one.label == label] for label in STYLE_LABELS
-    }
+    by_label = {label: [key for key, one in source.style.items() if one.label == label] for label in STYLE_LABELS}
     fewest = min(map(len, by_label.values()))
     if fewest < size:
         raise DataError(f"there are too few texts for '{STYLE}'", got=fewest, allowed=f"{size:,} of a label")
@@ -195,9 +185,7 @@ def _style_task(source: Source, size: int, seed: int) -> NhcTask:
     )
 
 
-def _rows(
-    texts: Mapping[str, Headline], labelled: Mapping[str, str], seed: int, task: str
-) -> tuple[Headline, ...]:
+def _rows(texts: Mapping[str, Headline], labelled: Mapping[str, str], seed: int, task: str) -> tuple[Headline, ...]:
     order = _shuffled(labelled, seed, f"rows of {task}")
     return tuple(Headline(text=texts[key].text, label=labelled[key]) for key in order)
 

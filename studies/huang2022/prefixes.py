@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from polyhead.train.joint import JointCourse
+from polyhead.train.recipes.course import JointCourse
 
 
 class PrefixCourse(JointCourse):

@@ -7,16 +7,7 @@ from __future__ import annotations
 
 from studies.huang2022.table import Table, printed_table
 
-NHC = (
-    "Politics",
-    "Wellness",
-    "Entertainment",
-    "Travel",
-    "Style & Beauty",
-    "Parenting",
-    "Healthy Living",
-    "Opinion",
-)
+NHC = ("Politics", "Wellness", "Entertainment", "Travel", "Style & Beauty", "Parenting", "Healthy Living", "Opinion")
 GLUE = ("CoLA", "MNLI-m", "MNLI-mm", "MRPC", "QNLI", "QQP", "RTE", "SST-2", "STS-B")
 # Table 1: accuracy
 TABLE1 = {
@@ -29,12 +20,7 @@ TABLE1 = {
 }
 PASSES = {"Single task": 8, "MT-DNN": 1, "P-Tuning": 8, "P-Tuning v2": 8, "CA-MTL": 8, "MTOP": 1}
 ONE = "one trunk"
-LEARNED = {
-    "Single task": "a trunk a task",
-    "MT-DNN": ONE,
-    "CA-MTL": ONE,
-    "MTOP": ONE,
-}  # of the others not known here
+LEARNED = {"Single task": "a trunk a task", "MT-DNN": ONE, "CA-MTL": ONE, "MTOP": ONE}  # of the others not known here
 # Table 2: GLUE test; Matthews, accuracy, F1 of MRPC and QQP, Spearman
 TABLE2 = {
     "Single task": (63.3, 88.4, 87.7, 88.9, 93.1, 72.6, 67.0, 95.2, 88.9, 82.8),

@@ -48,10 +48,7 @@ COMMAND = (
 JOBS = ("main", "ablation", "search", "grid")
 # Said where a target is missed
 WHY = {
-    (
-        "mtop-vs-single",
-        "validation",
-    ): "whatever shares a trunk that learns is below a trunk a task on this split, with "
+    ("mtop-vs-single", "validation"): "whatever shares a trunk that learns is below a trunk a task on this split, with "
     "prompts and without, where a task alone chooses its epoch by itself; a lower rate is better for both sides and "
     "closes nothing; all headlines are to try",
     (
@@ -69,9 +66,7 @@ LEAST = 3  # seeds of a claim; with fewer than are planned its note says so
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--seeds", default=",".join(map(str, MAIN_SEEDS)))
     parser.add_argument("--part", default="1/1")
@@ -130,9 +125,7 @@ def report(raw: list[dict[str, object]]) -> None:
     if len(paper.grid(rows)) > 1:
         paper.plot_figure2(rows, RESULTS / f"{NAME}_rows.png")
     for claim in found.claims:
-        print(
-            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
-        )
+        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def searched(rows: Sequence[paper.Row], methods: Sequence[Method], measure: paper.Measure) -> str:
@@ -178,9 +171,7 @@ def claims(rows: Sequence[paper.Row]) -> list[Claim]:
                 said = f"{spread.seeds} of {len(MAIN_SEEDS)} seeds so far; {said}"
             if recall is not None:
                 said += f"; mean recall on test {recall.mean:+.2f}"
-            medians = [
-                statistics.median(paper.averages(rows, m.name, measure).values()) for m in (method, other)
-            ]
+            medians = [statistics.median(paper.averages(rows, m.name, measure).values()) for m in (method, other)]
             said += f"; medians {medians[0]:.2f} and {medians[1]:.2f}"
             if rates := searched(rows, (method, other), measure):
                 said += f"; {rates}"

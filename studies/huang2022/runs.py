@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.project import DataFile, TaskEntry
-from polyhead.recipe import Joint, Training, Weighting
-from polyhead.strategy import Pooled, Prompted
+from polyhead.project.recipes import Joint, Training, Weighting
+from polyhead.project.strategies import Pooled, Prompted
+from polyhead.project.tables import DataFile, TaskEntry
 from studies.huang2022.methods import SINGLE, Method
 from studies.huang2022.nhc import LABELS, TASKS, Nhc, build
 from studies.huang2022.nhc_files import digest_of, source_in, write
@@ -27,9 +27,9 @@ from studies.shared.runs import Facts, Rows, Say, short_digest, silent
 
 if TYPE_CHECKING:
     from polyhead.plan import Path
-    from polyhead.train.joint import JointCourse
-    from polyhead.train.prepare import Prepared
-    from polyhead.trunk_data import TrunkData
+    from polyhead.train.data.prepared import Prepared
+    from polyhead.train.recipes.course import JointCourse
+    from polyhead.trunk.data import TrunkData
 
 MAX_TOKENS = 64  # the longest headline has fewer
 TOKENS = 15  # a headline's mean length, special tokens included
@@ -44,9 +44,7 @@ class Scale(Value):
     size: int | None = None  # headlines of a category; None: as many as there are
     test_rows: int | None = None  # None: all
     trunk: Training = Training(epochs=5, patience=5, batch=16, learning_rate=2e-4, warmup=0.1)
-    prompts: Training = Training(
-        epochs=30, patience=6, learning_rate=3e-3
-    )  # isolated ones, with pooler and head
+    prompts: Training = Training(epochs=30, patience=6, learning_rate=3e-3)  # isolated ones, with pooler and head
     heads: Training = Training(epochs=30, patience=6)  # pooled attention
 
 
@@ -89,11 +87,7 @@ class Runs(runs.Runs):
         groups, found = prompt_groups(both), {}
         for task, strategy in both:
             path = path_of(
-                task,
-                strategy,
-                trunk=self.plain.digest,
-                shape=self.plain.architecture,
-                group=groups[task.name],
+                task, strategy, trunk=self.plain.digest, shape=self.plain.architecture, group=groups[task.name]
             )
             found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
         return found
@@ -127,7 +121,7 @@ class Runs(runs.Runs):
     def prepared(self, method: Method, task: str, seed: int) -> Prepared:
         """The task's rows, under the method's strategy and numbers."""
         from polyhead.tasks.read import read
-        from polyhead.train.prepare import Prepared, Split
+        from polyhead.train.data.prepared import Prepared, Split
 
         entry = self._entry(task)
 
@@ -152,7 +146,7 @@ class Runs(runs.Runs):
 
     def precision(self, method: Method) -> str:
         """What the method's trunk computes in, where it computes."""
-        from polyhead.train.numerics import precision_of
+        from polyhead.train.loop.numerics import precision_of
 
         return precision_of(self._training(method), "cpu" if _pools(method) else self.device)
 
@@ -228,8 +222,8 @@ class Runs(runs.Runs):
         }
 
     def _course(self, method: Method, prepared: Sequence[Prepared], checkpoint: FilePath) -> JointCourse:
-        from polyhead.train.devices import Place
-        from polyhead.train.joint import JointCourse
+        from polyhead.train.loop.devices import Place
+        from polyhead.train.recipes.course import JointCourse
 
         kind: Callable[..., JointCourse] = JointCourse
         if method.way == "conditioned":
@@ -255,7 +249,7 @@ class Runs(runs.Runs):
 
     def _start(self, course: JointCourse, method: Method) -> None:
         """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
-        from polyhead.train.starts import take
+        from polyhead.train.recipes.starts import take
 
         strategy = method.strategy
         if not isinstance(strategy, Prompted) or not strategy.from_donors:
@@ -266,8 +260,8 @@ class Runs(runs.Runs):
     def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
-        from polyhead.train.donor import alone
-        from polyhead.train.starts import donor
+        from polyhead.train.recipes.donor import alone
+        from polyhead.train.recipes.starts import donor
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)
         one = alone(asking)
@@ -284,9 +278,9 @@ class Runs(runs.Runs):
 
     def _pooled(self, method: Method, task: str, seed: int) -> Facts:
         """A pooler and a head over kept states of the frozen trunk."""
-        from polyhead.train.events import Events
-        from polyhead.train.extract import Extractor
-        from polyhead.train.task_run import train_task
+        from polyhead.train.data.extract import Extractor
+        from polyhead.train.heads.run import train_task
+        from polyhead.train.loop.events import Events
         from studies.shared.steps import frozen_path, read_once
 
         prepared, clock = self.prepared(method, task, seed), time.monotonic()
@@ -331,16 +325,16 @@ def _from_random(prepared: Prepared) -> Prepared:
 
 def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict[str, dict[str, float]]]:
     """Each task's metrics by split; texts that all tasks are tested on are read once for all of them."""
-    from polyhead.train.examples import outputs_of
-    from polyhead.train.joint import text_examples
-    from polyhead.train.refine import scores_of
+    from polyhead.train.data.examples import outputs_of
+    from polyhead.train.recipes.course import text_examples
+    from polyhead.train.recipes.refine import scores_of
 
     tests = {p.task.name: p.test.examples for p in prepared if p.test is not None}
     first = next(iter(tests.values()))
     if any(test.inputs != first.inputs for test in tests.values()):
         return {p.task.name: scores_of(course, p) for p in prepared}
     found = {p.task.name: scores_of(course, msgspec.structs.replace(p, test=None)) for p in prepared}
-    texts = text_examples(first, prepared[0].task, course.tokeniser)
+    texts = text_examples(first, prepared[0].task, course.tokenizer)
     outputs = np.stack(outputs_of(course.module.bound(*tests), texts))
     for p, own in zip(prepared, np.split(outputs, len(tests), axis=1), strict=True):
         found[p.task.name]["test"] = tests[p.task.name].scores(p.task, list(own))
@@ -350,14 +344,10 @@ def _scores(course: JointCourse, prepared: Sequence[Prepared]) -> dict[str, dict
 def _measured(scores: Mapping[str, Mapping[str, float]]) -> Facts:
     """What a row holds of a task's scores."""
     test = scores["test"]
-    return {
-        "validation": scores["validation"]["accuracy"],
-        "test": test["accuracy"],
-        "recall": test["macro_recall"],
-    }
+    return {"validation": scores["validation"]["accuracy"], "test": test["accuracy"], "recall": test["macro_recall"]}
 
 
 def _over(path: Path, trunk: str) -> Path:
-    from polyhead.train.joint_paths import with_trunk
+    from polyhead.train.recipes.paths import with_trunk
 
     return with_trunk(path, trunk)

@@ -34,9 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     recall: float
     passes: int  # of the encoder, for one text and all tasks
     layers: int  # evaluated
-    over_plain: float = (
-        0.0  # FLOPs of the same for a headline of mean length, over a plain pass of the encoder
-    )
+    over_plain: float = 0.0  # FLOPs of the same for a headline of mean length, over a plain pass of the encoder
     parameters: int  # of all that serves all tasks
     learned: str
     rows: int = 0  # of the task that were trained on
@@ -70,9 +68,7 @@ def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
         last[row.method] = row.settings
     if not found:
         raise DataError(
-            f"{source} holds no run of a task",
-            allowed="rows of stage task",
-            do=f"run {MAKE}, or name its rows",
+            f"{source} holds no run of a task", allowed="rows of stage task", do=f"run {MAKE}, or name its rows"
         )
     return tuple(row for row in found.values() if row.settings == last[row.method])
 
@@ -103,9 +99,7 @@ def differences(rows: Sequence[Row], method: str, other: str, measure: Measure) 
     return {seed: value - two[seed] for seed, value in one.items() if seed in two}
 
 
-def missing(
-    rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[int] | None = None
-) -> tuple[str, ...]:
+def missing(rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[int] | None = None) -> tuple[str, ...]:
     """Runs that these methods lack: of these seeds, by default of those that the study has of each method."""
     found = []
     for method in methods:

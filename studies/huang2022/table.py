@@ -61,7 +61,5 @@ def printed_otherwise(table: Table) -> list[str]:
     return [
         f"{line.name}: average printed {line.average:g}, counted {line.counted:.2f}"
         for line in table.lines
-        if line.average is not None
-        and line.counted is not None
-        and abs(line.average - line.counted) > ROUNDING
+        if line.average is not None and line.counted is not None and abs(line.average - line.counted) > ROUNDING
     ]

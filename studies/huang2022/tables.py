@@ -7,16 +7,7 @@ from collections.abc import Collection, Sequence
 
 from polyhead.config import Value
 from studies.aghajanyan2021.study import over_seeds
-from studies.huang2022.methods import (
-    ABLATION,
-    ABLATION_SEEDS,
-    GRID,
-    MAIN,
-    METHODS,
-    SEARCH,
-    SEARCH_SEEDS,
-    tried_for,
-)
+from studies.huang2022.methods import ABLATION, ABLATION_SEEDS, GRID, MAIN, METHODS, SEARCH, SEARCH_SEEDS, tried_for
 from studies.huang2022.study import BySeed, Measure, Row, averages, missing, scores, tasks_of
 from studies.huang2022.table import Line, Table
 
@@ -92,11 +83,7 @@ def _numbered(number: int) -> str:
 
 
 def _table(
-    rows: Sequence[Row],
-    lines: Sequence[Line],
-    methods: Sequence[str],
-    *,
-    seeds: Collection[int] | None = None,
+    rows: Sequence[Row], lines: Sequence[Line], methods: Sequence[str], *, seeds: Collection[int] | None = None
 ) -> Table:
     return Table(tasks=tasks_of(rows), lines=tuple(lines), notes=missing(rows, methods, seeds=seeds))
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import DataError
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 
 if TYPE_CHECKING:
-    from polyhead.recipe import Training
-    from polyhead.strategy import Strategy
+    from polyhead.project.recipes import Training
+    from polyhead.project.strategies import Strategy
     from polyhead.tasks.read import Examples
-    from polyhead.train.prepare import Prepared, Split
+    from polyhead.train.data.prepared import Prepared, Split
 
 PAIR = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
 FORMS: dict[str, dict[str, Any]] = {
@@ -53,9 +53,7 @@ def entry_of(data: FilePath, one: Set) -> TaskEntry:
         facts = msgspec.json.decode((folder / "meta.json").read_bytes())
     except OSError as error:
         raise DataError(
-            f"no data set '{one.folder}' in {data}",
-            got=error.strerror,
-            do="give the folder that holds the data sets",
+            f"no data set '{one.folder}' in {data}", got=error.strerror, do="give the folder that holds the data sets"
         ) from None
     return TaskEntry(
         name=one.task,
@@ -82,7 +80,7 @@ def prepared_of(
 
     Of the reported split at most `test` rows, evenly spaced; None: it is whole.
     """
-    from polyhead.train.prepare import Prepared, Split
+    from polyhead.train.data.prepared import Prepared, Split
 
     entry = entry_of(data, one)
     drawn, reported = _read(entry, train, validation)
@@ -110,7 +108,7 @@ def train_rows(data: FilePath, one: Set) -> int:
 @cache
 def _read(entry: TaskEntry, train: int, validation: int) -> tuple[tuple[Split, Split], Examples]:
     from polyhead.tasks.read import read
-    from polyhead.train.feed import stream
+    from polyhead.train.loop.feed import stream
 
     task = entry.task()
     examples = read(entry.source(entry.train, FilePath()), task)
@@ -123,6 +121,6 @@ def _read(entry: TaskEntry, train: int, validation: int) -> tuple[tuple[Split, S
 
 def drawn(name: str, examples: Examples, members: np.ndarray) -> Split:
     """Some rows of a file, in its order, as a split."""
-    from polyhead.train.prepare import Split
+    from polyhead.train.data.prepared import Split
 
     return Split(name=name, examples=examples.take(sorted(members.tolist())))

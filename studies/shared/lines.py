@@ -26,8 +26,7 @@ def rows_option(default: Path) -> Callable[[Command], Command]:
         type=click.Path(exists=True, dir_okay=False),
         multiple=True,
         metavar="FILE",
-        help="Runs of the study: a results file or JSON lines, may be repeated; "
-        f"by default {default}, if it is there.",
+        help=f"Runs of the study: a results file or JSON lines, may be repeated; by default {default}, if it is there.",
     )
 
 

@@ -38,9 +38,7 @@ def rows_in(path: Path | str, *, make: str) -> list[dict[str, Any]]:
             if found and number == len(lines):  # a line that a kill cut short, or that is being written
                 break
             raise DataError(
-                f"{path} is neither a results file nor JSON lines",
-                got=error,
-                do=f"write it again with `{make}`",
+                f"{path} is neither a results file nor JSON lines", got=error, do=f"write it again with `{make}`"
             ) from None
     return found
 

@@ -13,7 +13,7 @@ import msgspec
 from polyhead.config import digested
 
 if TYPE_CHECKING:
-    from polyhead.trunk_data import TrunkData
+    from polyhead.trunk.data import TrunkData
 
 Facts = dict[str, object]
 Say = Callable[[str], None]
@@ -38,13 +38,7 @@ class Runs:
     max_tokens: int  # of a text
 
     def __init__(
-        self,
-        data: FilePath,
-        folder: FilePath,
-        study: Rows,
-        *,
-        trunk: TrunkData | None = None,
-        say: Say = silent,
+        self, data: FilePath, folder: FilePath, study: Rows, *, trunk: TrunkData | None = None, say: Say = silent
     ) -> None:
         """`trunk` stands in for minilm."""
         self.data, self.folder, self.study, self.say = data, folder, study, say

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.strategy import Pooled
+from polyhead.project.strategies import Pooled
 from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
     from polyhead.plan import Path
-    from polyhead.recipe import Joint, Search
-    from polyhead.train.devices import Place
-    from polyhead.train.extract import Extractor
-    from polyhead.train.joint import JointCourse
-    from polyhead.train.prepare import Prepared
-    from polyhead.trunk_data import TrunkData
+    from polyhead.project.recipes import Joint, Search
+    from polyhead.train.data.extract import Extractor
+    from polyhead.train.data.prepared import Prepared
+    from polyhead.train.loop.devices import Place
+    from polyhead.train.recipes.course import JointCourse
+    from polyhead.trunk.data import TrunkData
 
 
 def learn(
@@ -48,11 +48,11 @@ def learn(
     splits, by the head that it learned with, and all metrics of the reported split. `paths` stand in for those of the
     tasks' strategies; a `frozen` trunk stays as it is.
     """
-    from polyhead.bundle.write import write_bundle
-    from polyhead.train.events import Events
-    from polyhead.train.joint import JointCourse
-    from polyhead.train.joint_paths import joint_paths
-    from polyhead.train.leaks import without_leaks
+    from polyhead.bundle.create import write_bundle
+    from polyhead.train.data.leaks import without_leaks
+    from polyhead.train.loop.events import Events
+    from polyhead.train.recipes.course import JointCourse
+    from polyhead.train.recipes.paths import joint_paths
 
     prepared, leaks = without_leaks(prepared, others=held)
     checkpoint = folder.with_name(folder.name + ".pt")
@@ -89,7 +89,7 @@ def learn(
 
 def _own_scores(course: JointCourse) -> Facts:
     """Each task's own metric by split, and all its metrics on the reported split, as the course's module stands."""
-    from polyhead.train.refine import scores_of
+    from polyhead.train.recipes.refine import scores_of
 
     found = {name: scores_of(course, prepared) for name, prepared in course.prepared.items()}
     return {
@@ -102,8 +102,8 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
     from polyhead.plan import Codec
     from polyhead.sharing.pooled import with_codec
-    from polyhead.train.prepare import single_inputs
-    from polyhead.train.task_run import paths_of
+    from polyhead.train.data.prepare import single_inputs
+    from polyhead.train.heads.run import paths_of
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)
@@ -111,23 +111,21 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     (path,) = paths_of(prepared, extractor, bare)
     if bare.name != "uint8":
         return path
-    inputs = [
-        one for several in single_inputs(prepared.train.examples.inputs, prepared.task) for one in several
-    ]
+    inputs = [one for several in single_inputs(prepared.train.examples.inputs, prepared.task) for one in several]
     return with_codec(path, extractor.calibrated(path, inputs, per=strategy.codec_per))
 
 
 def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
-    from polyhead.train.inputs import wanted
+    from polyhead.train.data.inputs import wanted
 
     extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor), extractor)])
 
 
 def head(prepared: Prepared, extractor: Extractor) -> Facts:
     """A pooler and a head over the frozen trunk."""
-    from polyhead.train.events import Events
-    from polyhead.train.task_run import train_task
+    from polyhead.train.heads.run import train_task
+    from polyhead.train.loop.events import Events
 
     read_once([prepared], extractor)
     clock = time.monotonic()
@@ -141,8 +139,8 @@ def fine_tune(
     prepared: Prepared, data: TrunkData, *, search: Search | None = None, precision: str = "bfloat16"
 ) -> Facts:
     """Full fine-tuning for one task; without a search, at the numbers of its own training alone."""
-    from polyhead.recipe import Search
-    from polyhead.train.refine import refine
+    from polyhead.project.recipes import Search
+    from polyhead.train.recipes.refine import refine
 
     training = prepared.training
     alone = Search(learning_rates=(training.learning_rate,), epsilons=(1e-8,), dropouts=(training.dropout,))
@@ -150,11 +148,7 @@ def fine_tune(
     found = refine(prepared, data, search=search or alone, precision=precision)
     facts = _facts(prepared, found.scores, found.learned.fitted.best_epoch)
     searched = {"chosen": msgspec.to_builtins(found.chosen), "tried": msgspec.to_builtins(list(found.tried))}
-    return {
-        **facts,
-        **(searched if search is not None else {}),
-        "seconds": round(time.monotonic() - clock, 1),
-    }
+    return {**facts, **(searched if search is not None else {}), "seconds": round(time.monotonic() - clock, 1)}
 
 
 def own_metric(prepared: Prepared, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

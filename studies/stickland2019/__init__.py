@@ -7,24 +7,8 @@ its numbers as data, and our study of its methods and samplings.
 from studies.aghajanyan2021.table import printed_otherwise
 from studies.stickland2019.counts import FORMULAS, NUMBERS, Costs, Formula, costs, size_notes, table1
 from studies.stickland2019.figures import plot_curves, plot_methods
-from studies.stickland2019.methods import (
-    ABLATION,
-    ASKED,
-    MAIN,
-    METHODS,
-    SAMPLED,
-    SAMPLINGS,
-    SINGLE,
-    TABLE3,
-    Method,
-)
-from studies.stickland2019.published import (
-    RATIO_NOTE,
-    Cell,
-    published_questions,
-    published_table2,
-    published_table3,
-)
+from studies.stickland2019.methods import ABLATION, ASKED, MAIN, METHODS, SAMPLED, SAMPLINGS, SINGLE, TABLE3, Method
+from studies.stickland2019.published import RATIO_NOTE, Cell, published_questions, published_table2, published_table3
 from studies.stickland2019.study import (
     Row,
     Run,

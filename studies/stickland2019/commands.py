@@ -33,9 +33,7 @@ _draw = partial(draw_study, make=MAKE)
 ABOUT = "mean of eight tasks, ± standard error, trunk minilm"
 
 
-@click.group(
-    "stickland2019", short_help="Stickland and Murray 2019: functions of a task's own inside the encoder."
-)
+@click.group("stickland2019", short_help="Stickland and Murray 2019: functions of a task's own inside the encoder.")
 def command() -> None:
     """Stickland and Murray 2019, "BERT and PALs: Projected Attention Layers ... in Multi-Task Learning".
 
@@ -59,13 +57,9 @@ def table1(json_to: str | None) -> None:
         counts = [f"{one.value:,}", f"{one.counted.own:,}"]
         ratios = [f"{r:.3f}" for r in (one.counted.ratio, one.counted.layer_ratio, ours[one.method].ratio)]
         cells.append([paper.told(one.method), one.formula, *counts, *ratios])
-    printer.lines(
-        ["Table 1: eight tasks' functions on BERT-base, matrices alone; T tasks, d wide, n layers", ""]
-    )
+    printer.lines(["Table 1: eight tasks' functions on BERT-base, matrices alone; T tasks, d wide, n layers", ""])
     printer.lines([*table(cells, left=2), ""])
-    printer.line(
-        "Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers."
-    )
+    printer.line("Ratios are of all parameters with biases, over one encoder with its pooler; and over its layers.")
     printer.line(paper.RATIO_NOTE)
     printer.lines([f"On minilm, {note}" for note in paper.size_notes(MINILM)])
     printer.json({"rows": found, "minilm": ours})
@@ -192,13 +186,9 @@ def squad(files: tuple[str, ...], json_to: str | None) -> None:
     printer = Printer(json_to)
     cells: list[list[object]] = [["method", "mean"]]
     cells += [[one.told, _mean(one.published, digits=3)] for one in paper.questions()]
-    printer.lines(
-        ["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""]
-    )
+    printer.lines(["Table 1 of the appendix as printed: mean of SQuAD's EM and F1 and of SWAG's accuracy", ""])
     printer.lines(table(cells))
-    about = (
-        "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
-    )
+    about = "SQuAD and SocialIQA, 2,000 rows each, round robin, 250 updates of 16, ± standard error, trunk minilm"
     rows, _ = _study(printer, files, about, questions=True)
     found = [one for one in paper.questions(rows) if one.scores] if rows else []
     cells = [["method", "SQuAD EM", "SQuAD F1", "SocialIQA accuracy", "mean", "seeds", *COSTS]]

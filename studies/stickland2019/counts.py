@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.cost import arrays_of_plan, flops, layer_evaluations, parameters
 from polyhead.plan import TRUNK, Path, Plan, Pool, merge
-from polyhead.strategy import InLayer, Pooled, Strategy
+from polyhead.project.strategies import InLayer, Pooled, Strategy
 from polyhead.tasks.task import Task
+from polyhead.trunk.shape import Architecture
 from studies.huang2022.counts import BERT_BASE
 from studies.stickland2019.methods import METHODS, TASKS, WIDTH, Method, in_proportion
 

@@ -39,8 +39,7 @@ def plot_methods(
         axes.plot(seeds, [place] * len(seeds), "o", color="black", markersize=2, zorder=3)
     costs = {one.method: one.costs for one in found}
     labels = [
-        f"{told(name)} ({costs[name].ratio:.2f} × parameters, {costs[name].share:.2f} of the FLOPs)"
-        for name in order
+        f"{told(name)} ({costs[name].ratio:.2f} × parameters, {costs[name].share:.2f} of the FLOPs)" for name in order
     ]
     axes.set_yticks(range(len(order)), labels, fontsize="small")
     axes.invert_yaxis()

@@ -10,10 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.architecture import Architecture
 from polyhead.config import Value
-from polyhead.recipe import Sampling
-from polyhead.strategy import Adapter, InLayer, OnTop, Strategy
+from polyhead.project.recipes import Sampling
+from polyhead.project.strategies import Adapter, InLayer, OnTop, Strategy
+from polyhead.trunk.shape import Architecture
 from studies.huang2022.methods import FIRST
 
 Base = Literal["learned", "frozen", "scratch", "single"]
@@ -124,21 +124,12 @@ ABLATION = (
         within=PALS.name,
     ),
     _pals("pals-shared-ends", "PALs, encoder, decoder shared", share="ends"),
-    _pals(
-        "pals-layer-ends",
-        "PALs, each layer's encoder, decoder shared",
-        share="ends",
-        tied=False,
-    ),
+    _pals("pals-layer-ends", "PALs, each layer's encoder, decoder shared", share="ends", tied=False),
     _pals("pals-shared", "PALs shared by all tasks", share="all"),
     _on_top("on-top-3", "Proj. attn. on top, 3 layers", layers=3),
     _on_top("on-top-12", "Proj. attn. on top, 12 layers", layers=12),
     _on_top(
-        "ffn-on-top-2",
-        "Proj. FFN on top, 2 hidden layers",
-        form="feed_forward",
-        feed_forward=252,
-        hidden_layers=2,
+        "ffn-on-top-2", "Proj. FFN on top, 2 hidden layers", form="feed_forward", feed_forward=252, hidden_layers=2
     ),
     _on_top("on-top-bare", "Proj. attn. on top, no residual, no norm", residual=False),
     _on_top("on-top-legacy", "Proj. attn. on top, norms begun as released", norm_init="legacy"),
@@ -179,10 +170,6 @@ MAIN_SEEDS, ABLATION_SEEDS = (1, 2, 3), (1,)
 PLANNED = {
     (SINGLE.name, "alone"): MAIN_SEEDS,
     **{(method.name, "annealed"): MAIN_SEEDS for method in MAIN},
-    **{
-        (method.name, sampling): MAIN_SEEDS
-        for method in SAMPLED
-        for sampling in ("proportional", "square-root")
-    },
+    **{(method.name, sampling): MAIN_SEEDS for method in SAMPLED for sampling in ("proportional", "square-root")},
 }
 """The seeds that the study's main part has of each method and sampling; of all others it has `ABLATION_SEEDS`."""

@@ -50,9 +50,7 @@ TABLE3: dict[str, dict[str, tuple[float, float | None]]] = {
     "pals-bottom": {_ANNEAL: (81.4, 0.1)},
 }
 RATIOS = {"shared": 1.00, "layer-on-top": 1.66, "on-top": 1.10, "pals": 1.13}  # of parameters, where printed
-RATIO_NOTE = (
-    "A BERT layer on top of each of eight tasks is 1.52 times the parameters; 1.66 is that of layers alone."
-)
+RATIO_NOTE = "A BERT layer on top of each of eight tasks is 1.52 times the parameters; 1.66 is that of layers alone."
 # Table 1 of the appendix: SQuAD (exact match, F1) and SWAG (accuracy), their mean; round robin
 SQUAD_SWAG = {"shared": (82.75, 0.09), "pals": (82.774, 0.006), "low-rank": (82.74, 0.06)}
 

@@ -54,9 +54,7 @@ class Job(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", default=",".join(JOBS))
     parser.add_argument("--methods", help="in place of the jobs, these methods")
     parser.add_argument("--samplings", default="annealed", help="of --methods")
@@ -140,9 +138,7 @@ def report(raw: list[dict[str, object]]) -> None:
     write_results(RESULTS, found)
     draw(rows, runs)
     for claim in found.claims:
-        print(
-            f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})"
-        )
+        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def means(rows: Sequence[paper.Row]) -> list[dict[str, object]]:
@@ -168,9 +164,7 @@ def draw(rows: Sequence[paper.Row], runs: Sequence[paper.Run]) -> None:
     there = paper.compared(rows)
     names = {one.method for one in there}
     if there:
-        paper.plot_methods(
-            rows, RESULTS / f"{NAME}.png", methods=["single", *(method.name for method in paper.TABLE3)]
-        )
+        paper.plot_methods(rows, RESULTS / f"{NAME}.png", methods=["single", *(method.name for method in paper.TABLE3)])
     if names & {method.name for method in paper.ABLATION}:
         paper.plot_methods(rows, RESULTS / f"{NAME}_ablation.png")
     if {"pals", "low-rank"} <= names:

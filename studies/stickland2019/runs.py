@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from polyhead.config import Value
-from polyhead.recipe import Joint, Training, Weighting
+from polyhead.project.recipes import Joint, Training, Weighting
 from polyhead.tasks.kinds import kind_of
 from studies.aghajanyan2021.mixes import Mix
 from studies.huang2022.counts import BERT_BASE
@@ -28,8 +28,8 @@ from studies.stickland2019.methods import LEARNED, SAMPLINGS, SHARED, Method
 
 if TYPE_CHECKING:
     from polyhead.plan import Path
-    from polyhead.train.prepare import Prepared
-    from polyhead.trunk_data import TrunkData
+    from polyhead.train.data.prepared import Prepared
+    from polyhead.trunk.data import TrunkData
 
 # In the paper's order. The reported split is test where it has labels, else the published validation split
 GLUE = (
@@ -43,10 +43,7 @@ GLUE = (
     Set(folder="glue_rte", name="rte", test="validation", metric="accuracy"),
 )
 # SWAG is not here; its place has another set of everyday situations with answers to choose from
-QUESTIONS = (
-    Set(folder="squad_v1", name="squad", test="validation"),
-    Set(folder="socialiqa", test="validation"),
-)
+QUESTIONS = (Set(folder="squad_v1", name="squad", test="validation"), Set(folder="socialiqa", test="validation"))
 FROZEN_RATE = 1e-3  # learning rate of parts where the trunk does not learn
 
 
@@ -91,7 +88,7 @@ class Runs(runs.Runs):
         say: Say = silent,
     ) -> None:
         """`trunk` stands in for minilm; `device` is where it learns."""
-        from polyhead.train.numerics import precision_of
+        from polyhead.train.loop.numerics import precision_of
 
         super().__init__(data, folder, study, trunk=trunk, say=say)
         self.scale, self.device = scale or Scale(), device
@@ -200,7 +197,7 @@ class Runs(runs.Runs):
         recipe: Joint,
         paths: Mapping[str, Path],
     ) -> Facts:
-        from polyhead.train.devices import Place
+        from polyhead.train.loop.devices import Place
 
         folder = self.folder / "trunks" / name
         log = folder.with_name(f"{name}.jsonl")
@@ -227,7 +224,7 @@ class Runs(runs.Runs):
         import torch
 
         from polyhead.nn.trunk import Trunk
-        from polyhead.train.feed import stream
+        from polyhead.train.loop.feed import stream
 
         generator = torch.Generator().manual_seed(stream(seed, "scratch"))
         arrays = Trunk(self.plain.architecture, generator=generator).to_arrays()
@@ -250,9 +247,7 @@ class Runs(runs.Runs):
 def curve_of(log: FilePath) -> list[dict[str, object]]:
     """The epochs in a training's log: step, mean of the tasks' validation scores, and all metrics by task."""
     events = [msgspec.json.decode(line) for line in log.read_bytes().splitlines()]
-    epochs = {
-        one["step"]: one for one in events if one["event"] == "epoch"
-    }  # a run that went on repeats some
+    epochs = {one["step"]: one for one in events if one["event"] == "epoch"}  # a run that went on repeats some
     return [
         {"step": step, "score": round(one["score"], 4), "validation": one["validation"]}
         for step, one in sorted(epochs.items())

@@ -96,9 +96,7 @@ def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
             scale[row.task] = row.scale
     if not found:
         raise DataError(
-            f"{source} holds no run of a task",
-            allowed="rows of stage task",
-            do=f"run {MAKE}, or name its rows",
+            f"{source} holds no run of a task", allowed="rows of stage task", do=f"run {MAKE}, or name its rows"
         )
     return tuple(
         row
@@ -148,9 +146,7 @@ def averages(rows: Sequence[Row], method: str, sampling: str, *, split: Split = 
     return seeds_with_all(scores(rows, method, sampling, split=split).values())
 
 
-def differences(
-    rows: Sequence[Row], one: tuple[str, str], other: tuple[str, str], *, split: Split = "test"
-) -> BySeed:
+def differences(rows: Sequence[Row], one: tuple[str, str], other: tuple[str, str], *, split: Split = "test") -> BySeed:
     """How much higher the first's average is than the other's, each a method and a sampling, by seed that both have."""
     above, below = averages(rows, *one, split=split), averages(rows, *other, split=split)
     return {seed: value - below[seed] for seed, value in above.items() if seed in below}

@@ -140,12 +140,7 @@ def compared(rows: Sequence[Row], *, split: Split = "test") -> tuple[Compared, .
         if average is not None and its is not None:
             found.append(
                 Compared(
-                    method=method,
-                    told=told(method),
-                    sampling=sampling,
-                    average=average,
-                    above_pals=above,
-                    costs=its,
+                    method=method, told=told(method), sampling=sampling, average=average, above_pals=above, costs=its
                 )
             )
     return tuple(found)
@@ -208,13 +203,7 @@ def _costs(rows: Sequence[Row], method: str, *, among: Collection[str] = GLUE) -
     row = next((row for row in rows if row.method == method and row.task in among), None)
     if row is None:
         return None
-    return Spent(
-        ratio=row.ratio,
-        layers=row.layers,
-        share=row.share,
-        new_layers=row.new_layers,
-        learned=row.learned,
-    )
+    return Spent(ratio=row.ratio, layers=row.layers, share=row.share, new_layers=row.new_layers, learned=row.learned)
 
 
 def _point(step: int, values: Sequence[float]) -> Point:

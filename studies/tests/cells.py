@@ -20,8 +20,7 @@ def rows(seeds=(1,)):
             "seed": seed,
             "digest": "x",
             "validation": 0.5,
-            "test": (points + ABOVE[block] + POOLER.get(name, 0.0) - 3 * (block == "d" and task == "mnli"))
-            / 100,
+            "test": (points + ABOVE[block] + POOLER.get(name, 0.0) - 3 * (block == "d" and task == "mnli")) / 100,
         }
         for seed in seeds
         for block, names in ROWS.items()

@@ -43,11 +43,7 @@ def test_gains_are_those_that_the_text_names():
     assert fourth["BART"]["Reddit TIFU ROUGE-1"] == pytest.approx(30.30 - 24.19)
     assert [task for task, gain in fifth["RoBERTa-base"].items() if gain < 0] == ["parsing", "part of speech"]
     assert sixth["S, M, F, A1, A2, A3"]["all"] == pytest.approx(56.9 - 53.7)
-    assert {model: len(gains) for model, gains in fifth.items()} == {
-        "RoBERTa-base": 4,
-        "RoBERTa-large": 4,
-        "BART": 13,
-    }
+    assert {model: len(gains) for model, gains in fifth.items()} == {"RoBERTa-base": 4, "RoBERTa-large": 4, "BART": 13}
 
 
 def test_the_last_column_of_table_6_is_the_mean_of_the_rounds_but_for_the_known_exceptions():
@@ -76,9 +72,7 @@ def test_means_need_all_their_columns():
     assert paper.gains(table) == {"m": {"y": 0.0}}
     assert paper.printed_otherwise(table) == []
     told = msgspec.structs.replace(table.lines[0], scores=(1.0, 3.0, 2.6))
-    assert paper.printed_otherwise(msgspec.structs.replace(table, lines=(told,))) == [
-        "m: z printed 2.6, counted 2.50"
-    ]
+    assert paper.printed_otherwise(msgspec.structs.replace(table, lines=(told,))) == ["m: z printed 2.6, counted 2.50"]
 
 
 def test_table_1_sums_to_what_the_paper_says_of_itself():

@@ -6,9 +6,9 @@ import pytest
 from polyhead.papers.branches import Size
 
 import tiny
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
-from polyhead.train.sampling import Mixture
+from polyhead.train.recipes.sampling import Mixture
 from studies.results import Study
 from studies.wei2021 import missing, runs_of, table2
 from studies.wei2021.joint import RECIPE, TogetherRuns
@@ -57,9 +57,7 @@ def test_one_training_a_seed_gives_a_row_a_task(done):
             assert row["test"] == trunk["own"][name]["test"] and row["metric"] == METRICS[name]
 
 
-def test_a_task_that_is_left_out_is_read_by_an_output_layer_over_the_others_trunk(
-    done, tmp_path, monkeypatch
-):
+def test_a_task_that_is_left_out_is_read_by_an_output_layer_over_the_others_trunk(done, tmp_path, monkeypatch):
     from studies.wei2021 import joint as together
 
     root, made = done

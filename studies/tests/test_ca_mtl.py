@@ -12,10 +12,10 @@ import tiny
 from polyhead.model import TextBatch
 from polyhead.nn.load import load_trunk
 from polyhead.nn.trunk import Trunk
-from polyhead.recipe import Joint
+from polyhead.project.recipes import Joint
 from polyhead.testing import tiny_trunk
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.prepare import prepare
+from polyhead.train.data.prepare import prepare
+from polyhead.train.recipes.paths import joint_paths
 from studies.huang2022.ca_mtl import BLOCK, BlockBias, Conditional, ConditionedCourse, Film, count_of
 from studies.huang2022.methods import FIRST
 
@@ -89,9 +89,7 @@ def by_hand(made, task, ids):
         return norm(values, gain, shift)
 
     h = own["embeddings.word.weight"][ids] + own["embeddings.position.weight"][:length]
-    h = norm(
-        h + own["embeddings.segment.weight"][0], own["embeddings.norm.weight"], own["embeddings.norm.bias"]
-    )
+    h = norm(h + own["embeddings.segment.weight"][0], own["embeddings.norm.weight"], own["embeddings.norm.bias"])
     gain, shift = film("embeddings")
     h = h * (1 + gain) + shift
     size = SHAPE.width // SHAPE.heads
@@ -122,9 +120,7 @@ def by_hand(made, task, ids):
 def test_it_computes_its_equations():
     made, texts = conditional(drawn=True), batch(lengths=(37,))
     for task in TASKS:
-        assert torch.allclose(states(made, task, texts)[0], by_hand(made, task, texts.ids[0]), atol=1e-5), (
-            task
-        )
+        assert torch.allclose(states(made, task, texts)[0], by_hand(made, task, texts.ids[0]), atol=1e-5), task
     assert not torch.allclose(states(made, "a", texts), states(made, "b", texts), atol=1e-2)
 
 
@@ -132,9 +128,7 @@ def test_a_row_does_not_depend_on_its_batch_mates_or_padding():
     made, texts = conditional(drawn=True), batch()
     for row, length in enumerate((37, 20, 3)):
         alone = TextBatch(
-            ids=texts.ids[[row], :length],
-            mask=texts.mask[[row], :length],
-            segments=texts.segments[[row], :length],
+            ids=texts.ids[[row], :length], mask=texts.mask[[row], :length], segments=texts.segments[[row], :length]
         )
         together = states(made, "a", texts)[row, :length]
         assert torch.allclose(states(made, "a", alone)[0], together, atol=1e-5)

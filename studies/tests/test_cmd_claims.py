@@ -7,15 +7,12 @@ from studies.tests.commands import run
 
 
 def claim(name, holds, note=""):
-    return Claim(
-        id=name, text=f"what {name} says", target=1, value=0.5, unit="points", holds=holds, note=note
-    )
+    return Claim(id=name, text=f"what {name} says", target=1, value=0.5, unit="points", holds=holds, note=note)
 
 
 def test_claims_that_do_not_hold_come_first(tmp_path):
     write_results(
-        tmp_path,
-        results("a", command="x", rows=[], claims=[claim("a.one", True), claim("a.two", False, "why")]),
+        tmp_path, results("a", command="x", rows=[], claims=[claim("a.one", True), claim("a.two", False, "why")])
     )
     write_results(tmp_path, results("b", command="x", rows=[], claims=[claim("b.one", False)]))
     done = run("claims", tmp_path)

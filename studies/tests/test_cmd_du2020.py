@@ -22,27 +22,17 @@ def test_tables_are_drawn(name, file, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     done = run(*PAPER, name, "--rows", file, "--plot", tmp_path / "f.svg")
     assert done.code == 0, done.err
-    assert (tmp_path / "f.svg").read_text().startswith(
-        "<?xml"
-    ) and f"drawn into {tmp_path / 'f.svg'}" in done.out
+    assert (tmp_path / "f.svg").read_text().startswith("<?xml") and f"drawn into {tmp_path / 'f.svg'}" in done.out
     run(*PAPER, name, "--plot", tmp_path / "g.svg", cwd=tmp_path).refuses("no runs to draw", code=2)
     run(*PAPER, name, "--rows", file, "--plot", "f.nonsense").refuses(".svg", code=2)
 
 
 def test_notes_follow_the_rows(file, tmp_path):
     """QNLI and QQP were said to be left out of studies that have them, and tweets of none."""
-    assert (
-        "left out unless asked for with --more: qnli, qqp, tweets"
-        in run(*PAPER, "table3", "--rows", file).out
-    )
-    assert (
-        "left out unless asked for with --more: qnli, qqp, tweets" in run(*PAPER, "table1", cwd=tmp_path).out
-    )
+    assert "left out unless asked for with --more: qnli, qqp, tweets" in run(*PAPER, "table3", "--rows", file).out
+    assert "left out unless asked for with --more: qnli, qqp, tweets" in run(*PAPER, "table1", cwd=tmp_path).out
     counts = {f"{split}_rows": 10 for split in ("train", "validation", "test")}
-    more = [
-        {**row, **counts, "task": {"imdb": "qnli", "mrpc": "qqp"}.get(row["task"], row["task"])}
-        for row in rows()
-    ]
+    more = [{**row, **counts, "task": {"imdb": "qnli", "mrpc": "qqp"}.get(row["task"], row["task"])} for row in rows()]
     file.write_bytes(to_json({"rows": more}))
     for name in ("table1", "table3", "table4"):
         out = run(*PAPER, name, "--rows", file).out

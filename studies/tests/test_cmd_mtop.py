@@ -5,7 +5,7 @@ import json
 import pytest
 
 from polyhead.config import to_json
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 from polyhead.tasks.read import read
 from studies.huang2022.nhc import TASKS
 from studies.tests.commands import run
@@ -28,19 +28,14 @@ def data(tmp_path_factory):
 
 
 def test_nhc_writes_tasks_that_can_be_read_and_tells_what(data, tmp_path):
-    done = run(
-        "huang2022", "nhc", tmp_path / "nhc", "--data", data, "--size", "20", "--json", tmp_path / "card"
-    )
+    done = run("huang2022", "nhc", tmp_path / "nhc", "--data", data, "--size", "20", "--json", tmp_path / "card")
     assert done.code == 0, done.err
     assert "politics" in done.out and "90 rows hold a text of the test split" in done.out
     told = json.loads((tmp_path / "card").read_text())
     assert told == json.loads((tmp_path / "nhc" / "card.json").read_text())
     for task in told["tasks"]:
         entry = TaskEntry(
-            name=task["name"],
-            kind="single_label",
-            labels=tuple(task["labels"]),
-            train=f"{task['name']}/train.jsonl",
+            name=task["name"], kind="single_label", labels=tuple(task["labels"]), train=f"{task['name']}/train.jsonl"
         )
         assert read(entry.source(entry.train, tmp_path / "nhc"), entry.task()).report.used == 32
 
@@ -68,20 +63,7 @@ def test_without_runs_the_way_to_make_them_is_named(name, tmp_path):
 def test_table1_prints_both_scales_and_says_what_learned(file):
     lines = run("huang2022", "table1", "--rows", file).out.splitlines()
     printed, ours = (line.split() for line in lines if line.startswith("MTOP  "))
-    assert printed[1:] == [
-        "89.9",
-        "88.2",
-        "91.6",
-        "94.6",
-        "93.3",
-        "88.6",
-        "85.2",
-        "75.5",
-        "88.4",
-        "one",
-        "trunk",
-        "1",
-    ]
+    assert printed[1:] == ["89.9", "88.2", "91.6", "94.6", "93.3", "88.6", "85.2", "75.5", "88.4", "one", "trunk", "1"]
     assert ours[1:8] == [f"{85 + n:.1f}" for n in range(7)]
     assert ours[8:] == ["88.0", "87.3", "±2.1", "3", "one", "trunk", "1", "6", "1.95", "1,000"]
     told = json.loads(run("huang2022", "table1", "--rows", file, "--measure", "test", "--json", "-").out)

@@ -76,13 +76,7 @@ def test_figures_are_tables_too(rows):
     assert line.split() == ["batch", "+2.0", "±1.0", "+1.0,", "+2.0,", "+3.0"]
     assert next(line for line in out.splitlines() if line.startswith("annealed")).split()[1:] == ["-", "-"]
     lines = run(*PAPER, "figure3", "--rows", rows).out.splitlines()
-    assert next(line for line in lines if line.startswith("mean")).split() == [
-        "mean",
-        "+8.0",
-        "±1.0",
-        "+4.0",
-        "±1.0",
-    ]
+    assert next(line for line in lines if line.startswith("mean")).split() == ["mean", "+8.0", "±1.0", "+4.0", "±1.0"]
     told = json.loads(run(*PAPER, "figure3", "--rows", rows, "--json", "-").out)
     assert set(told["gains"]) == {"100", "1500"}
 

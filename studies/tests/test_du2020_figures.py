@@ -40,13 +40,7 @@ def halved(seeds=(1,)):
 
 def test_a_task_has_three_bars_and_so_has_the_average(drawn):
     axes = drawn(figures.plot_tasks, halved())
-    assert [label.get_text() for label in axes.get_xticklabels()] == [
-        "sst2",
-        "imdb",
-        "mnli",
-        "mrpc",
-        "average",
-    ]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["sst2", "imdb", "mnli", "mrpc", "average"]
     plain, one, group = heights(axes)
     assert plain == pytest.approx([49.5, 44.5, 34.5, 39.5, 42.0])
     assert one == pytest.approx([52.0, 47.0, 37.0, 42.0, 44.5])
@@ -73,11 +67,7 @@ def test_deviations_over_seeds_are_drawn(drawn):
 def test_what_is_missing_has_no_bar(drawn):
     raw = [row for row in halved() if (row["block"], row["task"]) != ("d", "mnli")]
     assert list(map(len, heights(drawn(figures.plot_tasks, raw)))) == [5, 5, 3]
-    assert list(map(len, heights(drawn(figures.plot_groups, [r for r in raw if r["block"] != "c"])))) == [
-        4,
-        0,
-        2,
-    ]
+    assert list(map(len, heights(drawn(figures.plot_groups, [r for r in raw if r["block"] != "c"])))) == [4, 0, 2]
 
 
 def test_a_study_without_such_rows_is_said(tmp_path):

@@ -81,9 +81,7 @@ def test_the_claims_of_the_paper_hold_in_its_rows(table):
         assert average("c", name) > average("b", name)
     assert abs(average("c", "AVG/MHA u8") - average("c", "AVG/MHA")) < 0.05
     assert 0 < average("c", "AVG/MHA") - average("c", "AVG/MHA 1bit") < 0.5
-    lost = [
-        c - d for c, d in zip(at(table, "c", "AVG/MHA").groups, at(table, "d", "AVG/MHA").groups, strict=True)
-    ]
+    lost = [c - d for c, d in zip(at(table, "c", "AVG/MHA").groups, at(table, "d", "AVG/MHA").groups, strict=True)]
     assert max(lost) == lost[table.groups.index("NLI")] > 6 > 1 > sorted(lost)[-2]
 
 
@@ -92,10 +90,7 @@ def test_blocks_can_be_had_alone():
 
 
 def test_a_table_of_fewer_tasks_has_the_means_that_it_can_have():
-    lines = [
-        Line(block="b", name="x", scores=(80.0, 90.0, 70.0)),
-        Line(block="b", name="y", scores=(80.0, None, 70.0)),
-    ]
+    lines = [Line(block="b", name="x", scores=(80.0, 90.0, 70.0)), Line(block="b", name="y", scores=(80.0, None, 70.0))]
     groups = {"SA": ("SST-2", "IMDB"), "LA": ("CoLA",), "DOC": ("AG News",)}
     table = du2020.table_of(("SST-2", "IMDB", "CoLA"), groups, lines)
     assert table.lines[0].groups == (85.0, 70.0, None) and table.lines[0].average == 80.0

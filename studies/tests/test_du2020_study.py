@@ -130,15 +130,10 @@ def test_notes_name_the_tasks_that_these_rows_have_not(cells):
     assert paper.startswith("Amazon-5") and without == "without runs yet: rte, ag_news, dbpedia, cola"
     assert further == "left out unless asked for with --more: qnli, qqp, tweets"
     (_, _, further, besides, _) = study_table(cells_of(renamed("imdb", "tweets"))).notes
-    assert (further, besides) == (
-        "left out unless asked for with --more: qnli, qqp",
-        "not of the paper: tweets",
-    )
+    assert (further, besides) == ("left out unless asked for with --more: qnli, qqp", "not of the paper: tweets")
 
 
 def test_notes_of_a_whole_study_leave_nothing_out():
     every = [one.task for one in (*SETS, *MORE)]
-    assert len(every) == 11 and not any(
-        "left out unless" in note or "without" in note for note in notes_of(every)
-    )
+    assert len(every) == 11 and not any("left out unless" in note or "without" in note for note in notes_of(every))
     assert len(notes_of([one.task for one in SETS])) == 3

@@ -40,11 +40,7 @@ def test_counts_are_the_published_ones():
     assert [one.parameters for one in added] == [592_896, 593_664, 594_432, 4_749_312]
     assert round(added[-1].share, 2) == 4.34
     found = {(one.tasks, one.tokens): one for one in ratios()}
-    assert [round(found[place].together, 2) for place in ((8, 128), (21, 128), (100, 128))] == [
-        1.13,
-        1.34,
-        2.67,
-    ]
+    assert [round(found[place].together, 2) for place in ((8, 128), (21, 128), (100, 128))] == [1.13, 1.34, 2.67]
     assert found[8, 128].layers == (12, 12, 96)
     assert all(one.isolated <= one.together < one.apart for one in found.values() if one.tasks > 1)
 
@@ -99,9 +95,7 @@ def test_rows_of_other_settings_do_not_count_where_later_ones_are_there():
     made = rows()
     old = [{**one, "settings": "old", "test": 0.0} for one in made if one["method"] == "mtop"]
     assert paper.rows_of([*old, *made])[-1].settings == "s"
-    assert paper.averages(paper.rows_of([*old, *made]), "mtop", "test")[2] == pytest.approx(
-        POINTS["mtop"] + 3 - DROP
-    )
+    assert paper.averages(paper.rows_of([*old, *made]), "mtop", "test")[2] == pytest.approx(POINTS["mtop"] + 3 - DROP)
 
 
 def test_rows_that_are_no_runs_are_refused():

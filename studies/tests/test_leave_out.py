@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
 from studies.du2020 import effort, leave_out
 from studies.du2020.leave_out import FULL, FULL_LEARNED, POOLERS, STAGE1, LeaveOut, Settings

@@ -49,9 +49,7 @@ def test_every_task_is_balanced_and_a_fifth_of_it_is_held_out(made):
         assert (len(task.train), len(task.validation)) == (168, 42)
         for split in (task.train, task.validation):
             assert len({*keys(split)}) == len(split)
-            assert [sum(one.label == label for one in split) for label in task.labels] == [
-                len(split) // 2
-            ] * 2
+            assert [sum(one.label == label for one in split) for label in task.labels] == [len(split) // 2] * 2
 
 
 def test_labels_say_whether_the_headline_is_of_the_category(made):
@@ -111,15 +109,12 @@ def test_words_and_signs_stand_apart(text, found):
 
 def test_a_full_file_gives_the_size_of_the_paper(tmp_path, data):
     file = tmp_path / "News_Category_Dataset_v3.json"
-    lines = [
-        {"category": label.upper(), "headline": text, "link": "x"} for text, label in rows(SIZE + 50, "full")
-    ]
+    lines = [{"category": label.upper(), "headline": text, "link": "x"} for text, label in rows(SIZE + 50, "full")]
     write_lines(file, lines)
     found = build(source_in(None, file))
     assert found.size == SIZE and [task.name for task in found.tasks] == [*TASKS]
     assert all(
-        {name: len(s) for name, s in task.splits.items()} == {"train": 3200, "validation": 800}
-        for task in found.tasks
+        {name: len(s) for name, s in task.splits.items()} == {"train": 3200, "validation": 800} for task in found.tasks
     )
     with_test = build(source_in(data, file), size=50)
     assert len(with_test.tasks) == 8 and len(with_test.tasks[0].test) == 270
@@ -141,9 +136,7 @@ def test_what_is_written_is_the_tasks_and_a_card(made, tmp_path):
     told = json.loads((folder / "card.json").read_text())
     for task in made.tasks:
         for split, several in task.splits.items():
-            lines = [
-                json.loads(line) for line in (folder / task.name / f"{split}.jsonl").read_text().splitlines()
-            ]
+            lines = [json.loads(line) for line in (folder / task.name / f"{split}.jsonl").read_text().splitlines()]
             assert lines == [{"text": one.text, "label": one.label} for one in several]
     assert [task["rows"]["train"] for task in told["tasks"]] == [168] * 8
     assert told["left_out"] == 90 and len(card.sources) == 8

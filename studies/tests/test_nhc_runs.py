@@ -13,12 +13,12 @@ from polyhead.cost import layer_evaluations, parameters
 from polyhead.model import TextBatch
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import merge
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
-from polyhead.train import numerics
-from polyhead.train.examples import outputs_of
-from polyhead.train.joint import text_examples
-from polyhead.train.refine import scores_of
+from polyhead.train.data.examples import outputs_of
+from polyhead.train.loop import numerics
+from polyhead.train.recipes.course import text_examples
+from polyhead.train.recipes.refine import scores_of
 from studies.huang2022.ca_mtl import Conditional, flops_of
 from studies.huang2022.methods import (
     ABLATION,
@@ -183,12 +183,10 @@ def test_texts_that_are_read_once_for_all_tasks_score_as_those_that_each_task_re
         for split, scores in scores_of(course, p).items():
             assert found[p.task.name][split] == pytest.approx(scores)
     alone = outputs_of(
-        course.module.bound("travel"),
-        text_examples(prepared[1].test.examples, prepared[1].task, course.tokeniser),
+        course.module.bound("travel"), text_examples(prepared[1].test.examples, prepared[1].task, course.tokenizer)
     )
     both = outputs_of(
-        course.module.bound(*TASKS),
-        text_examples(prepared[0].test.examples, prepared[0].task, course.tokeniser),
+        course.module.bound(*TASKS), text_examples(prepared[0].test.examples, prepared[0].task, course.tokenizer)
     )
     np.testing.assert_allclose(np.stack(both)[:, 2:], np.stack(alone), atol=1e-5)
 
@@ -209,9 +207,7 @@ def test_other_headlines_give_other_files_rows_and_donors(data, tmp_path):
         )
         file = several / "huffpost41" / "train.jsonl.gz"
         lines = gzip.decompress(file.read_bytes()).decode().splitlines()
-        file.write_bytes(
-            gzip.compress("\n".join(line.replace("travel ", "travels ") for line in lines).encode())
-        )
+        file.write_bytes(gzip.compress("\n".join(line.replace("travel ", "travels ") for line in lines).encode()))
     (files, settings, rows, donors), other = made
     assert files != other[0] and settings != other[1] and other[2:] == (2 * rows, 2 * donors)
     assert {p.name for p in files.iterdir()} == {p.name for p in other[0].iterdir()}
@@ -238,9 +234,7 @@ def test_the_ablation_changes_one_thing_at_a_time():
         7: ("donors", "donors"),
     }
     assert NO_STOP.strategy == msgspec.structs.replace(DONORS, stop_gradient=False)
-    assert all(
-        method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (0, 1, 6)
-    )
+    assert all(method.strategy.stop_gradient for number, method in ABLATION.items() if number not in (0, 1, 6))
     as_shared = msgspec.structs.replace(PRIVATE_POOLERS, shared_pooler=True)
     assert as_shared == msgspec.structs.replace(SHARED_POOLER, name=as_shared.name, told=as_shared.told)
     assert {(m.strategy.rows, m.strategy.shared) for m in GRID.values()} == set(GRID)

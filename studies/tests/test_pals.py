@@ -7,7 +7,7 @@ import pytest
 
 from polyhead.errors import DataError
 from polyhead.plan import TRUNK, owners_of
-from polyhead.strategy import InLayer, OnTop
+from polyhead.project.strategies import InLayer, OnTop
 from polyhead.tasks.task import Task
 from studies import stickland2019 as paper
 from studies.du2020.counts import MINILM
@@ -62,18 +62,9 @@ def test_sizes_on_another_trunk_are_in_the_papers_proportion():
     """minilm is half as wide and half as deep: 204 of 768 is 102 of 384, the top 6 of 12 layers are 3 of 6."""
     top = strategy_of(METHODS["pals-top"], MINILM)
     assert isinstance(top, InLayer) and (top.adapters[0].size, top.adapters[0].start) == (138, 3)
-    sizes = {
-        "pals": 102,
-        "pals-untied": 42,
-        "low-rank": 50,
-        "low-rank-10": 5,
-        "pals-60": 30,
-        "bottleneck": 25,
-    }
+    sizes = {"pals": 102, "pals-untied": 42, "low-rank": 50, "low-rank-10": 5, "pals-60": 30, "bottleneck": 25}
     assert {name: strategy_of(METHODS[name], MINILM).adapters[0].size for name in sizes} == sizes
-    assert (
-        strategy_of(METHODS["pals-heads-12"], MINILM).adapters[0].size == 96
-    )  # 102 is no multiple; 108 is as near
+    assert strategy_of(METHODS["pals-heads-12"], MINILM).adapters[0].size == 96  # 102 is no multiple; 108 is as near
     above = strategy_of(METHODS["ffn-on-top"], MINILM)
     assert isinstance(above, OnTop) and (above.width, above.feed_forward, above.layers) == (102, 204, 6)
     for method in METHODS.values():
@@ -133,9 +124,7 @@ def test_the_printed_means_are_those_of_nine_columns():
 def test_means_over_tasks_come_with_their_standard_error():
     """Tasks lie 0 to 7 points above the base, seeds 1 apart: standard deviation 1, error 1 / sqrt(3)."""
     found = rows_of(rows())
-    assert averages(found, "pals", "annealed") == pytest.approx(
-        {s: BASE + 6.5 + d for s, d in SPREAD.items()}
-    )
+    assert averages(found, "pals", "annealed") == pytest.approx({s: BASE + 6.5 + d for s, d in SPREAD.items()})
     assert averages(found, "pals", "annealed", split="validation")[2] == pytest.approx(BASE + 6.5 + DROP)
     cell = cell_of(averages(found, "shared", "annealed"))
     assert (cell.mean, cell.error, cell.seeds) == (pytest.approx(63.5), pytest.approx(3**-0.5), 3)

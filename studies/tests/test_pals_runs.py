@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
 from studies.results import Study
 from studies.stickland2019 import runs as module
@@ -39,9 +39,7 @@ def kept(monkeypatch):
 
 
 def digest_of(runs, method):
-    (folder,) = [
-        one for one in (runs.folder / "trunks").iterdir() if one.name.startswith(f"{method}-annealed-1")
-    ]
+    (folder,) = [one for one in (runs.folder / "trunks").iterdir() if one.name.startswith(f"{method}-annealed-1")]
     return Bundle.open(folder).trunk().digest
 
 
@@ -163,11 +161,7 @@ def test_the_study_has_its_methods_and_samplings_for_three_seeds():
     assert len(main) == 30 and len({(j.method.name, j.sampling, j.seed) for j in main}) == 30
     assert {(j.method.name, j.sampling) for j in main if j.sampling != "annealed"} == {
         ("single", "alone"),
-        *(
-            (method, sampling)
-            for method in ("shared", "pals")
-            for sampling in ("proportional", "square-root")
-        ),
+        *((method, sampling) for method in ("shared", "pals") for sampling in ("proportional", "square-root")),
     }
     both = {job.method.name for name in ("main", "ablation") for job in study.jobs_of(name, study.MAIN_SEEDS)}
     assert both == set(METHODS)

@@ -59,18 +59,8 @@ def test_rows_of_several_files_are_reported_with_what_lacks_and_what_holds(setti
 @pytest.mark.parametrize("name", ["du2020.run_leave_out", "wei2021.run_joint"])
 def test_a_study_reports_from_its_rows_alone(settings, name, monkeypatch, tmp_path, capsys):
     """It writes them, says what lacks, and trains nothing."""
-    joint = {
-        "task": "rte",
-        "seed": 1,
-        "method": "together",
-        "tap": 6,
-        "layers": 0,
-        "validation": 0.5,
-        "test": 0.5,
-    }
-    rows = (
-        cells.rows()[:2] if name == "du2020.run_leave_out" else [joint, {**joint, "task": "cola", "seed": 2}]
-    )
+    joint = {"task": "rte", "seed": 1, "method": "together", "tap": 6, "layers": 0, "validation": 0.5, "test": 0.5}
+    rows = cells.rows()[:2] if name == "du2020.run_leave_out" else [joint, {**joint, "task": "cola", "seed": 2}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     study = importlib.import_module(f"studies.{name}")
     monkeypatch.setattr("sys.argv", [name, "--report", "--rows", str(tmp_path / "rows.jsonl")])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead.errors import DataError
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
 from polyhead.testing import tiny_trunk
 from studies.du2020.leave_out import Settings
 from studies.du2020.sweep import VARIANTS, Sweep, compared, missing, order, read_sweep, sweep_lines, swept_of
@@ -44,9 +44,7 @@ def made_up(seeds=(1, 2, 3)):
 
 def test_every_variant_has_a_row_a_task_and_what_is_there_is_not_run_again(tmp_path):
     data, said = write_sets(tmp_path / "data"), []
-    runs = Sweep(
-        data, tmp_path / "runs", Study(tmp_path / "r.jsonl"), SMALL, trunk=tiny_trunk(), say=said.append
-    )
+    runs = Sweep(data, tmp_path / "runs", Study(tmp_path / "r.jsonl"), SMALL, trunk=tiny_trunk(), say=said.append)
     for seed in (1, 2):
         runs.run(SETS[0], seed)
     found = swept_of(runs.study.rows)
@@ -77,9 +75,7 @@ def test_averages_spreads_and_gains_are_those_of_the_naive_count():
         assert line.average == pytest.approx(sum(averages) / 3)
         assert line.deviation == pytest.approx(statistics.stdev(averages))
         assert line.scores["two"] == pytest.approx(sum(score[line.name, "two", s] for s in (1, 2, 3)) / 3)
-    gains = [
-        sum(score["sign before", t, s] - score["sign after", t, s] for t in TASKS) / 2 for s in (1, 2, 3)
-    ]
+    gains = [sum(score["sign before", t, s] - score["sign after", t, s] for t in TASKS) / 2 for s in (1, 2, 3)]
     assert order(found, "sign") == pytest.approx(gains)
     assert [line.name for line in sweep_lines(found, split="validation")] == list(VARIANTS)
 

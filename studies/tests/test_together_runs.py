@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from polyhead.bundle.read import Bundle
-from polyhead.recipe import Joint, Search, Training
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Joint, Search, Training
+from polyhead.project.strategies import Pooled
 from polyhead.testing import tiny_trunk
-from polyhead.train.extract import Extractor
+from polyhead.train.data.extract import Extractor
 from studies.aghajanyan2021 import runs as running
 from studies.aghajanyan2021.mixes import Mix
 from studies.aghajanyan2021.runs import Runs

@@ -188,15 +188,11 @@ def drawn(monkeypatch):
     """The figures and axes that were drawn on."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     sheets, make = [], figures.sheet
-    monkeypatch.setattr(
-        figures, "sheet", lambda *size, **more: sheets.append(make(*size, **more)) or sheets[-1]
-    )
+    monkeypatch.setattr(figures, "sheet", lambda *size, **more: sheets.append(make(*size, **more)) or sheets[-1])
     return sheets
 
 
-ONE_TRUNK = [
-    one for one in study() if one["mix"] == "plain" or one["seed"] == 1
-]  # three seeds of heads over the plain
+ONE_TRUNK = [one for one in study() if one["mix"] == "plain" or one["seed"] == 1]  # three seeds of heads over the plain
 
 
 def test_figures_count_the_seeds_of_learned_trunks(drawn, tmp_path):
@@ -244,9 +240,7 @@ def test_words_stay_on_the_sheet_and_apart(draw, drawn, tmp_path):
         box = word.get_window_extent()
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1, word
         assert figure.bbox.y0 <= box.y0 and box.y1 <= figure.bbox.y1, word
-    boxes = sorted(
-        (Text.get_window_extent(name) for name in axes.texts), key=lambda box: box.y0
-    )  # without leaders
+    boxes = sorted((Text.get_window_extent(name) for name in axes.texts), key=lambda box: box.y0)  # without leaders
     assert all(below.y1 <= above.y0 for below, above in zip(boxes, boxes[1:], strict=False))
 
 

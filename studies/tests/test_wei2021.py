@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import msgspec
 import pytest
 
-from polyhead.allocate import allocation_of
+from polyhead.cost.allocate import allocation_of
 from polyhead.errors import DataError, MissingExtra
 from studies import wei2021
 from studies.wei2021.published import OTHERS, PRINTED, TASKS
@@ -88,9 +88,7 @@ def test_averages_and_layers_are_those_printed_but_for_the_known_misprints():
     printed = [found for found in lines if found.printed is not None]
     assert len(printed) == len(OTHERS) + len(PRINTED) + 1 + 3
     assert sum(found.printed.average is not None for found in printed) == len(printed) - 3  # as in the paper
-    assert wei2021.printed_otherwise(wei2021.published_table2()) == [
-        "KD-1: average printed 77.4, counted 77.7"
-    ]
+    assert wei2021.printed_otherwise(wei2021.published_table2()) == ["KD-1: average printed 77.4, counted 77.7"]
     assert wei2021.printed_otherwise(wei2021.published_table5()) == [
         "rule, c = 1: overhead printed 34.3, counted 34.4",
         "rule, c = 2: overhead printed 20.2, counted 20.8",
@@ -111,8 +109,7 @@ def test_a_misprint_in_any_column_would_be_said():
     table = wei2021.published_table5([3.0])
     wrong = wei2021.table.Printed(average=80.1, layers=19, overhead=19.0)
     lines = [
-        msgspec.structs.replace(found, printed=wrong) if found.name == "rule, c = 3" else found
-        for found in table.lines
+        msgspec.structs.replace(found, printed=wrong) if found.name == "rule, c = 3" else found for found in table.lines
     ]
     said = wei2021.printed_otherwise(msgspec.structs.replace(table, lines=tuple(lines)))
     assert [words.split()[4] for words in said] == ["average", "layers", "overhead"]
@@ -151,10 +148,7 @@ BAD = {
     "no-rows": (b'{"rows": []}', "holds no run"),
     "other-rows": (b'{"rows": [{"speed": 3}]}', "holds no run"),
     "no-score": (b'{"task": "a", "seed": 1, "method": "full", "layers": 6, "test": 0.5}', "row 1"),
-    "a-word": (
-        b'{"task": "a", "seed": 1, "method": "full", "layers": 6, "test": 0.5, "validation": "x"}',
-        "row 1",
-    ),
+    "a-word": (b'{"task": "a", "seed": 1, "method": "full", "layers": 6, "test": 0.5, "validation": "x"}', "row 1"),
     "not-utf-8": (b"\xff\xfe", "neither a results file nor JSON lines"),
     "empty": (b"", "holds no run"),
 }
@@ -175,9 +169,7 @@ def test_two_rows_of_one_run_are_refused_and_a_student_run_anew_replaces():
         wei2021.runs_of([*study(), study()[0]])
     again = row("rte", 1, "student", 1, 70.0, tap=1, init="teacher")
     (found,) = [
-        run
-        for run in wei2021.runs_of([*study(), again])
-        if (run.task, run.seed, run.option) == ("rte", 1, "student-1")
+        run for run in wei2021.runs_of([*study(), again]) if (run.task, run.seed, run.option) == ("rte", 1, "student-1")
     ]
     assert found.tap == 1 and found.validation == pytest.approx(0.69)
 
@@ -217,10 +209,7 @@ def test_the_paper_chooses_from_students_and_the_best_branch(runs):
 def test_the_mixed_model_is_chosen_on_validation_and_scored_by_seed_on_test(runs):
     """c = 1: cola 55 - 3, 42 - 1, 54 - 2: a tie at 52, so more layers; rte 66 - 2 beats 63 - 1."""
     found = wei2021.mixed(runs, 1.0)
-    assert {task: o.name for task, o in found.allocation.chosen.items()} == {
-        "cola": "branch-3",
-        "rte": "branch-2",
-    }
+    assert {task: o.name for task, o in found.allocation.chosen.items()} == {"cola": "branch-3", "rte": "branch-2"}
     assert (found.allocation.layers, found.allocation.depth) == (2 + 3 + 2, 2)
     assert found.scores["cola"] == pytest.approx({1: 44.0, 2: 45.0, 3: 46.0})
     assert found.seeds == pytest.approx({1: 49.5, 2: 50.5, 3: 51.5})

@@ -11,18 +11,10 @@ import click
 
 from polyhead.cli.output import Printer, table
 from polyhead.cli.plots import check_drawable, plot_option
-from studies.shared.lines import (
-    draw_study,
-    missing_lines,
-    number,
-    otherwise_lines,
-    study_options,
-    tell_study,
-    there,
-)
+from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
 
 if TYPE_CHECKING:
-    from polyhead.allocate import Option
+    from polyhead.cost.allocate import Option
     from studies.wei2021 import Line, Run, Statistic, Table
     from studies.wei2021.study import Split
 
@@ -73,9 +65,7 @@ def table1(files: tuple[str, ...], split: Split, statistic: Statistic, json_to: 
 
 
 @command.command("table2")
-@click.option(
-    "--c", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the mixed model's rule."
-)
+@click.option("--c", type=click.FloatRange(0), default=1.0, show_default=True, help="Of the mixed model's rule.")
 @click.option(
     "--joint",
     type=click.Path(exists=True, dir_okay=False),
@@ -85,12 +75,7 @@ def table1(files: tuple[str, ...], split: Split, statistic: Statistic, json_to: 
 @statistic_option("mean")
 @study_options(ROWS)
 def table2(
-    c: float,
-    joint: str | None,
-    files: tuple[str, ...],
-    split: Split,
-    statistic: Statistic,
-    json_to: str | None,
+    c: float, joint: str | None, files: tuple[str, ...], split: Split, statistic: Statistic, json_to: str | None
 ) -> None:
     """Full fine-tuning, students, and the mixed model: scores, and layers run for all tasks."""
     from studies import wei2021 as paper
@@ -103,9 +88,7 @@ def table2(
     printer.lines([*_method_lines(published), *otherwise_lines(paper.printed_otherwise(published))])
     ours = paper.table2(runs, c, statistic=statistic, split=split) if runs else None
     _tell(
-        printer,
-        f"{split} scores, {statistic} over the seeds, choices made on validation",
-        {run.seed for run in runs},
+        printer, f"{split} scores, {statistic} over the seeds, choices made on validation", {run.seed for run in runs}
     )
     if ours is not None:
         printer.lines([*_method_lines(ours), *missing_lines(ours.notes)])
@@ -123,9 +106,7 @@ def table2(
 )
 @statistic_option("mean")
 @study_options(ROWS)
-def table5(
-    costs: str, files: tuple[str, ...], split: Split, statistic: Statistic, json_to: str | None
-) -> None:
+def table5(costs: str, files: tuple[str, ...], split: Split, statistic: Statistic, json_to: str | None) -> None:
     """The mixed model by the price c of a layer, and the best choice of equally many layers.
 
     A cell says tap+layers; * marks a branch that was not distilled.
@@ -147,9 +128,7 @@ def table5(
     printer.json({"published": published, "study": ours})
 
 
-@command.command(
-    "figure2", short_help="Students from their teacher's layers and from pre-trained ones: box plots."
-)
+@command.command("figure2", short_help="Students from their teacher's layers and from pre-trained ones: box plots.")
 @plot_option("Draw the box plots of our study into FILE (.svg, .png or .pdf).")
 @study_options(ROWS)
 def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str | None) -> None:
@@ -158,15 +137,11 @@ def figure2(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
 
     printer, runs = Printer(json_to), _runs(files)
     check_drawable(plot)
-    printer.line(
-        "Figure 2 of the paper is a drawing without numbers: over 5 seeds, students of 1 to 3 layers."
-    )
+    printer.line("Figure 2 of the paper is a drawing without numbers: over 5 seeds, students of 1 to 3 layers.")
     _tell(printer, f"{split} scores, quartiles over the seeds", {run.seed for run in runs})
     found = paper.boxes(runs, split=split) if runs else ()
     if runs:
-        cells: list[list[object]] = [
-            ["task", "start", "layers", "seeds", "min", "25 %", "median", "75 %", "max"]
-        ]
+        cells: list[list[object]] = [["task", "start", "layers", "seeds", "min", "25 %", "median", "75 %", "max"]]
         for box in found:
             quartiles = (box.low, box.first, box.median, box.third, box.high)
             shown = [f"{value:.1f}" for value in quartiles]
@@ -194,9 +169,7 @@ def _depth_lines(shown: Table, *, statistic: Statistic) -> list[str]:
     for line, marked in zip((*depths, full), marks, strict=True):
         spreads = line.spreads if statistic == "mean" else (None,) * len(line.scores)
         scores = zip(line.scores, spreads or (None,) * len(line.scores), marked, strict=True)
-        cells.append(
-            [line.name, *(number(score, spread) + ("*" if near else " ") for score, spread, near in scores)]
-        )
+        cells.append([line.name, *(number(score, spread) + ("*" if near else " ") for score, spread, near in scores)])
     cells.append(["chosen", *(f"L = {shown.depths[t]} " if t in shown.depths else "- " for t in shown.tasks)])
     return table(cells)
 

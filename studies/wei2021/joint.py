@@ -17,24 +17,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.recipe import Joint, Sampling, Training, Weighting
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Joint, Sampling, Training, Weighting
+from polyhead.project.strategies import Pooled
 from studies.shared.runs import Facts, Rows
 from studies.shared.steps import head, learn
 from studies.wei2021.runs import MAX_TOKENS, SEEDS
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
-    from polyhead.project import TaskEntry
-    from polyhead.train.prepare import Prepared
-    from polyhead.trunk_data import TrunkData
+    from polyhead.project.tables import TaskEntry
+    from polyhead.train.data.prepared import Prepared
+    from polyhead.trunk.data import TrunkData
 
 RECIPE = Joint(
-    families=(),
-    sampling=Sampling(kind="shuffled"),
-    weighting=Weighting(scaled=False),
-    scheme="batch",
-    micro_batches=1,
+    families=(), sampling=Sampling(kind="shuffled"), weighting=Weighting(scaled=False), scheme="batch", micro_batches=1
 )
 HEAD = Pooled(layers="last", positions="first", codec="float32")
 OUTPUT = Pooled(layers="last", positions="first", hidden=0)
@@ -60,7 +56,7 @@ class TogetherRuns:
     ) -> None:
         """`trunk`, `tasks` and `training` stand in for minilm, the study's eight tasks and its numbers."""
         from polyhead.nn.load import load_trunk
-        from polyhead.train.numerics import precision_of
+        from polyhead.train.loop.numerics import precision_of
 
         self.study, self.size, self.training, self.say = study, size or Size(), training, say
         self.entries = entries(str(data)) if tasks is None else tasks
@@ -87,9 +83,7 @@ class TogetherRuns:
             scores = trunk["own"]
             assert isinstance(scores, dict)
             for task in lacking:
-                self._row(
-                    "together", task, seed, partial(dict, scores[task], metric=self.entries[task].metric)
-                )
+                self._row("together", task, seed, partial(dict, scores[task], metric=self.entries[task].metric))
 
     def left_out(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
         """For each task a trunk that learned from the others, frozen, and an output layer."""
@@ -122,7 +116,7 @@ class TogetherRuns:
 
     def _left_out(self, task: str, seed: int) -> Facts:
         from polyhead.bundle.read import Bundle
-        from polyhead.train.extract import Extractor
+        from polyhead.train.data.extract import Extractor
 
         folder, facts = self._place(task, seed), Facts()
         if not (folder / "bundle.json").exists():  # a run that was stopped may have left it

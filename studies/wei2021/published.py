@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyhead.allocate import Option, allocation_of, best_under, by_rule, greedy
+from polyhead.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
 from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Printed, Table, mean, table_of
 
 TASKS = ("QNLI", "RTE", "QQP", "MNLI", "SST-2", "MRPC", "CoLA", "STS-B")
@@ -80,9 +80,7 @@ def published_options() -> list[Option]:
     found = []
     for index, (task, depth) in enumerate(teacher_depths().items()):
         for layers, scores in STUDENTS.items():
-            found.append(
-                Option(task=task, name=f"KD-{layers}", tap=LAYERS - depth, layers=layers, score=scores[index])
-            )
+            found.append(Option(task=task, name=f"KD-{layers}", tap=LAYERS - depth, layers=layers, score=scores[index]))
         found.append(_branch(index, depth, name=TEACHER))
     return found
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from polyhead.allocate import Allocation, best_under, price_of
+from polyhead.cost.allocate import Allocation, best_under, price_of
 from polyhead.nn.load import load_trunk
 from polyhead.report.frontier import apart, plot_frontier
 from polyhead.tasks.kinds import kind_of
@@ -38,9 +38,7 @@ LEARNED = 5.0  # points above the constant answer from which a task counts as le
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "branches.jsonl"])
     parser.add_argument("--report", action="store_true")
@@ -76,9 +74,7 @@ def report(several: list[Runs]) -> None:
     lacking = [*missing(runs), *(f"seed {seed}" for seed in SEEDS if seed not in {run.seed for run in runs})]
     for what in lacking:
         print(f"lacking: {what}")
-    made = (
-        [] if lacking else claims(rows, runs, by_task)
-    )  # rows are kept as they come, claims wait for all of them
+    made = [] if lacking else claims(rows, runs, by_task)  # rows are kept as they come, claims wait for all of them
     found = results(NAME, command=COMMAND, rows=rows, claims=made)
     print(write_results(RESULTS, found))
     if lacking:
@@ -92,9 +88,7 @@ def report(several: list[Runs]) -> None:
         options, price, RESULTS / "branches_frontier.png", offered=as_published(options), baselines=[baseline]
     )
     for claim in found.claims:
-        print(
-            f"{'holds ' if claim.holds else 'MISSED'}  {claim.id}  {claim.value:.4g} {claim.unit}  {claim.text}"
-        )
+        print(f"{'holds ' if claim.holds else 'MISSED'}  {claim.id}  {claim.value:.4g} {claim.unit}  {claim.text}")
 
 
 def is_full(run: Run, task: str) -> bool:
@@ -205,9 +199,7 @@ def share(runs: tuple[Run, ...], allocation: Allocation, tasks: Sequence[str] = 
         for run in runs:
             if run.task in tasks and run.option == name_of(run.task):
                 scores.setdefault(run.seed, []).append(run.points("test"))
-        return {
-            seed: statistics.mean(found) for seed, found in sorted(scores.items()) if len(found) == len(tasks)
-        }
+        return {seed: statistics.mean(found) for seed, found in sorted(scores.items()) if len(found) == len(tasks)}
 
     chosen, full = by_seed(lambda task: allocation.chosen[task].name), by_seed(lambda task: f"full-{LAYERS}")
     seeds = chosen.keys() & full.keys()
@@ -227,10 +219,7 @@ def interval(runs: tuple[Run, ...], allocation: Allocation, by_task: dict[str, R
         for resample in range(RESAMPLES):
             drawn, members = rng.choice(seeds, len(seeds)), rng.integers(0, len(targets), len(targets))
             for index, name in enumerate(names):
-                scores = [
-                    score(prepared.task, outputs[name, seed][members], targets, members)
-                    for seed in set(drawn)
-                ]
+                scores = [score(prepared.task, outputs[name, seed][members], targets, members) for seed in set(drawn)]
                 weights = [int((drawn == seed).sum()) for seed in set(drawn)]
                 totals[index, resample] += np.average(scores, weights=weights)
     ratios = totals[0] / totals[1]

@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from polyhead.strategy import Branch
+from polyhead.project.strategies import Branch
 from studies.shared.runs import Rows
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
-    from polyhead.train.branch_run import Branches, Grown
-    from polyhead.train.extract import Extractor
-    from polyhead.train.prepare import Prepared, Split
+    from polyhead.train.branch.run import Branches, TrainedBranch
+    from polyhead.train.data.extract import Extractor
+    from polyhead.train.data.prepared import Prepared, Split
 
 SEEDS = (1, 2, 3)
 STUDENTS = (1, 2)
-TEACHERS = range(
-    2, 5
-)  # depths of teachers, of 6 layers; the paper has 4 to 10 of 12. Students stand at their taps
+TEACHERS = range(2, 5)  # depths of teachers, of 6 layers; the paper has 4 to 10 of 12. Students stand at their taps
 MAX_TOKENS = 128
 
 
@@ -45,8 +43,8 @@ class Runs:
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
         from polyhead.nn.load import load_trunk
-        from polyhead.train.extract import Extractor
-        from polyhead.train.numerics import precision_of
+        from polyhead.train.data.extract import Extractor
+        from polyhead.train.loop.numerics import precision_of
 
         self.data, self.study, self.size, self.say = data, study, size or Size(), say
         self.precision = precision_of(TRAINING)
@@ -100,8 +98,7 @@ class Runs:
         found = {
             int(str(row["layers"])): float(str(row["validation"]))
             for row in self.study.rows
-            if (row["task"], row["seed"], row["method"]) == (task, SEEDS[0], "branch")
-            and row["layers"] in TEACHERS
+            if (row["task"], row["seed"], row["method"]) == (task, SEEDS[0], "branch") and row["layers"] in TEACHERS
         }
         return min(found, key=lambda layers: (-found[layers], layers))
 
@@ -134,7 +131,7 @@ class Runs:
 
     def branches(self, task: str, seed: int, *, init: str = "teacher") -> Branches:
         """The task's branches under this seed, their states kept."""
-        from polyhead.train.branch_run import Branches
+        from polyhead.train.branch.run import Branches
 
         prepared = self.prepared(task)
         training = msgspec.structs.replace(prepared.training, seed=seed)
@@ -144,7 +141,7 @@ class Runs:
 
     def fill(self, branches: Branches, layers: Iterable[int]) -> None:
         """Keeps the states at the taps of these depths, from one pass over the texts."""
-        from polyhead.train.taps import wanted_taps
+        from polyhead.train.data.taps import wanted_taps
 
         paths = [branches.path(n) for n in layers]
         self.extractor.fill([w for p in paths for w in wanted_taps(branches.prepared, p, self.extractor)])
@@ -172,8 +169,8 @@ class Runs:
         """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
         import shutil
 
-        from polyhead.train.extract import Extractor
-        from polyhead.train.search import halving
+        from polyhead.train.branch.search import halving
+        from polyhead.train.data.extract import Extractor
 
         branches = self.branches(task, seed)
         folder = self.folder / "search-features"
@@ -196,9 +193,7 @@ class Runs:
             shutil.rmtree(folder, ignore_errors=True)
         row = {"layers": found.best.layers, "tap": self.layers - found.best.layers, **scores, **facts}
         candidates = [{"layers": c.layers, "epochs": c.epochs, "score": c.score} for c in found.candidates]
-        self.say(
-            f"      {task:10s} seed {seed}  search    {found.best.layers} layers  {facts['cpu_seconds']} s"
-        )
+        self.say(f"      {task:10s} seed {seed}  search    {found.best.layers} layers  {facts['cpu_seconds']} s")
         return {**row, "candidates": candidates}
 
     def _full(self, task: str, seed: int) -> dict[str, object]:
@@ -209,7 +204,7 @@ class Runs:
         return self._whole(task, seed, self.layers // 2, teacher=teacher)
 
     def _whole(self, task: str, seed: int, layers: int, *, teacher: FilePath | None) -> dict[str, object]:
-        from polyhead.train.whole import train_whole
+        from polyhead.train.recipes.whole import train_whole
 
         branches = self.branches(task, seed)
         clock = _Clock()
@@ -227,16 +222,12 @@ class Runs:
         name = f"{'half' if teacher else 'full'}-{layers}"
         return {**self._described(branches.prepared, name, whole.outputs, whole.fitted.best_epoch), **facts}
 
-    def _scores(self, branches: Branches, grown: Grown, name: str) -> dict[str, object]:
+    def _scores(self, branches: Branches, grown: TrainedBranch, name: str) -> dict[str, object]:
         outputs = partial(branches.outputs, grown)
         return self._described(branches.prepared, name, outputs, grown.fitted.best_epoch)
 
     def _described(
-        self,
-        prepared: Prepared,
-        name: str,
-        outputs: Callable[[Split], list[np.ndarray]],
-        best_epoch: int,
+        self, prepared: Prepared, name: str, outputs: Callable[[Split], list[np.ndarray]], best_epoch: int
     ) -> dict[str, object]:
         """Scores on validation and on the reported split, whose outputs are kept for intervals."""
         task, metric = prepared.task, prepared.task.metric or ""
@@ -266,9 +257,7 @@ class Runs:
             method, layers = name.split(" ")[0].rsplit("-", 1)
             if method == "branch":
                 self.fill(branches, [int(layers)])
-                outputs = branches.outputs(
-                    self._kept(branches, task, seed, int(layers)), branches.prepared.splits[-1]
-                )
+                outputs = branches.outputs(self._kept(branches, task, seed, int(layers)), branches.prepared.splits[-1])
             else:
                 outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.pt")
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -277,7 +266,7 @@ class Runs:
         return found
 
     def _restored(self, branches: Branches, file: FilePath) -> list[np.ndarray]:
-        from polyhead.train.whole import restore_whole
+        from polyhead.train.recipes.whole import restore_whole
 
         whole = restore_whole(
             branches.prepared,
@@ -293,14 +282,14 @@ class Runs:
         """Where a run's outputs on the reported split are kept; `name` is that of `wei2021.Run.option`."""
         return self.folder / "outputs" / f"{task}-{seed}-{name.replace(' ', '-')}.npy"
 
-    def _keep(self, task: str, seed: int, layers: int, grown: Grown) -> None:
+    def _keep(self, task: str, seed: int, layers: int, grown: TrainedBranch) -> None:
         from safetensors.numpy import save_file
 
         folder = self.folder / "parts"
         folder.mkdir(parents=True, exist_ok=True)
         save_file(grown.arrays, folder / f"{task}-{layers}-{seed}.safetensors")
 
-    def _kept(self, branches: Branches, task: str, seed: int, layers: int) -> Grown:
+    def _kept(self, branches: Branches, task: str, seed: int, layers: int) -> TrainedBranch:
         """The trained teacher of this depth and seed; raises OSError where its file is gone."""
         from safetensors.numpy import load_file
 

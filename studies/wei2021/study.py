@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from polyhead.allocate import Allocation, Option, allocation_of, by_rule
 from polyhead.config import Value
+from polyhead.cost.allocate import Allocation, Option, allocation_of, by_rule
 from polyhead.errors import DataError
 from studies.shared.rows import rows_in
 from studies.wei2021.table import ONE_A_LAYER
@@ -56,9 +56,7 @@ class Mixed(Value):
     def seeds(self) -> dict[int, float]:
         """Mean over the tasks of each seed that all of them have."""
         common = set.intersection(*(set(found) for found in self.scores.values()))
-        return {
-            seed: statistics.mean(found[seed] for found in self.scores.values()) for seed in sorted(common)
-        }
+        return {seed: statistics.mean(found[seed] for found in self.scores.values()) for seed in sorted(common)}
 
 
 def read_runs(path: Path | str) -> tuple[Run, ...]:
@@ -194,8 +192,6 @@ def _rank(option: Option) -> tuple[float, int]:
 def _offered(runs: Sequence[Run]) -> list[Run]:
     order = {task: index for index, task in enumerate(tasks_of(runs))}
     offered = [
-        run
-        for run in runs
-        if run.method == "branch" or (run.method == "student" and run.init in ("", "teacher"))
+        run for run in runs if run.method == "branch" or (run.method == "student" and run.init in ("", "teacher"))
     ]
     return sorted(offered, key=lambda run: (order[run.task], run.method, run.layers, run.seed))

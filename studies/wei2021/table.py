@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from polyhead.allocate import Option, Price
 from polyhead.config import Value
+from polyhead.cost.allocate import Option, Price
 
 ONE_A_LAYER = Price(shared=1, private=1, unit="layers")
 FULL = "full fine-tuning"
@@ -67,9 +67,7 @@ def table_of(
         )
         for line in lines
     ]
-    return Table(
-        tasks=tuple(tasks), full=full, lines=tuple(filled), depths=dict(depths or {}), notes=tuple(notes)
-    )
+    return Table(tasks=tuple(tasks), full=full, lines=tuple(filled), depths=dict(depths or {}), notes=tuple(notes))
 
 
 def mean(scores: Sequence[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.allocate import Option, allocation_of, best_under, by_rule, greedy
+from polyhead.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
 from studies.wei2021.study import (
     Method,
     Run,
@@ -48,9 +48,7 @@ def table1(runs: Sequence[Run], *, statistic: Statistic = "max", split: Split = 
     return table_of(tasks, depth * len(tasks), lines, depths=depths, notes=missing(runs))
 
 
-def table2(
-    runs: Sequence[Run], c: float = 1.0, *, split: Split = "test", statistic: Statistic = "mean"
-) -> Table:
+def table2(runs: Sequence[Run], c: float = 1.0, *, split: Split = "test", statistic: Statistic = "mean") -> Table:
     """Table 2: each method on all tasks, and how many layers it evaluates for them.
 
     A model that is no merge (full fine-tuning, half depth) evaluates all of its layers for each task, a merged one
@@ -110,9 +108,7 @@ def _joint(name: str, runs: Sequence[Run], method: Method, split: Split, statist
     return line if scores else msgspec.structs.replace(line, note=NO_RUNS)
 
 
-def _merged(
-    name: str, runs: Sequence[Run], chosen: Mapping[str, Option], split: Split, statistic: Statistic
-) -> Line:
+def _merged(name: str, runs: Sequence[Run], chosen: Mapping[str, Option], split: Split, statistic: Statistic) -> Line:
     """The scores of a choice; layers and average only when every task has one."""
     tasks = tasks_of(runs)
     found = scored(runs, chosen, split=split) if chosen else None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.project import TaskEntry
-from polyhead.recipe import Training
-from polyhead.strategy import Branch
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch
+from polyhead.project.tables import TaskEntry
 
 if TYPE_CHECKING:
-    from polyhead.train.prepare import Prepared, Split
+    from polyhead.train.data.prepared import Prepared, Split
 
 TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.1)
 ROWS = {"cola": 2000, "sst2": 2000, "emotion": 1500}  # sets of short texts take more rows in the same time
@@ -37,17 +37,9 @@ def entries(data: str) -> dict[str, TaskEntry]:
     two = {"pair": "joined", "text": "text_a", "text_b": "text_b"}
     entailment = ("entailment", "not_entailment")
     said: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "cola": (
-            "glue_cola",
-            "validation",
-            {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **one},
-        ),
+        "cola": ("glue_cola", "validation", {"labels": ("unacceptable", "acceptable"), "metric": "matthews", **one}),
         "sst2": ("glue_sst2", "test", {"labels": ("negative", "positive"), "metric": "accuracy", **one}),
-        "mrpc": (
-            "glue_mrpc",
-            "test",
-            {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **two},
-        ),
+        "mrpc": ("glue_mrpc", "test", {"labels": ("not_equivalent", "equivalent"), "metric": "accuracy", **two}),
         "rte": ("glue_rte", "validation", {"labels": entailment, "metric": "accuracy", **two}),
         "stsb": ("glue_stsb", "test", {"range": (0.0, 5.0), "metric": "pearson", **two}),
         "qnli": ("glue_qnli", "validation", {"labels": entailment, "metric": "accuracy", **two}),
@@ -80,8 +72,8 @@ TASKS = tuple(entries(""))
 def prepared_for(entry: TaskEntry, size: Size) -> Prepared:
     """Training and validation rows are drawn from the train file by a fixed shuffle, the same for every seed."""
     from polyhead.tasks.read import read
-    from polyhead.train.feed import stream
-    from polyhead.train.prepare import Prepared, Split
+    from polyhead.train.data.prepared import Prepared, Split
+    from polyhead.train.loop.feed import stream
 
     task = entry.task()
     train = read(entry.source(entry.train, FilePath()), task)
@@ -103,14 +95,12 @@ def prepared_for(entry: TaskEntry, size: Size) -> Prepared:
 def _split(name: str, examples: Any, members: np.ndarray) -> Split:
     import msgspec
 
-    from polyhead.train.prepare import Split
+    from polyhead.train.data.prepared import Split
 
     chosen = sorted(members.tolist())
     return Split(
         name=name,
         examples=msgspec.structs.replace(
-            examples,
-            inputs=[examples.inputs[i] for i in chosen],
-            targets=[examples.targets[i] for i in chosen],
+            examples, inputs=[examples.inputs[i] for i in chosen], targets=[examples.targets[i] for i in chosen]
         ),
     )

@@ -26,13 +26,14 @@ from bundle.groups import (
 from bundle.test_write import contents
 from formats.write_v1 import golden_trunk
 from polyhead import plan
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import FIRST_KEYS, TaskRecord, task_json
 from polyhead.bundle.owners import check_family, new_names, owner_at, place_of
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import add_tasks, write_bundle
+from polyhead.bundle.write import add_tasks
 from polyhead.config import from_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, WeightsMismatch
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 
 @pytest.fixture

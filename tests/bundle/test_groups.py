@@ -11,11 +11,12 @@ from bundle.test_write import contents
 from disk import FullDisk, fsync, run_forking
 from formats.write_v1 import golden_trunk
 from polyhead.bundle import versions
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.lines import made_with
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import put_back, remove_tasks, sweep, unlist
-from polyhead.bundle.write import add_tasks, set_versions, write_bundle
+from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BundleError, UnknownTask
 
 

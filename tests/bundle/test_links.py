@@ -13,6 +13,7 @@ from disk import fsync
 from formats.write_v1 import golden_trunk
 from outside import OTHERS, PLANTS, listed, make_others, plant, untouched
 from polyhead.bundle.begun import attempt, finish
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.merge import merge_bundles
@@ -21,10 +22,9 @@ from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
-from polyhead.bundle.write import write_bundle
+from polyhead.certify.certificate import Certificate, Ledger
+from polyhead.certify.change import locked
 from polyhead.engine.agreement import Agreement
-from polyhead.engine.isolation.certificate import Certificate, Ledger
-from polyhead.engine.isolation.certify import locked
 from polyhead.engine.numerics import Numerics, keep_agreements
 from polyhead.engine.quantize.files import write_scales
 from polyhead.engine.quantize.scales import Scale, Scales

@@ -13,6 +13,7 @@ from bundle.test_models import draft
 from bundle.test_write import contents
 from disk import FullDisk, run_forking
 from polyhead import files
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
 from polyhead.bundle.model_write import add_model
@@ -20,7 +21,6 @@ from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
 from polyhead.bundle.whole import BUILDING
-from polyhead.bundle.write import write_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.folders import MARKER, claim

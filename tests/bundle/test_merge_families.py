@@ -9,10 +9,11 @@ from bundle.groups import ADAPTED, ADAPTERS, GROUP, ROWS, adapters, add, draft, 
 from bundle.test_write import contents
 from formats.write_v1 import golden_trunk
 from polyhead import plan
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import read_bundle_file, task_json
 from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import add_tasks, set_versions, write_bundle
+from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BadName, BundleError, CorruptFile
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from disk import FullDisk
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.merge import copy_models, models_added
 from polyhead.bundle.model_write import ModelDraft, add_model, remove_models, set_models
 from polyhead.bundle.models import HASHED, LIST, MODELS, Models, model_names, old_models_touched
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownFormat, UnknownTask
-from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
+from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 

@@ -8,7 +8,8 @@ import pytest
 import tokenizers
 
 from polyhead.bundle.owners import owner_named
-from polyhead.bundle.scan import (
+from polyhead.errors import TrunkError
+from polyhead.importing.scan import (
     apart,
     group_of,
     groups,
@@ -21,7 +22,6 @@ from polyhead.bundle.scan import (
     together,
     tokenizer_digest,
 )
-from polyhead.errors import TrunkError
 from polyhead.plan import Head, Layers
 from polyhead.report.tree import tree
 from polyhead.testing import tiny_tokenizer, tiny_trunk

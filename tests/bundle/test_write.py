@@ -8,10 +8,11 @@ import pytest
 from disk import FullDisk, run_forking
 from formats.write_v1 import golden_part, golden_record, golden_trunk
 from polyhead.bundle import files
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import FIRST_KEYS, read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.errors import (
     BadName,
     BundleError,
@@ -26,7 +27,7 @@ from polyhead.plan import Pool, digest
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 
 def record_named(name, trunk):

@@ -9,7 +9,7 @@ import tiny
 from cli.commands import run, write_project
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
-from polyhead.recipe import Joint
+from polyhead.project.recipes import Joint
 
 POOR = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-5)
 OTHER = msgspec.structs.replace(POOR, seed=5)
@@ -66,7 +66,7 @@ def test_a_task_that_is_added_again_is_removed_no_longer(work):
 
 def test_a_change_that_fails_leaves_what_was_decided_as_it_was(work, monkeypatch):
     """Of a rollback, a removal and a training that cannot be proven: bundle.json is the bytes that it was."""
-    from polyhead.engine.isolation import certify
+    from polyhead.certify import change as certify
 
     run("train", write_project(work, "mood", "urgency", "topics", training=POOR))
     path = write_project(work, "mood", "urgency", "topics", training=OTHER)

@@ -8,7 +8,7 @@ import pytest
 import tiny
 from cli.commands import run
 from polyhead.cli import demo
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
 
 
 def test_sample_is_counted_not_remembered():
@@ -22,10 +22,10 @@ def test_sample_is_counted_not_remembered():
 
 def test_demo_runs_all_three_steps(work, monkeypatch):
     """With the tiny trunk in place of the pre-trained one, and few epochs."""
-    import polyhead.project
+    import polyhead.project.tables
 
     tiny.project(work)
-    reading = polyhead.project.read_project
+    reading = polyhead.project.tables.read_project
 
     def smaller(path):
         project = reading(path)
@@ -33,7 +33,7 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
         training = Training(epochs=1, precision="float32")
         return msgspec.structs.replace(project, trunk=trunk, training=training)
 
-    monkeypatch.setattr(polyhead.project, "read_project", smaller)
+    monkeypatch.setattr(polyhead.project.tables, "read_project", smaller)
     done = run("demo", "--folder", work / "demo", "--json", work / "told.json")
     assert done.code == 0, done.err
     told = json.loads((work / "told.json").read_text())

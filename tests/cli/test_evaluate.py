@@ -8,12 +8,13 @@ import pytest
 
 import tiny
 from cli.commands import run, write_project
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.config import to_toml
-from polyhead.project import TaskEntry
-from polyhead.recipe import FineTune, LeaveOut, Search, TrunkOnly
-from polyhead.strategy import Branch
+from polyhead.project.recipes import FineTune, LeaveOut, Search, TrunkOnly
+from polyhead.project.strategies import Branch
+from polyhead.project.tables import TaskEntry
 
 
 def told(*words):

@@ -10,7 +10,7 @@ import pytest
 from cli.commands import run
 from polyhead.bundle.model_write import ModelDraft, add_model
 from polyhead.engine.session import Session
-from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
+from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.task import Task
 
 ort = pytest.importorskip("onnxruntime")

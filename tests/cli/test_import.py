@@ -12,7 +12,7 @@ import checkpoints
 from cli.commands import run
 from polyhead.bundle.read import Bundle
 from polyhead.cli.import_ import SAMPLE_TEXTS
-from polyhead.project import LEAST_TOKENS
+from polyhead.project.tables import LEAST_TOKENS
 
 
 @pytest.fixture(scope="module")

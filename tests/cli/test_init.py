@@ -11,8 +11,14 @@ import pytest
 
 import tiny
 from cli.commands import run
-from polyhead.project import BRANCH_TRAINING, JOINT_TRAINING, LIVE_TRAINING, read_project, training_of
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
+from polyhead.project.tables import (
+    BRANCH_TRAINING,
+    JOINT_TRAINING,
+    LIVE_TRAINING,
+    read_project,
+    training_of,
+)
 from polyhead.tasks.read import read
 
 ROWS = tiny.messages(30)

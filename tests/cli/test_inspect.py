@@ -100,7 +100,7 @@ def test_a_whole_bundle_is_verified(home):
 
 
 def test_a_bundle_without_tasks_says_so(tmp_path):
-    from polyhead.bundle.write import write_bundle
+    from polyhead.bundle.create import write_bundle
     from polyhead.testing import tiny_trunk
 
     write_bundle(tmp_path / "b", tiny_trunk())

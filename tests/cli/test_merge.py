@@ -21,11 +21,11 @@ from bundle.test_merge import (
 )
 from bundle.test_write import contents
 from cli.commands import run
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.models import model_names
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
-from polyhead.engine.isolation import checked
+from polyhead.certify import checked
 from polyhead.engine.session import Session
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk

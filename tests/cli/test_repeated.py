@@ -11,7 +11,7 @@ from cli.commands import run
 from disk import run_forking
 from engine.test_isolation import BY_NAME, add, make, tree
 from outside import listed
-from polyhead.bundle.begun import Begun, attempt, finish
+from polyhead.bundle.begun import StartedOperation, attempt, finish
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.model_write import add_model
 from polyhead.bundle.models import Models
@@ -162,7 +162,7 @@ def test_only_what_was_begun_is_forgotten(root, tmp_path):
     ],
 )
 def test_done_is_what_is_live_now_and_was_not(before, wanted, live, is_done):
-    begun = Begun(
+    begun = StartedOperation(
         operation="rollback",
         asked=("a",),
         before={"a": Live(version=before, record="x")},

@@ -10,11 +10,11 @@ from bundle.test_models import draft
 from cli.commands import SOURCE, run, shell
 from disk import run_forking
 from engine.test_isolation import BY_NAME, add, certificates, flip, make, mood, tree
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.model_write import add_model
 from polyhead.bundle.models import Models, model_names
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
-from polyhead.engine.isolation.answers import backend_here, has_bfloat16
+from polyhead.engine.pinned import backend_here, has_bfloat16
 from polyhead.engine.session import Session
 from polyhead.testing import tiny_path, tiny_trunk
 from polyhead.testing.tiny import Pool

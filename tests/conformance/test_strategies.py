@@ -5,7 +5,7 @@ import typing
 import pytest
 
 from polyhead.plan.nodes import DeltaKind
-from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from polyhead.testing import tiny_tasks, yield_strategy_checks
 
 CHOICES = {

@@ -16,7 +16,7 @@ from polyhead.engine.inputs import input_of
 from polyhead.plan import TRUNK, Layers
 from polyhead.sharing.branch import private_layers, tap_of
 from polyhead.testing import tiny_trunk
-from polyhead.train import fit
+from polyhead.train.loop import fit
 
 DEPTH = 3
 HEAD = """

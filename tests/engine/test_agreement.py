@@ -8,8 +8,8 @@ import pytest
 from bundle.test_write import contents
 from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
+from polyhead.certify import Answering
 from polyhead.engine.agreement import Agreement, agreement_of
-from polyhead.engine.isolation import Answering
 from polyhead.engine.numerics import FILE, Numerics, keep_agreements, numerics_of, on_probes, read_agreements
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile

@@ -15,12 +15,12 @@ from polyhead.bundle import write
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine import call
-from polyhead.engine.roster import Roster
+from polyhead.engine.loaded_tasks import LoadedTasks
 from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
-from polyhead.strategy import Pooled, Prompted
+from polyhead.project.strategies import Pooled, Prompted
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
 
@@ -249,16 +249,16 @@ def test_calls_go_on_while_the_task_that_replaces_another_is_compiled(root):
 
 def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monkeypatch):
     """It was looked up before the call and once more in it, where it was a KeyError."""
-    session, inner = opened(root), Roster.asked
+    session, inner = opened(root), LoadedTasks.asked
     old, inputs = bits(session, "mood")["mood"], [(text,) for text in TEXTS]
 
     def asked(self, tasks):
         names = inner(self, tasks)
-        monkeypatch.setattr(Roster, "asked", inner)
+        monkeypatch.setattr(LoadedTasks, "asked", inner)
         session.detach("mood")
         return names
 
-    monkeypatch.setattr(Roster, "asked", asked)
+    monkeypatch.setattr(LoadedTasks, "asked", asked)
     assert [one.tobytes() for one in session.outputs("mood", inputs)] == old
     with pytest.raises(UnknownTask, match="mood"):
         session.outputs("mood", inputs)
@@ -268,7 +268,7 @@ def test_outputs_of_tasks_together_are_given_where_one_goes_meanwhile(root, monk
     session, inner = opened(root), call.Gathered
     tasks = {name: session.tasks[name] for name in ("mood", "names")}
     inputs = [(text,) for text in TEXTS]
-    readings = readings_of(inputs, tasks, session.tokeniser, session.settings, None)
+    readings = readings_of(inputs, tasks, session.tokenizer, session.settings, None)
     old = bits(session, "mood")["mood"]
 
     def gathered(*given, **settings):

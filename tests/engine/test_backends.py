@@ -3,8 +3,9 @@
 import pytest
 
 from graphs import NumpyRuntime
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.write import Draft, add_tasks, write_bundle
+from polyhead.bundle.write import Draft, add_tasks
 from polyhead.engine.numerics import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError

@@ -12,12 +12,12 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 from polyhead.engine.export import graphs, write
-from polyhead.engine.export.check import Exported
+from polyhead.engine.export.check import ExportedModel
 from polyhead.engine.export.record import Export
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError, UnknownTask
 from polyhead.plan import Codec
-from polyhead.strategy import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
+from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
@@ -174,7 +174,7 @@ def test_outputs_are_those_that_the_kind_can_decode(pooled):
 def test_padding_before_a_text_is_as_good_as_behind(pooled):
     """Rows turned so that their padding comes first give the same logits."""
     bundle, export = pooled
-    exported = Exported(bundle.parent / "out", export)
+    exported = ExportedModel(bundle.parent / "out", export)
     texts = [one for one in TEXTS if isinstance(one, tuple) and len(one) == 1]
     found = {}
     for side in ("right", "left"):
@@ -192,7 +192,7 @@ def test_another_runtime_reads_the_files_and_answers_alike(name, trunk, tmp_path
     ids = np.random.default_rng(0).integers(5, 60, (3, 7))
     values = {"input_ids": ids, "token_type_ids": 0 * ids, "words": np.array([[1, 2], [1, -1], [2, 3]])}
     values["attention_mask"] = (np.arange(7) < np.array([[7], [4], [5]])).astype(np.int64)
-    exported, core = Exported(tmp_path / "out", export), openvino.Core()
+    exported, core = ExportedModel(tmp_path / "out", export), openvino.Core()
     for model in ([export.trunk] if export.trunk else []) + [files.model for files in export.tasks.values()]:
         settings = {"INFERENCE_PRECISION_HINT": "f32"}
         compiled = core.compile_model(core.read_model(tmp_path / "out" / model.file), "CPU", settings)

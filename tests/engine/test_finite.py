@@ -7,30 +7,30 @@ import numpy as np
 import pytest
 
 from bundle.test_write import contents
-from polyhead import trunk_data
-from polyhead.architecture import Architecture
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.write import write_bundle
+from polyhead.certify import certified, checked
 from polyhead.config import to_json
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.evaluate import evaluate_bundle
-from polyhead.engine.inputs import Passage, form_of, forms_of
-from polyhead.engine.isolation import certified, checked
+from polyhead.engine.inputs import Passage, input_type_of, input_types_of
 from polyhead.engine.quantize.files import CACHE, RECORD, Calibration, read_scales
 from polyhead.engine.quantize.scales import Scale
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, BundleError, CorruptFile, PlanError, TrunkError, WeightsMismatch
+from polyhead.jobs import ScoreRequest, score
 from polyhead.plan import Codec, Delta, Pool
-from polyhead.project import Project, TaskEntry
-from polyhead.scoring import Wish, score
-from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
+from polyhead.project.tables import Project, TaskEntry
+from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 from polyhead.testing.tiny import CODECS, PIECES
 from polyhead.text.question import Question
+from polyhead.trunk import data as trunk_data
+from polyhead.trunk.shape import Architecture
 from tiny import write_jsonl
 
 NAN, INF = float("nan"), float("inf")
@@ -96,7 +96,7 @@ def overflowing(name):
 def assert_no_answer(session, names):
     """Of no input; the error says which task it is, and what to do."""
     for name in names:
-        fitting = [one for one in INPUTS if form_of(one) in forms_of(session.tasks[name])]
+        fitting = [one for one in INPUTS if input_type_of(one) in input_types_of(session.tasks[name])]
         with pytest.raises((BackendError, Exception), match="finite|not numbers") as caught:
             session.predict(fitting, tasks=[name])
         assert "Do: " in str(caught.value)
@@ -191,10 +191,10 @@ def test_every_number_of_a_large_array_is_looked_at(monkeypatch):
     monkeypatch.setattr(trunk_data, "FINITE_CHUNK", 7)
     for place in range(20):
         array = np.zeros(20, np.float32)
-        trunk_data.check_finite({"a": array}, owner="a task")
+        trunk.data.check_finite({"a": array}, owner="a task")
         array[place] = INF
         with pytest.raises(WeightsMismatch, match="a: inf"):
-            trunk_data.check_finite({"a": array}, owner="a task")
+            trunk.data.check_finite({"a": array}, owner="a task")
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
@@ -318,8 +318,8 @@ def poison(monkeypatch, name, value):
 
 @pytest.mark.parametrize(("name", "value"), list(itertools.product(BY_NAME, (NAN, INF, -INF))), ids=str)
 def test_an_output_that_is_not_finite_fails_its_input_alone(session, monkeypatch, name, value):
-    form = forms_of(BY_NAME[name])[0]  # of one form, so that there is one batch
-    fitting = [one for one in INPUTS if form_of(one) == form]
+    form = input_types_of(BY_NAME[name])[0]  # of one form, so that there is one batch
+    fitting = [one for one in INPUTS if input_type_of(one) == form]
     whole = session.predict(fitting, tasks=[name])
     poison(monkeypatch, name, value)
     found = session.predict(fitting, tasks=[name])
@@ -394,7 +394,9 @@ def test_a_task_that_would_answer_no_numbers_is_not_added_with_a_certificate(tru
 def test_score_writes_the_reason_in_the_place_of_an_answer(session, tmp_path, monkeypatch):
     write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in ("the lamp is late", "good", "ben")])
     poison(monkeypatch, "mood", NAN)
-    done = score(session, tmp_path / "in.jsonl", tmp_path / "out.jsonl", Wish(tasks=("mood", "topics")))
+    done = score(
+        session, tmp_path / "in.jsonl", tmp_path / "out.jsonl", ScoreRequest(tasks=("mood", "topics"))
+    )
     rows = [msgspec.json.decode(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
     assert [row["mood"] is None for row in rows].count(True) == 1 == done.counts.failed["mood"]
     assert all(("error" in row) == (row["mood"] is None) and row["topics"] is not None for row in rows)

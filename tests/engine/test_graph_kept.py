@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from polyhead.engine.graph import kept
-from polyhead.engine.graph.kept import PATIENCE, Graphs, Recipe
+from polyhead.engine.compile import kept
+from polyhead.engine.compile.kept import PATIENCE, Graphs, Recipe
 
 
 class Runtime:

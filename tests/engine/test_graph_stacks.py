@@ -8,8 +8,8 @@ from graphs import NumpyRuntime
 from polyhead import cost, plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.graph import kept
-from polyhead.engine.graph.arrangement import LANES
+from polyhead.engine.compile import kept
+from polyhead.engine.compile.arrangement import LANES
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.conditioned import delta_path, on_top_path, prompted_path, tiny_deltas

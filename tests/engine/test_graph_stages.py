@@ -8,7 +8,7 @@ from polyhead import cost, plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.graph import heads, kept, walk
+from polyhead.engine.compile import heads, kept, walk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.conditioned import prompted_path

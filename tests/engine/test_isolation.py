@@ -15,19 +15,21 @@ import pytest
 
 from bundle.test_write import contents
 from disk import FullDisk, run_forking
+from polyhead import certify as isolation
 from polyhead.bundle import files
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task
 from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
-from polyhead.bundle.write import write_bundle
-from polyhead.engine import isolation
-from polyhead.engine.isolation import Answering, Certificate, answers, certified, certify, checked, verify
-from polyhead.engine.isolation.answers import backend_here
-from polyhead.engine.isolation.certificate import Ledger, read_certificate
-from polyhead.engine.isolation.together import Asked, outputs_of
+from polyhead.certify import Answering, Certificate, certified, checked, verify
+from polyhead.certify import change as certify
+from polyhead.certify.certificate import Ledger, read_certificate
+from polyhead.engine import pinned as answers
+from polyhead.engine.pinned import backend_here
 from polyhead.engine.session import Session
+from polyhead.engine.together import PinnedInput, outputs_of
 from polyhead.errors import BundleError, CorruptFile, IsolationError, UnknownTask
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.plan import Path as TaskPath
@@ -193,7 +195,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
             ((0, 2), (2, 4)) if name == "names" and len(r[0]) > 4 and i % 2 else None
             for i, r in enumerate(rows)
         ]
-        asked[name] = [Asked(row, some) for row, some in zip(rows, words, strict=True)]
+        asked[name] = [PinnedInput(row, some) for row, some in zip(rows, words, strict=True)]
     found = outputs_of(session, asked)
     assert list(found) == list(session.records)
     for name, some in asked.items():
@@ -205,7 +207,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
 def test_tasks_over_the_same_texts_share_one_pass(tmp_path):
     root = make(tmp_path / "b", "mood", "topics", "urgency")
     session = Session(root, deterministic=True)
-    asked = {name: [Asked((text,)) for text in TEXTS] for name in session.records}
+    asked = {name: [PinnedInput((text,)) for text in TEXTS] for name in session.records}
     outputs_of(session, asked)
     together = session.backend.layers_run
     outputs_of(session, {"mood": asked["mood"]})
@@ -595,8 +597,8 @@ from pathlib import Path
 from disk import Kill, exit_code
 from engine.test_isolation import OPERATIONS, prepared, tree
 from polyhead.bundle.read import Bundle
-from polyhead.engine.isolation import certified, checked
-from polyhead.engine.isolation.certificate import Ledger
+from polyhead.certify import certified, checked
+from polyhead.certify.certificate import Ledger
 
 os.fsync = lambda handle: None
 
@@ -663,7 +665,7 @@ for name in ("torch", "openvino", "onnxruntime"):
 from pathlib import Path
 from polyhead.bundle.merge import copy_task
 from polyhead.bundle.read import Bundle
-from polyhead.engine.isolation import certified
+from polyhead.certify import certified
 root, source, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 for name in names:
     certified(root, "add", lambda: copy_task(Bundle.open(source), name, Bundle.open(root)), changing=[name])

@@ -6,13 +6,14 @@ import pytest
 
 from bundle.groups import ADAPTED, GROUP, adapters, add, draft, group, make, plain
 from bundle.test_write import contents
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
-from polyhead.bundle.write import add_tasks, set_versions, write_bundle
-from polyhead.engine.isolation import Answering, certified, checked, verify
-from polyhead.engine.isolation.together import _groups
+from polyhead.bundle.write import add_tasks, set_versions
+from polyhead.certify import Answering, certified, checked, verify
 from polyhead.engine.session import Session
+from polyhead.engine.together import _groups
 from polyhead.errors import BundleError, IsolationError
 from polyhead.testing import tiny_trunk
 

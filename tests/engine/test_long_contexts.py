@@ -4,15 +4,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
 from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.tasks.kinds import kind_of, span
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
-from polyhead.text.tokenise import Tokeniser, Windows
+from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.text.words import Search, best_windows, first_subtokens, places_of, words_of
 
 TRUNK = tiny_trunk()
@@ -21,7 +21,7 @@ TASKS = {
     for task in tiny_tasks()
     if kind_of(task).per_word
 }
-TOKENISER = Tokeniser(TRUNK.tokenizer, TRUNK.settings)
+TOKENISER = Tokenizer(TRUNK.tokenizer, TRUNK.settings)
 QUESTION = "what is late?"
 
 
@@ -71,8 +71,8 @@ def every_word_of_every_window(name, session, given):
     task, text = session.records[name].task, given[-1]
     words = places_of(text) if kind_of(task).name == "span" else words_of(text)
     size = session.settings.max_tokens
-    encoded = session.tokeniser.encode([given], windows=Windows(size=size, stride=size // 4))
-    several = readings_of([given], {name: task}, session.tokeniser, session.settings, None)
+    encoded = session.tokenizer.encode([given], windows=Windows(size=size, stride=size // 4))
+    several = readings_of([given], {name: task}, session.tokenizer, session.settings, None)
     reads, wide = several[0].texts.reads, []
     outputs = np.concatenate([outputs_in_order(session, name, readings) for readings in several])
     for entry, window in enumerate(encoded):
@@ -131,7 +131,7 @@ def test_words_kept_and_compared_grow_with_the_text_and_not_with_its_square(sess
         words = len(words_of(text))
         for name, given, rows in (("who", (QUESTION, text), 1 + words), ("names", (text,), words)):
             tasks = {name: TASKS[name]}
-            readings = readings_of([given], tasks, session.tokeniser, session.settings, None)
+            readings = readings_of([given], tasks, session.tokenizer, session.settings, None)
             reads = readings[0].texts.reads
             assert len(reads.words) == rows  # once, whatever the number of windows
             # windows share a quarter of their tokens or more; two numbers for each word that one reads

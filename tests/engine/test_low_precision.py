@@ -7,8 +7,8 @@ from polyhead import plan
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.isolation.answers import has_bfloat16
-from polyhead.engine.quantize.watch import Watching
+from polyhead.engine.pinned import has_bfloat16
+from polyhead.engine.quantize.watch import ObservingRuntime
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_trunk
 
 TRUNK = tiny_trunk(max_tokens=56)
@@ -39,7 +39,7 @@ def backend_of(name, precision, tasks, merged, batch):
         if not has_bfloat16(name):
             pytest.skip(f"{name} has no bfloat16 on this processor")
         return open_backend(name, TRUNK, tasks, precision=precision)
-    watching = Watching(open_runtime(name, precision="float32"), rows=50)
+    watching = ObservingRuntime(open_runtime(name, precision="float32"), rows=50)
     GraphBackend(watching, TRUNK, tasks).run(merged, batch)
     return GraphBackend(open_runtime(name, precision="int8", scales=watching.scales()), TRUNK, tasks)
 

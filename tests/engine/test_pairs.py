@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from polyhead.bundle.write import write_bundle
+from polyhead.bundle.create import write_bundle
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
@@ -72,7 +72,7 @@ def rows_read(session, monkeypatch):
 
 
 def encoded(session, *texts):
-    return sorted(tuple(one.ids.tolist()) for one in session.tokeniser.encode([(text,) for text in texts]))
+    return sorted(tuple(one.ids.tolist()) for one in session.tokenizer.encode([(text,) for text in texts]))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def encoded(session, *texts):
 def test_each_text_of_pairs_is_read_once(session, monkeypatch, inputs, tasks, texts):
     wanted = encoded(session, *texts)
     if "same" in tasks:
-        wanted += [tuple(one.ids.tolist()) for one in session.tokeniser.encode([(A, B)])]
+        wanted += [tuple(one.ids.tolist()) for one in session.tokenizer.encode([(A, B)])]
     read = rows_read(session, monkeypatch)
     results = session.predict(inputs, tasks=tasks)
     assert sorted(read) == sorted(wanted)
@@ -146,7 +146,7 @@ def test_a_text_is_counted_for_the_input_that_it_is_else_for_the_first_pair(sess
     alone = [session.predict([given])[0].receipt for given in MIXED]
     apart = ("alike", "low")
     joined = [session.predict([given], tasks=["same"])[0].receipt for given in MIXED]
-    size = {text: len(session.tokeniser.encode([(text,)])[0].ids) for given in MIXED for text in given}
+    size = {text: len(session.tokenizer.encode([(text,)])[0].ids) for given in MIXED for text in given}
     counted = {
         1: [B],
         9: [LONE, "anna"],

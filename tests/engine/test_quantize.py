@@ -17,11 +17,11 @@ from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.numerics import numerics_of
 from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import CACHE, Change, read_scales, write_scales
-from polyhead.engine.quantize.scales import Scale, Scales, Seen, scales_of, weight_digest
-from polyhead.engine.quantize.watch import Watching
+from polyhead.engine.quantize.scales import ObservedRange, Scale, Scales, scales_of, weight_digest
+from polyhead.engine.quantize.watch import ObservingRuntime
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
-from polyhead.strategy import Branch, Pooled
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_part, tiny_path, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
@@ -45,7 +45,7 @@ def drawn(*shape, seed=0):
 
 
 def seen_of(x, *weights):
-    seen = Seen(weights)
+    seen = ObservedRange(weights)
     seen.add(x, rows=len(x))
     return seen
 
@@ -108,7 +108,7 @@ def test_scale_of_a_value_with_an_outlying_channel_beats_plain_minimum_and_maxim
 def test_products_that_read_one_value_share_a_scale_wherever_they_were_seen():
     x, first, second, third = drawn(9, 4), drawn(3, 4, seed=1), drawn(3, 4, seed=2), drawn(3, 4, seed=3)
     found = scales_of(
-        [seen_of(x, first), seen_of(2 * x, first, second), seen_of(x, third), Seen([drawn(2, 4)])]
+        [seen_of(x, first), seen_of(2 * x, first, second), seen_of(x, third), ObservedRange([drawn(2, 4)])]
     )
     assert found.of(first) is found.of(second) is not found.of(third)
     assert found.of(drawn(2, 4)) is None  # it never ran
@@ -145,7 +145,7 @@ def test_watched_graph_gives_what_it_gives_unwatched_and_sees_what_products_read
         return {"out": out, "same": x, "second": ops.matmul(x, ops.constant(other), transposed=True)}
 
     runtime = RUNTIMES(precision="float32")
-    watching = Watching(runtime, rows=5)
+    watching = ObservingRuntime(runtime, rows=5)
     graph, x = watching.compile(build, label="watched", layers=True), drawn(1, 5, 4, seed=2)
     found = graph({"x": x})
     assert set(found) == {"out", "same", "second"}
@@ -157,7 +157,7 @@ def test_watched_graph_gives_what_it_gives_unwatched_and_sees_what_products_read
 
 
 def test_graphs_of_poolers_and_heads_are_not_watched():
-    watching = Watching(RUNTIMES(precision="float32"), rows=5)
+    watching = ObservingRuntime(RUNTIMES(precision="float32"), rows=5)
     watching.compile(product(drawn(3, 4)), label="head", layers=False)({"x": drawn(1, 5, 4)})
     assert not watching.scales().known
 
@@ -397,12 +397,12 @@ def test_tasks_that_come_while_a_session_answers_in_int8_are_named(kept, trunk, 
 
 def test_one_row_of_each_text_is_from_all_over_them():
     """It was each text's first, so that scales were chosen by one token that is the same in all."""
-    seen = Seen([np.eye(1, dtype=np.float32)])
+    seen = ObservedRange([np.eye(1, dtype=np.float32)])
     for _ in range(300):
         seen.add(np.arange(20, dtype=np.float32)[:, None], rows=1)
     times = np.bincount(np.concatenate(seen.rows)[:, 0].astype(int), minlength=20)
     assert times.sum() == 300 and times.min() >= 13 and times.max() <= 17
-    few = Seen([np.eye(1, dtype=np.float32)])
+    few = ObservedRange([np.eye(1, dtype=np.float32)])
     few.add(np.arange(3, dtype=np.float32)[:, None], rows=5)
     assert np.concatenate(few.rows)[:, 0].tolist() == [0, 1, 2]
 
@@ -412,7 +412,7 @@ def test_what_is_watched_of_a_text_is_its_tokens_and_no_padding(tokens):
     """Sessions fill rows up to few shapes; scales are found on what texts have."""
     trunk = tiny_trunk(max_tokens=90)
     tasks = tiny_loaded(trunk)
-    watching = Watching(RUNTIMES(precision="float32"), rows=10**6)
+    watching = ObservingRuntime(RUNTIMES(precision="float32"), rows=10**6)
     merged = plan.merge({name: task.path for name, task in tasks.items()})
     GraphBackend(watching, trunk, tasks).run(merged, tiny_batch(trunk, (tokens,)))
     rows = {sum(map(len, seen.rows)) for seen in watching._seen if seen.rows}

@@ -7,24 +7,24 @@ import numpy as np
 import pytest
 
 from polyhead import cost
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
+from polyhead.certify import Answering, certified
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.inputs import Passage, input_of
-from polyhead.engine.isolation import Answering, certified
-from polyhead.engine.isolation.together import Asked, outputs_of
 from polyhead.engine.session import Session
+from polyhead.engine.together import PinnedInput, outputs_of
 from polyhead.errors import BadValue, IsolationError
 from polyhead.plan import Layers, Pool
 from polyhead.plan import Path as TaskPath
-from polyhead.project import Project, TaskEntry
+from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 
 TRUNK = tiny_trunk()
 BY_NAME = {task.name: task for task in tiny_tasks()}
@@ -140,7 +140,7 @@ def test_an_option_is_read_as_a_pair_of_its_own(root):
 
 def test_receipt_counts_a_pass_for_each_option(fixed):
     receipt = fixed.predict([CHOICE])[0].receipt
-    lengths = [len(encoded.ids) for encoded in fixed.tokeniser.encode(CHOICE.pairs)]
+    lengths = [len(encoded.ids) for encoded in fixed.tokenizer.encode(CHOICE.pairs)]
     assert receipt.passes == 3 and receipt.windows == 1 and receipt.layers == 6
     assert receipt.tokens == sum(lengths)
     plan = fixed.plan(["reply"])
@@ -190,7 +190,7 @@ def test_bits_of_a_span_do_not_depend_on_how_many_words_a_mate_has(tmp_path, lay
     path = tiny_path(BY_NAME["where"], TRUNK, pool=Pool(layers=layers, part=part))
     session = Session(make(tmp_path / "b", BY_NAME["where"], path=lambda task: path), deterministic=True)
     few, many = ("good?", "abcdefghijklmnop qrst"), ("good?", "a b c d e f g h i j k l m n o p q r s t")
-    lengths = {len(encoded.ids) for encoded in session.tokeniser.encode([few, many])}
+    lengths = {len(encoded.ids) for encoded in session.tokenizer.encode([few, many])}
     assert len(lengths) == 1, lengths
     (alone,) = session.outputs("where", [few])
     for mates in ([many], [many] * 20):
@@ -198,8 +198,11 @@ def test_bits_of_a_span_do_not_depend_on_how_many_words_a_mate_has(tmp_path, lay
 
 
 def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
-    asked = {name: [Asked(one) for one in asked_of(name)] for name in ("reply", "where", "who")}
-    asked |= {"same": [Asked(pair) for pair in PASSAGES], "mood": [Asked((c,)) for _, c in PASSAGES]}
+    asked = {name: [PinnedInput(one) for one in asked_of(name)] for name in ("reply", "where", "who")}
+    asked |= {
+        "same": [PinnedInput(pair) for pair in PASSAGES],
+        "mood": [PinnedInput((c,)) for _, c in PASSAGES],
+    }
     found = outputs_of(fixed, asked)
     for name, some in asked.items():
         alone = fixed.outputs(name, [one.given for one in some])
@@ -228,7 +231,7 @@ class Pointing:
 
 def pointing(tmp_path, word, *, null=0.0, **changes):
     task = msgspec.structs.replace(BY_NAME["who"], **changes)
-    wanted = int(Tokeniser(TRUNK.tokenizer, TRUNK.settings).encode([(word,)])[0].ids[1])
+    wanted = int(Tokenizer(TRUNK.tokenizer, TRUNK.settings).encode([(word,)])[0].ids[1])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("polyhead.engine.session.open_backend", lambda *_, **__: Pointing(wanted, null))
         return Session(make(tmp_path / "b", task), deterministic=True)

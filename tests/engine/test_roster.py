@@ -6,9 +6,9 @@ import pytest
 
 from models import paths_of
 from polyhead import cost
-from polyhead.engine import roster
+from polyhead.engine import loaded_tasks as roster
 from polyhead.engine.session import Session
-from polyhead.strategy import Prompted
+from polyhead.project.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 

@@ -5,22 +5,22 @@ import numpy as np
 import pytest
 
 from polyhead import cost
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
 from polyhead.engine.inputs import input_of
 from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Plan, Pool
+from polyhead.project.strategies import Adapter, InLayer, Pooled, Prompted
 from polyhead.sharing.lower import path_of
 from polyhead.sharing.pooled import pooled_path
 from polyhead.sharing.prompted import prompt_groups
-from polyhead.strategy import Adapter, InLayer, Pooled, Prompted
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 from precisions import FLOATS, HAS_BFLOAT16
 
 SHORT = ["where is my order?", "the lamp is broken and late", "good", "happy ben, sad anna!", "my bill is 12"]
@@ -66,7 +66,7 @@ def test_one_pass_answers_all_tasks_of_a_text(root):
     assert set(result.answers) == {"mood", "topics", "urgency", "names"}
     assert result.receipt.passes == 1 and result.receipt.layers == 2
     assert session.backend.layers_run == 2
-    assert result.receipt.tokens == len(session.tokeniser.encode([(SHORT[0],)])[0].ids)
+    assert result.receipt.tokens == len(session.tokenizer.encode([(SHORT[0],)])[0].ids)
     assert set(result.receipt.added_flops) == set(result.answers)
     assert all(flops > 0 for flops in result.receipt.added_flops.values())
 
@@ -104,7 +104,7 @@ def test_a_pair_read_separately_adds_as_its_longer_text(trunk, tmp_path):
         tiny_bundle(tmp_path / "b", trunk, {"alike": tiny_paths(InLayer(adapters=(LORA,)), trunk)["alike"]})
     )
     receipt = session.predict([PAIR])[0].receipt
-    longer = max(len(session.tokeniser.encode([(text,)])[0].ids) for text in PAIR)
+    longer = max(len(session.tokenizer.encode([(text,)])[0].ids) for text in PAIR)
     assert receipt.passes == 2
     assert receipt.added_flops == {"alike": cost.flops(session.plan(["alike"]), session.shape, longer)}
 
@@ -203,7 +203,7 @@ def test_deterministic_shapes_of_a_row_are_the_same_whatever_its_mates_are(many_
 
     def shapes(order):
         given, own = [(TEXT,)] * len(order), [WORDS[i] for i in order]
-        readings = readings_of(given, session.tasks, session.tokeniser, session.settings, own)
+        readings = readings_of(given, session.tasks, session.tokenizer, session.settings, own)
         found = {}
         for batch in session.batches(readings):
             for part in batch.parts:
@@ -282,7 +282,7 @@ def long_bundle(trunk, root, kinds):
 def test_a_long_text_is_read_in_windows_by_one_task_and_cut_for_another_in_one_call(trunk, tmp_path):
     mixed = long_bundle(trunk, tmp_path / "mixed", {"mood": "windows", "topics": "cut"})
     result = mixed.predict([TOO_LONG])[0]
-    encoded = mixed.tokeniser.encode([(TOO_LONG,)])[0]
+    encoded = mixed.tokenizer.encode([(TOO_LONG,)])[0]
     assert encoded.cut > 0
     assert result.receipt.windows == result.receipt.passes == 3
     assert result.receipt.cut == encoded.cut  # what the task that cuts did not read
@@ -309,9 +309,9 @@ def test_words_of_a_cut_text_are_answered_beside_a_task_that_reads_windows(trunk
 
 def test_a_text_in_windows_has_the_mean_of_the_outputs_of_its_windows(trunk, tmp_path):
     session = long_bundle(trunk, tmp_path / "w", {"mood": "windows"})
-    from polyhead.text.tokenise import Windows
+    from polyhead.text.tokenize import Windows
 
-    windows = session.tokeniser.encode([(TOO_LONG,)], windows=Windows(size=48, stride=12))
+    windows = session.tokenizer.encode([(TOO_LONG,)], windows=Windows(size=48, stride=12))
     pieces = []
     for window in windows:
         ends = window.offsets[window.sequence == 0]
@@ -346,14 +346,14 @@ def tiny_trunk_codec():
 @pytest.mark.parametrize("count", [21, 22, 23, 30], ids=str)
 @pytest.mark.parametrize("max_tokens", [47, 48], ids=["odd", "even"])
 def test_the_first_window_of_a_long_pair_is_its_cut_form(count, max_tokens):
-    from polyhead.text.tokenise import Windows
-    from polyhead.trunk_data import TextSettings
+    from polyhead.text.tokenize import Windows
+    from polyhead.trunk.data import TextSettings
 
-    tokeniser = Tokeniser(tiny_trunk().tokenizer, TextSettings(max_tokens=max_tokens))
+    tokenizer = Tokenizer(tiny_trunk().tokenizer, TextSettings(max_tokens=max_tokens))
     for other in (5, count - 1, count, count + 1, 40):
         pair = ("good " * count, "bad " * other)
-        cut = tokeniser.encode([pair])[0]
-        first = tokeniser.encode([pair], windows=Windows(size=max_tokens, stride=max_tokens // 4))[0]
+        cut = tokenizer.encode([pair])[0]
+        first = tokenizer.encode([pair], windows=Windows(size=max_tokens, stride=max_tokens // 4))[0]
         assert cut.ids.tolist() == first.ids.tolist(), (count, other)
 
 

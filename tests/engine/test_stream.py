@@ -6,7 +6,7 @@ import pytest
 
 import tiny
 from polyhead import cost
-from polyhead.bundle.write import write_bundle
+from polyhead.bundle.create import write_bundle
 from polyhead.engine import call, prepare
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
@@ -115,8 +115,8 @@ def test_a_pass_that_nothing_came_of_is_in_no_receipt(root, monkeypatch):
     assert columns.receipts.passes.tolist() == columns.receipts.tokens.tolist() == [0, 0, 0]
 
 
-def test_a_deadline_that_has_passed_tokenises_nothing(session, monkeypatch):
-    monkeypatch.setattr(session.tokeniser, "encodings", lambda *given, **named: pytest.fail("it was read"))
+def test_a_deadline_that_has_passed_tokenizes_nothing(session, monkeypatch):
+    monkeypatch.setattr(session.tokenizer, "encodings", lambda *given, **named: pytest.fail("it was read"))
     results = session.predict(TEXTS, tasks=["mood"], deadline=0)
     assert [result.late for result in results] == [("mood",)] * 3
 

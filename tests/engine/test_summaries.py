@@ -7,15 +7,16 @@ import msgspec
 import numpy as np
 import pytest
 
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.model_write import ModelDraft, add_model
-from polyhead.bundle.write import write_bundle
-from polyhead.engine import call, summaries
+from polyhead.engine import call
 from polyhead.engine.session import Session
-from polyhead.engine.summaries import Summaries
 from polyhead.errors import BadName, BadValue, UnknownTask
 from polyhead.plan import Pool
-from polyhead.seq2seq_data import Seq2SeqData, Seq2SeqShape, SummarySettings
+from polyhead.seq2seq import answer as summaries
+from polyhead.seq2seq.answer import SummaryTasks
+from polyhead.seq2seq.data import Seq2SeqData, Seq2SeqShape, SummarySettings
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 
@@ -51,8 +52,8 @@ class Writer:
 @pytest.fixture
 def writer(monkeypatch):
     made = Writer()
-    monkeypatch.setattr(Summaries, "_written", lambda *given: made.write(*given))
-    monkeypatch.setattr(Summaries, "_shape", lambda self, name: SHAPE)
+    monkeypatch.setattr(SummaryTasks, "_written", lambda *given: made.write(*given))
+    monkeypatch.setattr(SummaryTasks, "_shape", lambda self, name: SHAPE)
     monkeypatch.setattr(call, "monotonic", made.clock)
     return made
 
@@ -133,7 +134,7 @@ def test_a_writer_that_fails_on_everything_is_not_asked_for_every_text(session, 
         asked.append(len(inputs))
         raise ValueError("no such word")
 
-    monkeypatch.setattr(Summaries, "_written", fail)
+    monkeypatch.setattr(SummaryTasks, "_written", fail)
     with pytest.raises(ValueError, match="no such word"):
         session.predict(TEXTS, tasks=["brief"], deadline=1e9)
     assert asked == [8] + [1] * 8
@@ -146,7 +147,7 @@ def test_no_text_is_blamed_for_a_lack_of_memory(session, writer, monkeypatch):
         asked.append(len(inputs))
         raise MemoryError
 
-    monkeypatch.setattr(Summaries, "_written", fail)
+    monkeypatch.setattr(SummaryTasks, "_written", fail)
     with pytest.raises(MemoryError):
         session.predict(TEXTS, tasks=["brief"])
     assert asked == [20]

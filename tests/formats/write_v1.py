@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from polyhead.architecture import Architecture, trunk_arrays
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
 from polyhead.plan import Path as TaskPath
 from polyhead.tasks.task import Task
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.trunk.data import TextSettings, TrunkData
+from polyhead.trunk.shape import Architecture, trunk_arrays
 
 SHAPE = Architecture(layers=2, width=16, heads=2, feed_forward=16, vocabulary=24, positions=8)
 TOKENIZER = (

@@ -9,9 +9,9 @@ import tokenizers
 import torch
 from safetensors.numpy import save_file
 
-from polyhead.architecture import Architecture, trunk_arrays
-from polyhead.nn.weights import to_hugging_face
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.trunk.data import TextSettings, TrunkData
+from polyhead.trunk.names import to_hugging_face
+from polyhead.trunk.shape import Architecture, trunk_arrays
 
 WORDS = [
     "[PAD]",

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from polyhead.architecture import Architecture
 from polyhead.errors import TrunkError
-from polyhead.nn.configs import MODEL_TYPES, architecture_of
+from polyhead.trunk.configs import MODEL_TYPES, architecture_of
+from polyhead.trunk.shape import Architecture
 
 
 def read(config):

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.architecture import Architecture
 from polyhead.cost import part_arrays
 from polyhead.errors import PlanError
 from polyhead.nn import delta_kinds
 from polyhead.nn.deltas import Deltas, LayerDelta, SideBySide, ends_of
 from polyhead.nn.layer import Layer
 from polyhead.plan import Delta, Embed, Head, Layers, Path, Pool
+from polyhead.trunk.shape import Architecture
 
 WIDTH, HEADS, INNER = 8, 2, 12
 ALL = ("attention.query", "attention.key", "attention.value", "attention.output")

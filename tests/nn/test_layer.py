@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.architecture import layer_arrays
 from polyhead.errors import PlanError
 from polyhead.nn.layer import Layer, LayerDelta, fill_normal, visible
+from polyhead.trunk.shape import layer_arrays
 
 
 def filled(layer, seed=0):

@@ -10,8 +10,8 @@ import pytest
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.nn import load
 from polyhead.nn.load import MINILM_PACKAGE, load_trunk
-from polyhead.nn.weights import to_hugging_face
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
+from polyhead.trunk.names import to_hugging_face
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_tokenizer_is_built_from_vocabulary_files_where_there_is_no_tokenizer_js
     (folder / "tokenizer.json").unlink()
     words = sorted(json.loads(data.tokenizer)["model"]["vocab"].items(), key=lambda item: item[1])
     (folder / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in words[:4]) + "[MASK]\nthe\n")
-    found = Tokeniser(load_trunk(str(folder)).tokenizer, data.settings)
+    found = Tokenizer(load_trunk(str(folder)).tokenizer, data.settings)
     assert found.encode([("the",)])[0].ids.tolist() == [2, 5, 3]
 
 

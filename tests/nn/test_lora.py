@@ -9,9 +9,9 @@ pytest.importorskip("transformers")
 import adapters
 import checkpoints
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
-from polyhead.nn.foreign import adapter_base, read_adapted_head, read_adapter
+from polyhead.importing.hugging_face import adapter_base, read_adapted_head, read_adapter
+from polyhead.importing.peft import is_adapter
 from polyhead.nn.load import load_trunk
-from polyhead.nn.lora import is_adapter
 from polyhead.plan import Layers
 
 QUERY = "bert.encoder.layer.1.attention.self.query"
@@ -74,7 +74,7 @@ def test_a_merged_map_is_the_formula_in_float64():
 
 
 def read_low_rank():
-    from polyhead.nn.lora import LowRank
+    from polyhead.importing.peft import LowRank
 
     return LowRank(a=np.ones((2, 32), np.float32), b=np.ones((32, 2), np.float32), alpha=8.0)
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead.errors import TrunkError
-from polyhead.nn.lora import _layer_number, _patterned
-from polyhead.nn.patterns import Matcher
+from polyhead.importing.patterns import Matcher
+from polyhead.importing.peft import _layer_number, _patterned
 
 ATOMS = st.sampled_from([*"ab.1", r"\.", r"\d", "[ab]", "[^a]", r"\w"])
 
@@ -114,7 +114,7 @@ def test_what_is_not_read_is_refused_by_its_name(expression):
 
 
 def test_the_steps_of_all_matches_are_counted(monkeypatch):
-    monkeypatch.setattr("polyhead.nn.patterns.STEPS", 1000)
+    monkeypatch.setattr("polyhead.importing.patterns.STEPS", 1000)
     matcher = Matcher("f")
     with pytest.raises(TrunkError, match="too long"):
         for number in range(1000):

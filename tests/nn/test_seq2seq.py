@@ -23,8 +23,8 @@ from polyhead.errors import (
     TrunkNotFound,
     WeightsMismatch,
 )
-from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
-from polyhead.nn.seq2seq_config import MODEL_TYPES
+from polyhead.seq2seq.configs import MODEL_TYPES
+from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
 
 PAIRS = summarizers.documents(7, seed=3)
 TEXTS = [text for text, _ in PAIRS]

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
 from polyhead.nn.deltas import Deltas, LayerDelta
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Delta
+from polyhead.trunk.shape import Architecture, trunk_arrays
 
 ROBERTA = {"family": "roberta", "segments": 1, "first_position": 2, "norm_epsilon": 1e-5}
 SHAPES = {

@@ -1,8 +1,8 @@
 import pytest
 
-from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import WeightsMismatch
-from polyhead.nn.weights import TABLES, check_names, from_hugging_face, to_hugging_face, trunk_names
+from polyhead.trunk.names import TABLES, check_names, from_hugging_face, to_hugging_face, trunk_names
+from polyhead.trunk.shape import Architecture, trunk_arrays
 
 
 def shape_of(family):

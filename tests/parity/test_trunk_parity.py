@@ -9,7 +9,7 @@ import torch
 
 from polyhead.nn.load import MINILM_PACKAGE, load_trunk
 from polyhead.nn.trunk import Trunk
-from polyhead.nn.weights import from_hugging_face, to_hugging_face
+from polyhead.trunk.names import from_hugging_face, to_hugging_face
 
 transformers = pytest.importorskip("transformers")
 

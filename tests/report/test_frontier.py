@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from polyhead.allocate import Price, allocation_of, by_rule
+from polyhead.cost.allocate import Price, allocation_of, by_rule
 from polyhead.errors import MissingExtra
 from polyhead.report.frontier import Baseline, apart, plot_frontier
 from studies.wei2021.published import published_options

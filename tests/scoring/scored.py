@@ -9,8 +9,8 @@ import numpy as np
 from polyhead.engine.columns import Column, Columns
 from polyhead.engine.gather import Outputs
 from polyhead.engine.receipts import Receipts
+from polyhead.jobs import ScoreRequest, score
 from polyhead.plan import Pool
-from polyhead.scoring import Wish, score
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 
@@ -63,7 +63,7 @@ def read(path):
 
 def run(session, source, target, *, piece_rows=3, fresh=False, **wish):
     """Scores a file, and gives the summary."""
-    return score(session, str(source), str(target), Wish(**wish), piece_rows=piece_rows, fresh=fresh)
+    return score(session, str(source), str(target), ScoreRequest(**wish), piece_rows=piece_rows, fresh=fresh)
 
 
 def failed(columns, task, errors):

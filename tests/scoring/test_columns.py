@@ -4,9 +4,9 @@ import pytest
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.scoring.answers import SHOWN
-from polyhead.scoring.columns import Roles, check_fit, roles_of
-from polyhead.scoring.survey import Survey, joint_word, word_of
+from polyhead.jobs.answers import SHOWN
+from polyhead.jobs.columns import Roles, check_fit, roles_of
+from polyhead.jobs.survey import Survey, joint_word, word_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question

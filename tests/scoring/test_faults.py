@@ -131,11 +131,11 @@ def test_rows_that_fail_for_themselves_have_the_reason_however_many_lie_together
 
 
 def test_every_form_of_task_answers_the_text_that_it_is_tested_with(session):
-    from polyhead.engine.inputs import forms_of
-    from polyhead.scoring.faults import PROBES
+    from polyhead.engine.inputs import input_types_of
+    from polyhead.jobs.faults import PROBES
 
     for name, task in session.tasks.items():
-        given = [probe for form, probe in PROBES.items() if form in forms_of(task)]
+        given = [probe for form, probe in PROBES.items() if form in input_types_of(task)]
         assert given and all(name in one.answers for one in session.predict(given, tasks=[name]))
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
-from polyhead.scoring import table
-from polyhead.scoring.read import open_source
-from polyhead.scoring.write import text_of
+from polyhead.jobs import table
+from polyhead.jobs.read import open_source
+from polyhead.jobs.write import text_of
 from polyhead.text.question import Question
 from scoring.scored import read, run, texts, write
 
@@ -403,7 +403,7 @@ def test_columns_are_kept_as_asked_and_added_ones_named(session, tmp_path):
 
 
 def test_records_that_we_write_are_those_of_the_csv_module():
-    from polyhead.scoring.write import _record
+    from polyhead.jobs.write import _record
 
     rows = [["a", "b,c"], ['q"q', "x\ny"], ["x\ry", ""], [""], ["", ""]]
     raw = b"".join(map(_record, rows)).decode()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from disk import FullDisk, fsync, run_forking
-from polyhead import scoring
+from polyhead import jobs as scoring
 from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_json
@@ -21,10 +21,10 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, UnknownTask
 from polyhead.files import held
 from polyhead.folders import claim, dissolve
+from polyhead.jobs import score as jobs
+from polyhead.jobs.pieces import WHY_OTHER, WORKING, Job, Pieces
+from polyhead.jobs.read import open_source
 from polyhead.plan import Pool
-from polyhead.scoring import job as jobs
-from polyhead.scoring.pieces import WHY_OTHER, WORKING, Job, Pieces
-from polyhead.scoring.read import open_source
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle
@@ -327,7 +327,7 @@ def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(sessio
         if len(taken) < 2:
             taken.append(dissolve(folder, working))
 
-    monkeypatch.setattr("polyhead.scoring.pieces.claim", gone)
+    monkeypatch.setattr("polyhead.jobs.pieces.claim", gone)
     run(session, source, out, tasks=("mood",))
     assert len(taken) == 2 and len(read(out)) == 4
 
@@ -396,7 +396,7 @@ def test_rows_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, cou
 
 @pytest.mark.parametrize("count", [40, 400])
 def test_tables_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, count):
-    from polyhead.scoring import table
+    from polyhead.jobs import table
 
     monkeypatch.setattr(Counted, "alive", 0)
     monkeypatch.setattr(Counted, "most", 0)
@@ -414,7 +414,7 @@ def test_tables_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, c
 
 def test_progress_says_rows_rate_and_time_left(session, tmp_path):
     source, shown = write(tmp_path / "in.csv", texts(7)), []
-    wish = scoring.Wish(tasks=("mood",))
+    wish = scoring.ScoreRequest(tasks=("mood",))
     scoring.score(session, str(source), str(tmp_path / "out.csv"), wish, piece_rows=3, show=shown.append)
     assert "in.csv: 0 of 7 texts" in shown
     lines = [line for line in shown if "a second" in line]
@@ -597,7 +597,7 @@ def test_a_job_without_a_finished_piece_is_not_begun(session, tmp_path, monkeypa
             run(session, source, out, tasks=("mood",))
     assert not folder.exists()
     with monkeypatch.context() as patch:  # as a kill leaves it
-        patch.setattr("polyhead.scoring.pieces.dissolve", lambda *given: None)
+        patch.setattr("polyhead.jobs.pieces.dissolve", lambda *given: None)
         stopping(patch, session, 0)
         with pytest.raises(KeyboardInterrupt):
             run(session, source, out, tasks=("mood",))
@@ -630,7 +630,7 @@ def test_a_symbolic_link_stays_one_and_its_file_is_written(session, tmp_path):
 
 def test_a_survey_of_another_format_or_version_is_not_taken(session, tmp_path):
     """After a kill before the first piece the columns of the wrong format were blamed until --fresh."""
-    content, wish = "id\ttext\n1\tthe lamp\n", scoring.Wish(tasks=("mood",))
+    content, wish = "id\ttext\n1\tthe lamp\n", scoring.ScoreRequest(tasks=("mood",))
 
     def begun(name, before):
         (tmp_path / name).write_text(content)
@@ -657,7 +657,7 @@ def test_a_name_that_is_no_utf8_is_written_and_told(session, tmp_path):
     summary = run(session, source, out, tasks=("mood",))
     assert len(read(out)) == 2 and b"caf" in to_json(summary)
     with pytest.raises(ConfigError, match="prefix .* is not UTF-8"):
-        scoring.Wish(prefix="caf\udce9")
+        scoring.ScoreRequest(prefix="caf\udce9")
 
 
 def test_a_table_whose_name_is_no_utf8_is_read(session, tmp_path):

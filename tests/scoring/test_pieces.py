@@ -9,7 +9,7 @@ from disk import fsync
 from outside import PLANTS, listed, make_others, plant, untouched
 from polyhead.errors import ConfigError, DataError, PolyheadError
 from polyhead.folders import MARKER, claim
-from polyhead.scoring.pieces import WORKING, Pieces
+from polyhead.jobs.pieces import WORKING, Pieces
 from scoring.scored import read, run, texts, write
 from scoring.test_job import stopping
 

@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
-from polyhead.scoring.values import values_of
-from polyhead.scoring.write import text_of
+from polyhead.jobs.values import values_of
+from polyhead.jobs.write import text_of
 from scoring.scored import read, run
 
 pyarrow = pytest.importorskip("pyarrow")

@@ -10,10 +10,10 @@ from polyhead.errors import ConfigError, PlanError
 from polyhead.model import Model, TextBatch, stored_value
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
+from polyhead.project.strategies import Branch, Pooled
 from polyhead.sharing.branch import BranchPart, branch_path, private_layers, tap_of, tap_path
 from polyhead.sharing.make import arrays_of_part, make_part
 from polyhead.sharing.pooled import compared, pooled_path
-from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.task import owner_of
 from polyhead.testing import tiny_batch, tiny_part, tiny_tasks, tiny_trunk
 

@@ -7,16 +7,16 @@ import torch
 
 from models import TASKS, answers, assert_by_the_book, filled, model_of, paths_of, texts_of
 from polyhead import cost, plan
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, PlanError
 from polyhead.model import Model
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Delta, Embed, Head, Layers, Pool
+from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled
 from polyhead.sharing.in_layer import in_layer_path
 from polyhead.sharing.lower import path_of
 from polyhead.sharing.make import arrays_of_part, make_families, make_part
-from polyhead.strategy import Adapter, Branch, InLayer, Pooled
 from polyhead.testing import tiny_owned, tiny_trunk
+from polyhead.trunk.shape import Architecture
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 PAL = Adapter(size=6, heads=2)

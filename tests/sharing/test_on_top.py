@@ -7,15 +7,15 @@ import torch
 import by_hand
 from models import LENGTHS, TASKS, answers, assert_by_the_book, model_of, paths_of, texts_of
 from polyhead import cost, plan
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Pool
+from polyhead.project.strategies import OnTop
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part, make_part
 from polyhead.sharing.on_top import on_top_path
-from polyhead.strategy import OnTop
 from polyhead.testing import tiny_owned, tiny_trunk
+from polyhead.trunk.shape import Architecture
 
 BERT = Architecture(layers=12, width=768, heads=12, feed_forward=3072, vocabulary=30522)
 FORMS = {

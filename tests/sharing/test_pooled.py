@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.architecture import Architecture
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
+from polyhead.project.strategies import Pooled
 from polyhead.sharing.pooled import PooledPart, compared, owner_of, pooled_path, with_codec
-from polyhead.strategy import Pooled
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_tasks
+from polyhead.trunk.shape import Architecture
 
 SHAPE = Architecture(layers=6, width=128, heads=2, feed_forward=256, vocabulary=50)
 SMALL = Architecture(layers=2, width=16, heads=2, feed_forward=32, vocabulary=50)

@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.config import to_value
 from polyhead.errors import ConfigError, EmptyData
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 from polyhead.tasks.columns import Source
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.read import read

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, ReadReport, Source, read

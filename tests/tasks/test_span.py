@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import LONGEST, answered, best_span

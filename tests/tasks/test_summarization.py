@@ -8,9 +8,9 @@ import pytest
 
 from polyhead import metrics
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingExtra
-from polyhead.project import Project, TaskEntry
-from polyhead.recipe import Joint
-from polyhead.seq2seq_data import Summarizer
+from polyhead.project.recipes import Joint
+from polyhead.project.tables import Project, TaskEntry
+from polyhead.seq2seq.data import Summarizer
 from polyhead.tasks.columns import Source
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of

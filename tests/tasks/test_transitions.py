@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyhead.errors import ConfigError
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.tagging import UNREAD, best

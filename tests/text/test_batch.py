@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from polyhead.errors import ConfigError
 from polyhead.text.batch import batches
-from polyhead.text.tokenise import Encoded
+from polyhead.text.tokenize import Encoded
 
 PAD = 99
 

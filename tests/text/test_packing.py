@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead import cost
-from polyhead.architecture import Architecture
 from polyhead.plan import Embed, Layers, Path, merge
 from polyhead.text.packing import ROW, few, fitted, packed, together, work
+from polyhead.trunk.shape import Architecture
 
 MIXED = np.random.default_rng(0).integers(2, 60, 200)
 

@@ -12,8 +12,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from polyhead.text import prefix
 from polyhead.text.prefix import beginning, tokens_beyond
-from polyhead.text.tokenise import Tokeniser, Windows
-from polyhead.trunk_data import TextSettings
+from polyhead.text.tokenize import Tokenizer, Windows
+from polyhead.trunk.data import TextSettings
 
 CORPUS = [
     "the cat sat on the mat and was not happy about it",
@@ -99,12 +99,12 @@ INPUTS = st.one_of(st.tuples(TEXTS), st.tuples(TEXTS, TEXTS))
     inputs=st.lists(INPUTS, min_size=1, max_size=4), size=st.integers(150, 400), kept=st.sampled_from(KEPT)
 )
 def _compare(content, inputs, size, kept):
-    tokeniser = Tokeniser(content, TextSettings(max_tokens=kept))
-    whole = tokeniser.encode(inputs)
+    tokenizer = Tokenizer(content, TextSettings(max_tokens=kept))
+    whole = tokenizer.encode(inputs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix, "WHOLE", size)
         patch.setattr(prefix, "_PIECE", 60)
-        begun = tokeniser.encode(inputs)
+        begun = tokenizer.encode(inputs)
     for given_, one, other in zip(inputs, whole, begun, strict=True):
         if len(given_) == 2 and min(map(len, given_)) > size:
             _same_but_for_the_odd_token(one, other)
@@ -132,11 +132,11 @@ def test_the_tokens_that_are_kept_are_those_of_the_whole_text(content):
 @settings(max_examples=40, deadline=None)
 @given(texts=st.lists(st.tuples(TEXTS), min_size=1, max_size=3))
 def _compare_windows(content, texts):
-    tokeniser, windows = Tokeniser(content, TextSettings(max_tokens=12)), Windows(size=12, stride=3)
-    whole = tokeniser.encode(texts, windows=windows)
+    tokenizer, windows = Tokenizer(content, TextSettings(max_tokens=12)), Windows(size=12, stride=3)
+    whole = tokenizer.encode(texts, windows=windows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix, "WHOLE", 300)
-        begun = tokeniser.encode(texts, windows=windows)
+        begun = tokenizer.encode(texts, windows=windows)
     firsts = {one.row: one for one in begun if one.window == 0}
     for one in (one for one in whole if one.window == 0):
         other = firsts[one.row].ids.tolist()
@@ -173,13 +173,13 @@ def test_tokens_beyond_are_counted_piece_by_piece(monkeypatch):
 MEMORY = """
 import resource, sys
 from polyhead.testing import tiny_trunk
-from polyhead.text.tokenise import Tokeniser, windows_of
+from polyhead.text.tokenize import Tokenizer, windows_of
 trunk = tiny_trunk()
-tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
+tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = tokeniser.encodings([("x " * 5_000_000,)])
+found = tokenizer.encodings([("x " * 5_000_000,)])
 assert found.cut[0] >= 400_000 and found.lengths[0] == 48, found.cut
-found = tokeniser.encodings([("x " * 1_000_000,)], windows=windows_of(48))
+found = tokenizer.encodings([("x " * 1_000_000,)], windows=windows_of(48))
 assert found.cut[0] == 1_000_000 - 2**19, found.cut
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """

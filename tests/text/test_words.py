@@ -5,7 +5,7 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from polyhead.text.tokenise import Tokeniser, Windows
+from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.text.words import (
     best_windows,
     first_subtokens,
@@ -15,17 +15,17 @@ from polyhead.text.words import (
     words_in_each,
     words_of,
 )
-from polyhead.trunk_data import TextSettings
+from polyhead.trunk.data import TextSettings
 
 
-def tokeniser(max_tokens=32):
+def tokenizer(max_tokens=32):
     letters = "abcdefghijklmnopqrstuvwxyz"
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{c}" for c in letters), "!", "cat"]
     raw = tokenizers.Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
     raw.normalizer = normalizers.BertNormalizer(lowercase=True)
     raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return Tokeniser(raw.to_str().encode(), TextSettings(max_tokens=max_tokens))
+    return Tokenizer(raw.to_str().encode(), TextSettings(max_tokens=max_tokens))
 
 
 @pytest.mark.parametrize(
@@ -47,29 +47,29 @@ def test_words_are_runs_of_letters_or_single_marks(text, words):
 
 def test_each_word_has_its_first_subtoken():
     text = "abc cat  de!"
-    one = tokeniser().encode([(text,)])[0]  # [CLS] a ##b ##c cat d ##e ! [SEP]
+    one = tokenizer().encode([(text,)])[0]  # [CLS] a ##b ##c cat d ##e ! [SEP]
     assert first_subtokens(one, words_of(text)).tolist() == [1, 4, 5, 7]
 
 
 def test_words_that_are_cut_away_or_vanish_have_none():
     text = "abc cat \u200b de"
     words = np.array([[0, 3], [4, 7], [8, 9], [10, 12]], np.int32)
-    assert first_subtokens(tokeniser(6).encode([(text,)])[0], words).tolist() == [1, 4, -1, -1]
-    assert first_subtokens(tokeniser().encode([(text,)])[0], words).tolist() == [1, 4, -1, 5]
-    empty = tokeniser().encode([("",)])[0]
+    assert first_subtokens(tokenizer(6).encode([(text,)])[0], words).tolist() == [1, 4, -1, -1]
+    assert first_subtokens(tokenizer().encode([(text,)])[0], words).tolist() == [1, 4, -1, 5]
+    empty = tokenizer().encode([("",)])[0]
     assert first_subtokens(empty, words).tolist() == [-1] * 4
     assert first_subtokens(empty, words[:0]).tolist() == []
 
 
 def test_tokens_wider_than_a_word_stand_for_every_word_they_hold():
-    one = tokeniser().encode([("cat",)])[0]
+    one = tokenizer().encode([("cat",)])[0]
     assert first_subtokens(one, np.array([[0, 1], [1, 3]], np.int32)).tolist() == [1, 1]
 
 
 def test_only_the_second_text_of_a_pair_has_words():
-    one = tokeniser().encode([("a b", "c d")])[0]  # [CLS] a b [SEP] c d [SEP]
+    one = tokenizer().encode([("a b", "c d")])[0]  # [CLS] a b [SEP] c d [SEP]
     assert first_subtokens(one, words_of("c d")).tolist() == [4, 5]
-    blank = tokeniser().encode([("a b", "\u200b")])[0]  # no token is left of the second text
+    blank = tokenizer().encode([("a b", "\u200b")])[0]  # no token is left of the second text
     assert first_subtokens(blank, np.array([[0, 1]], np.int32)).tolist() == [-1]
 
 
@@ -77,10 +77,10 @@ def test_no_answer_is_read_at_the_first_token_of_every_window():
     places = places_of("cat de")
     assert places.tolist() == [[-1, -1], [0, 3], [4, 6]] and places.dtype == np.int32
     assert places_of("").tolist() == [[-1, -1]]
-    one = tokeniser().encode([("a", "cat de")])[0]
+    one = tokenizer().encode([("a", "cat de")])[0]
     assert first_subtokens(one, places).tolist() == [0, 3, 4]
-    assert first_subtokens(tokeniser().encode([("a", "")])[0], places).tolist() == [0, -1, -1]
-    windows = tokeniser().encode([("a", "b c d e f g h i j")], windows=Windows(size=8, stride=2))
+    assert first_subtokens(tokenizer().encode([("a", "")])[0], places).tolist() == [0, -1, -1]
+    windows = tokenizer().encode([("a", "b c d e f g h i j")], windows=Windows(size=8, stride=2))
     assert len(windows) == 4
     assert [first_subtokens(w, places_of("b"))[0] for w in windows] == [0, 0, 0, 0]
     assert best_windows(windows, places_of("b c d e f g h i j"))[0].tolist() == [0, 0]
@@ -88,7 +88,7 @@ def test_no_answer_is_read_at_the_first_token_of_every_window():
 
 def test_the_windows_of_a_pair_read_each_word_of_the_second_text():
     text = "b c d e f g h i j"
-    windows = tokeniser().encode([("a", text)], windows=Windows(size=8, stride=2))
+    windows = tokenizer().encode([("a", text)], windows=Windows(size=8, stride=2))
     for (window, token), (start, stop) in zip(
         best_windows(windows, words_of(text)), words_of(text), strict=True
     ):
@@ -98,7 +98,7 @@ def test_the_windows_of_a_pair_read_each_word_of_the_second_text():
 
 def test_each_word_is_read_where_it_sits_farthest_from_a_cut():
     text = "a b c d e f g h i j"
-    windows = tokeniser().encode([(text,)], windows=Windows(size=8, stride=4))  # abcdef cdefgh efghij
+    windows = tokenizer().encode([(text,)], windows=Windows(size=8, stride=4))  # abcdef cdefgh efghij
     assert len(windows) == 3
     best = best_windows(windows, words_of(text))
     # a-d lie farthest from the cut after f, e is as far from a cut in the second window; the ends are no cuts
@@ -110,7 +110,7 @@ def test_each_word_is_read_where_it_sits_farthest_from_a_cut():
 
 def test_one_window_reads_every_word():
     text = "abc cat de"
-    windows = tokeniser().encode([(text,)], windows=Windows(size=16, stride=2))
+    windows = tokenizer().encode([(text,)], windows=Windows(size=16, stride=2))
     best = best_windows(windows, words_of(text))
     assert best[:, 0].tolist() == [0, 0, 0]
     assert best[:, 1].tolist() == first_subtokens(windows[0], words_of(text)).tolist()
@@ -121,7 +121,7 @@ def test_no_word_that_begins_in_a_window_is_lost(seed):
     rng = np.random.default_rng(seed)
     text = " ".join("".join(rng.choice(list("abcde"), rng.integers(1, 7))) for _ in range(30))
     words = words_of(text)
-    windows = tokeniser().encode([(text,)], windows=Windows(size=12, stride=int(rng.integers(0, 9))))
+    windows = tokenizer().encode([(text,)], windows=Windows(size=12, stride=int(rng.integers(0, 9))))
     best = best_windows(windows, words)
     assert np.all(best >= 0)
     for (window, token), (start, _) in zip(best.tolist(), words.tolist(), strict=True):
@@ -142,8 +142,8 @@ def test_words_of_many_texts_are_read_where_each_alone_reads_them(seed, texts):
     assert [one.tolist() for one in words] == [words_in(given).tolist() for given in inputs]
     words[3] = rng.permutation(np.concatenate([words[3], [[0, 2], [1, 1], [0, 40]]]).astype(np.int32))
     for windows in (None, Windows(size=16, stride=4)):
-        encoded = tokeniser(20).encode(inputs, windows=windows)
-        reads = read_words(tokeniser(20).encodings(inputs, windows=windows, offsets=True), words)
+        encoded = tokenizer(20).encode(inputs, windows=windows)
+        reads = read_words(tokenizer(20).encodings(inputs, windows=windows, offsets=True), words)
         assert len(reads.starts) == len(encoded) + 1
         for entry, one in enumerate(encoded):
             every = first_subtokens(one, words[one.row])

@@ -20,12 +20,13 @@ from polyhead import cost
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, TrunkError, TrunkNotFound, WrongTrunk
+from polyhead.importing import run as importing
+from polyhead.importing import task as imported
+from polyhead.importing.folders import scan_folders
+from polyhead.importing.run import import_folders
+from polyhead.importing.task import ImportRequest
 from polyhead.nn.load import load_trunk
 from polyhead.plan import TRUNK, Dense, merge
-from polyhead.train import imported, importing
-from polyhead.train.imported import Wanted
-from polyhead.train.importing import import_folders
-from polyhead.train.scanning import scan_folders
 
 TEXTS = [
     ("my order is late",),
@@ -39,7 +40,7 @@ LIMIT = 1e-5  # a product of float32 matrices apart or together, on logits of ab
 
 
 def wanted(*folders, **fields):
-    return Wanted(folders=tuple(map(str, folders)), **fields)
+    return ImportRequest(folders=tuple(map(str, folders)), **fields)
 
 
 def assert_answers(session, task, model, *, scale=1.0):

@@ -10,21 +10,20 @@ import numpy as np
 import pytest
 
 from polyhead import files
-from polyhead.allocate import OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.bundle.read import Bundle
+from polyhead.cost.allocate import OptionsFile, best_under, by_rule, greedy, price_of
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.project import Choice, with_seed
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.tables import Choice, with_seed
 from polyhead.sharing.branch import private_layers, tap_of
-from polyhead.strategy import Branch, Pooled
-from polyhead.train import fit as fitting
 from polyhead.train import run as running
-from polyhead.train.branch_run import Branches
-from polyhead.train.branch_task import (
-    Grove,
-    Kept,
+from polyhead.train.branch.run import Branches
+from polyhead.train.branch.task import (
+    BranchSearch,
+    ChosenBranch,
     branch_paths,
     choose,
     chosen_part,
@@ -34,10 +33,11 @@ from polyhead.train.branch_task import (
     kept_grove,
     write_options,
 )
-from polyhead.train.events import Events
-from polyhead.train.fit import Fitted
+from polyhead.train.data.taps import wanted_taps
+from polyhead.train.loop import fit as fitting
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.fit import Fitted
 from polyhead.train.run import train_project
-from polyhead.train.taps import wanted_taps
 from tiny_branch import (
     DEPTH,
     TRAINING,
@@ -321,10 +321,10 @@ def curve(*scores, tap=0, name="mood"):
     def fitted(score):
         return Fitted(best_epoch=1, score=score, history=(), examples_seen=0, seconds=0.0)
 
-    return Grove(
+    return BranchSearch(
         task=name,
         kept=tuple(
-            Kept(name=f"branch-{place}", path=path(place), fitted=fitted(score), arrays="")
+            ChosenBranch(name=f"branch-{place}", path=path(place), fitted=fitted(score), arrays="")
             for place, score in enumerate(scores, 1)
         ),
     )

@@ -5,7 +5,7 @@ import pytest
 
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task
-from polyhead.train.choice import best_of, of_best_rounds, score_of, standard_error
+from polyhead.train.heads.choice import best_of, of_best_rounds, score_of, standard_error
 
 TASK = Task(name="t", kind="single_label", labels=("no", "yes"))
 

@@ -14,15 +14,15 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, CorruptFile, UnknownTask
-from polyhead.project import DataFile
-from polyhead.recipe import FineTune, Joint, Search
+from polyhead.project.recipes import FineTune, Joint, Search
+from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
 from polyhead.train import run as running
-from polyhead.train.decided import Decisions, Wish, choices
-from polyhead.train.events import Events
-from polyhead.train.fine_tune_run import fine_tune_project
-from polyhead.train.joint_run import train_together
-from polyhead.train.prepare import prepare
+from polyhead.train.data.prepare import prepare
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.fine_tune import fine_tune_project
+from polyhead.train.recipes.joint import train_together
+from polyhead.train.record.decided import Decisions, TrainOptions, choices
 from polyhead.train.run import train_project
 
 GOOD = msgspec.structs.replace(tiny.TRAINING, epochs=20, patience=20, learning_rate=2e-2)
@@ -374,7 +374,7 @@ def test_what_a_run_trains_and_what_it_leaves(case):
         (),
         dict.fromkeys("abcu", "tag"),
         decisions,
-        Wish(**wish),
+        TrainOptions(**wish),
         {"a": (ONE, TWO), "b": (ONE, ONE)},
     )
     assert (found.todo, set(found.left)) == (todo, left)
@@ -387,7 +387,7 @@ def test_what_a_run_trains_and_what_it_leaves(case):
 def test_a_unit_is_trained_whole_or_not_at_all(new, held, named):
     decisions = Decisions(lines=dict.fromkeys(held, PINNED), removed=(), attempts={})
     tags = dict.fromkeys("auv", "tag")
-    found = choices({"a", *new}, [("u", "v")], tags, decisions, Wish(retrain=tuple(named)), {})
+    found = choices({"a", *new}, [("u", "v")], tags, decisions, TrainOptions(retrain=tuple(named)), {})
     asked, stays = bool(new) or bool(named), bool(set(held) - set(named))
     assert found.todo == {"a", *("uv" if asked and not stays else "")}
     assert set(found.left) == ({*new, *named} if asked and stays else set())

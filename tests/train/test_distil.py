@@ -8,14 +8,14 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 import tiny
 from polyhead.errors import TrainError
+from polyhead.project.strategies import Branch
 from polyhead.sharing.make import arrays_of_part
-from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.branch_run import _noisy
-from polyhead.train.distil import distilled
-from polyhead.train.examples import outputs_of
-from polyhead.train.loss import LOSSES, UNLABELLED
-from polyhead.train.taps import tap_examples
+from polyhead.train.branch.distil import distilled
+from polyhead.train.branch.run import _noisy
+from polyhead.train.data.examples import outputs_of
+from polyhead.train.data.taps import tap_examples
+from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from tiny_branch import DEPTH, branches_of, bytes_of, extractor_of, home_in, seeded, untimed, weights_of
 
 TEMPERATURES = (0.5, 1.0, 2.0, 7.0)

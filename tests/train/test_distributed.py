@@ -15,11 +15,11 @@ from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
 from polyhead.errors import ConfigError
-from polyhead.project import TaskEntry
-from polyhead.recipe import Frozen, Joint, Sampling, Smoothing, Weighting
-from polyhead.strategy import Adapter, Branch, InLayer, Prompted
-from polyhead.train.devices import Place, from_first, place_in
-from polyhead.train.lineage import lineage_of
+from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
+from polyhead.project.strategies import Adapter, Branch, InLayer, Prompted
+from polyhead.project.tables import TaskEntry
+from polyhead.train.loop.devices import Place, from_first, place_in
+from polyhead.train.recipes.lineage import lineage_of
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(
@@ -152,12 +152,12 @@ def graded(place, one):
 
 
 def parts_of(one, place):
-    from polyhead.train.devices import devices_of
-    from polyhead.train.joint import Mixed
+    from polyhead.train.loop.devices import devices_of
+    from polyhead.train.recipes.course import MixedFeed
 
     made = course_of(one, place)
     devices = devices_of(place, made.loss, parallel=one.recipe.parallel)
-    return made.loss, devices, Mixed(made.examples, made.mixture, made.training, place=place)
+    return made.loss, devices, MixedFeed(made.examples, made.mixture, made.training, place=place)
 
 
 @pytest.mark.parametrize("parallel", KINDS)
@@ -271,7 +271,7 @@ def test_dropout_differs_between_processes_and_weights_do_not(pair, home, parall
 def drawn_first(place, one):
     import torch
 
-    from polyhead.train.feed import stream
+    from polyhead.train.loop.feed import stream
 
     torch.manual_seed(stream(one.training.seed, "dropout", 0, place.rank))
     return float(torch.rand(()))
@@ -352,7 +352,7 @@ def test_sharded_arrays_are_slices(pair, home):
 
 
 def held(place, one):
-    from polyhead.train.fit import Curriculum
+    from polyhead.train.loop.fit import Curriculum
 
     learning, devices, feed = parts_of(one, place)
     curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=one.training)

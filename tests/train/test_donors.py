@@ -14,19 +14,19 @@ from polyhead.config import to_toml
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
 from polyhead.nn.load import load_trunk
-from polyhead.project import TrunkChoice, read_project, with_seed
-from polyhead.recipe import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
-from polyhead.strategy import Pooled, Prompted
-from polyhead.train.donors_run import train_donors
-from polyhead.train.events import Events
-from polyhead.train.fine_tune_run import fine_tune_project
-from polyhead.train.joint import JointCourse
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import train_together
-from polyhead.train.leaks import LEAST, without_leaks
-from polyhead.train.prepare import prepare
+from polyhead.project.recipes import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
+from polyhead.project.strategies import Pooled, Prompted
+from polyhead.project.tables import TrunkChoice, read_project, with_seed
+from polyhead.train.data.leaks import LEAST, without_leaks
+from polyhead.train.data.prepare import prepare
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.donors import train_donors
+from polyhead.train.recipes.fine_tune import fine_tune_project
+from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.starts import start_parts
 from polyhead.train.run import train_project
-from polyhead.train.starts import start_parts
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, batch=4)

@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from polyhead.plan import Codec, Pool
-from polyhead.recipe import Joint, Training
+from polyhead.project.recipes import Joint, Training
 from polyhead.sharing.pooled import PooledPart
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_of
-from polyhead.train.examples import FeatureExamples, TextExamples, outputs_of, stacked
-from polyhead.train.extract import Extractor, Wanted
-from polyhead.train.fit import Course
-from polyhead.train.loss import LOSSES, UNLABELLED
-from polyhead.train.together import Together
+from polyhead.train.data.examples import FeatureExamples, TextExamples, outputs_of, stacked
+from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.loop.fit import Course
+from polyhead.train.loop.loss import LOSSES, UNLABELLED
+from polyhead.train.recipes.together import JointModel
 
 TASKS = {task.name: task for task in tiny_tasks()}
 LENGTHS = (3, 1, 5, 2)
@@ -77,14 +77,14 @@ def frozen_and_live(name, pool, tmp_path):
     words = [words_of(text[0]) for text in TEXTS] if name == "names" else None
     targets = [np.zeros(len(words[i]) if words else (), np.int64) for i in range(len(TEXTS))]
     extractor = Extractor(data, folder=tmp_path, precision="float32")
-    wanted = Wanted(path=path, inputs=TEXTS, words=words)
+    wanted = FeatureRequest(path=path, inputs=TEXTS, words=words)
     extractor.fill([wanted])
     kept = FeatureExamples(extractor.store(path).features(wanted.keys()), targets)
     recipe, training = Joint(layer_dropout=0.0), Training(dropout=0.0)
-    live = Together(data, {name: path}, training=training, recipe=recipe, bfloat16=False).eval()
+    live = JointModel(data, {name: path}, training=training, recipe=recipe, bfloat16=False).eval()
     part = PooledPart(path, 16).eval()
     part.load_state_dict(live.model.parts[name].state_dict())
-    texts = TextExamples(Tokeniser(data.tokenizer, data.settings), TEXTS, targets, words)
+    texts = TextExamples(Tokenizer(data.tokenizer, data.settings), TEXTS, targets, words)
     return outputs_of(part, kept), outputs_of(live.bound(name), texts), live, texts
 
 

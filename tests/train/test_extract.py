@@ -11,8 +11,8 @@ from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
 from polyhead.store.codec import decode, encode
 from polyhead.testing import tiny_owned, tiny_trunk
 from polyhead.text.words import first_subtokens, words_of
-from polyhead.train import extract as extraction
-from polyhead.train.extract import Extractor, Wanted
+from polyhead.train.data import extract as extraction
+from polyhead.train.data.extract import Extractor, FeatureRequest
 
 TEXTS = [
     (t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")
@@ -41,7 +41,7 @@ def kept(extractor, wanted):
 
 def reference_states(trunk, extractor, text):
     """Every layer's states of one text alone, by the numpy backend: (layers + 1, tokens, width)."""
-    encoded = extractor.tokeniser.encode([text])[0]
+    encoded = extractor.tokenizer.encode([text])[0]
     batch = TokenBatch(
         ids=encoded.ids[None].astype(np.int64),
         mask=np.ones((1, len(encoded.ids)), bool),
@@ -78,7 +78,7 @@ POOLS = {
 @pytest.mark.parametrize("name", POOLS)
 def test_what_is_kept_is_the_pool_of_the_reference_states(trunk, extractor, name):
     pool, expected = POOLS[name]
-    wanted = Wanted(path=prefix(trunk, pool), inputs=TEXTS)
+    wanted = FeatureRequest(path=prefix(trunk, pool), inputs=TEXTS)
     extractor.fill([wanted])
     for text, found in zip(TEXTS, kept(extractor, wanted), strict=True):
         states, _ = reference_states(trunk, extractor, text)
@@ -94,7 +94,7 @@ def tap(trunk, depth, pool=EVERY_POSITION):
 
 
 def test_one_pass_keeps_the_reference_states_of_every_tap_the_embeddings_output_too(trunk, extractor):
-    wanted = [Wanted(path=tap(trunk, depth), inputs=TEXTS) for depth in (1, 0, 2)]
+    wanted = [FeatureRequest(path=tap(trunk, depth), inputs=TEXTS) for depth in (1, 0, 2)]
     assert extractor.fill(wanted).passes == len(TEXTS)
     for request, depth in zip(wanted, (1, 0, 2), strict=True):
         for text, found in zip(TEXTS, kept(extractor, request), strict=True):
@@ -106,10 +106,10 @@ def test_a_tap_and_a_whole_path_of_one_run_are_what_each_is_alone(trunk, extract
     """What is kept at a tap does not depend on how deep others read."""
     words = [words_of(text[0]) for text in TEXTS]
     requests = [
-        Wanted(path=tap(trunk, 1), inputs=TEXTS),
-        Wanted(path=prefix(trunk, Pool(layers="mean", of=2)), inputs=TEXTS),
-        Wanted(path=tap(trunk, 1, Pool(layers="learned", part="task:x")), inputs=TEXTS),
-        Wanted(path=tap(trunk, 1, Pool(positions="tokens")), inputs=TEXTS, words=words),
+        FeatureRequest(path=tap(trunk, 1), inputs=TEXTS),
+        FeatureRequest(path=prefix(trunk, Pool(layers="mean", of=2)), inputs=TEXTS),
+        FeatureRequest(path=tap(trunk, 1, Pool(layers="learned", part="task:x")), inputs=TEXTS),
+        FeatureRequest(path=tap(trunk, 1, Pool(positions="tokens")), inputs=TEXTS, words=words),
     ]
     extractor.fill(requests)
     for place, request in enumerate(requests):
@@ -124,13 +124,13 @@ def test_no_layer_above_the_deepest_tap_is_run(trunk, extractor, deepest):
     ran = []
     for index, layer in enumerate(extractor.trunk.layers):
         layer.register_forward_pre_hook(lambda module, values, index=index: ran.append(index))
-    extractor.fill([Wanted(path=tap(trunk, depth), inputs=TEXTS) for depth in range(deepest + 1)])
+    extractor.fill([FeatureRequest(path=tap(trunk, depth), inputs=TEXTS) for depth in range(deepest + 1)])
     assert sorted(set(ran)) == list(range(deepest))
 
 
 def test_words_are_kept_at_their_first_subtokens(trunk, extractor):
     words = [words_of(text[0]) for text in TEXTS]
-    wanted = Wanted(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words)
+    wanted = FeatureRequest(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words)
     extractor.fill([wanted])
     for text, places, found in zip(TEXTS, words, kept(extractor, wanted), strict=True):
         states, encoded = reference_states(trunk, extractor, text)
@@ -141,7 +141,7 @@ def test_words_are_kept_at_their_first_subtokens(trunk, extractor):
 
 def test_words_beyond_the_limit_are_rows_of_zeros(trunk, extractor):
     words = [words_of(LONG[0])]
-    wanted = Wanted(path=prefix(trunk, Pool(positions="tokens")), inputs=[LONG], words=words)
+    wanted = FeatureRequest(path=prefix(trunk, Pool(positions="tokens")), inputs=[LONG], words=words)
     done = extractor.fill([wanted])
     found = kept(extractor, wanted)[0][:, 0]
     assert done.cut == 1 and len(found) == 100
@@ -152,17 +152,19 @@ def test_words_beyond_the_limit_are_rows_of_zeros(trunk, extractor):
 def test_features_pass_their_codec_once(trunk, tmp_path, extractor, codec):
     constants = {"scale": (0.05,), "zero": (128.0,)} if codec == "uint8" else {}
     coded = Codec(name=codec, **constants)
-    plain = Wanted(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
-    wanted = Wanted(path=prefix(trunk, Pool(positions="mean", codec=coded)), inputs=TEXTS)
+    plain = FeatureRequest(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
+    wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean", codec=coded)), inputs=TEXTS)
     assert extractor.fill([plain, wanted]).passes == len(TEXTS)
     for raw, found in zip(kept(extractor, plain), kept(extractor, wanted), strict=True):
         assert found.tobytes() == decode(encode(raw, coded), coded, 16).tobytes()
 
 
 def test_one_pass_fills_every_store_and_equal_texts_are_read_once(trunk, extractor):
-    requests = [Wanted(path=prefix(trunk, pool), inputs=[*TEXTS, *TEXTS]) for pool, _ in POOLS.values()]
+    requests = [
+        FeatureRequest(path=prefix(trunk, pool), inputs=[*TEXTS, *TEXTS]) for pool, _ in POOLS.values()
+    ]
     words = [words_of(text[0]) for text in TEXTS]
-    requests.append(Wanted(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words))
+    requests.append(FeatureRequest(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words))
     done = extractor.fill(requests)
     assert done.passes == len(TEXTS) and done.reused == 0
     again = extractor.fill(requests)
@@ -170,7 +172,7 @@ def test_one_pass_fills_every_store_and_equal_texts_are_read_once(trunk, extract
 
 
 def test_a_text_and_the_same_text_in_a_pair_are_different_inputs(trunk, extractor):
-    wanted = Wanted(path=prefix(trunk, Pool()), inputs=[("good",), ("good", "good"), ("good",)])
+    wanted = FeatureRequest(path=prefix(trunk, Pool()), inputs=[("good",), ("good", "good"), ("good",)])
     assert extractor.fill([wanted]).passes == 2
     one, pair, again = kept(extractor, wanted)
     assert one.tobytes() == again.tobytes() != pair.tobytes()
@@ -179,7 +181,7 @@ def test_a_text_and_the_same_text_in_a_pair_are_different_inputs(trunk, extracto
 def test_other_words_of_one_text_are_other_values(trunk, extractor):
     whole, half = np.array([[0, 4], [5, 9]], np.int32), np.array([[0, 9]], np.int32)
     path = prefix(trunk, Pool(positions="tokens"))
-    wanted = Wanted(path=path, inputs=[("good lamp",), ("good lamp",)], words=[whole, half])
+    wanted = FeatureRequest(path=path, inputs=[("good lamp",), ("good lamp",)], words=[whole, half])
     assert extractor.fill([wanted]).passes == 1
     assert [len(v) for v in kept(extractor, wanted)] == [2, 1]
 
@@ -188,7 +190,7 @@ def test_stores_of_another_trunk_or_precision_are_apart(trunk, tmp_path):
     folders = set()
     for data, precision in ((trunk, "float32"), (trunk, "bfloat16"), (tiny_trunk(seed=1), "float32")):
         one = Extractor(data, folder=tmp_path, precision=precision)
-        wanted = Wanted(path=prefix(data, Pool(positions="mean")), inputs=TEXTS)
+        wanted = FeatureRequest(path=prefix(data, Pool(positions="mean")), inputs=TEXTS)
         assert one.fill([wanted]).passes == len(TEXTS)
         folders.add(one.folder / planning.digest(wanted.path.stored()))
     assert len(folders) == 3 and all(folder.is_dir() for folder in folders)
@@ -197,7 +199,7 @@ def test_stores_of_another_trunk_or_precision_are_apart(trunk, tmp_path):
 def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, monkeypatch):
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)
     monkeypatch.setattr(extraction, "FLUSH_BYTES", 2 * 16 * 4)  # two vectors to a segment
-    wanted = Wanted(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
+    wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean")), inputs=TEXTS)
     states, calls = Extractor.states, []
 
     def failing(self, batch, **named):
@@ -223,7 +225,9 @@ def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, mo
 def test_a_resumed_extraction_goes_on_in_the_same_batches(trunk, tmp_path, monkeypatch):
     """A state's last bits depend on its batch: what was lacking at the start decides the batches, not what is left."""
     texts = [(" ".join(["order"] * (1 + i % 7)) + f" {i}",) for i in range(40)]
-    wanted = Wanted(path=prefix(trunk, Pool(positions="mean", codec=Codec(name="float32"))), inputs=texts)
+    wanted = FeatureRequest(
+        path=prefix(trunk, Pool(positions="mean", codec=Codec(name="float32"))), inputs=texts
+    )
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 40)
     monkeypatch.setattr(extraction, "FLUSH_BYTES", 5 * 16 * 4)
     seen = {}
@@ -266,16 +270,16 @@ def test_uint8_constants_come_from_the_given_texts_and_bound_the_error(trunk, ex
 def test_progress_is_told_up_to_the_end(trunk, extractor, monkeypatch):
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 8)
     told = []
-    wanted = Wanted(path=prefix(trunk, Pool()), inputs=TEXTS)
+    wanted = FeatureRequest(path=prefix(trunk, Pool()), inputs=TEXTS)
     done = extractor.fill([wanted], update=lambda now, total: told.append((now, total)))
     assert told[-1] == (5, 5) and [now for now, _ in told] == sorted(now for now, _ in told)
-    assert done.tokens == sum(len(e.ids) for e in extractor.tokeniser.encode(TEXTS))
+    assert done.tokens == sum(len(e.ids) for e in extractor.tokenizer.encode(TEXTS))
 
 
 def test_texts_in_several_pieces_are_those_in_one(trunk, tmp_path, monkeypatch):
     path = prefix(trunk, Pool(positions="mean"))
     texts = [(f"order {i} is late",) for i in range(20)]
-    wanted = Wanted(path=path, inputs=texts)
+    wanted = FeatureRequest(path=path, inputs=texts)
     whole = Extractor(trunk, folder=tmp_path / "a", precision="float32")
     whole.fill([wanted])
     monkeypatch.setattr(extraction, "PIECE", 3)
@@ -286,5 +290,5 @@ def test_texts_in_several_pieces_are_those_in_one(trunk, tmp_path, monkeypatch):
 
 
 def test_nothing_wanted_is_nothing_done(extractor, trunk):
-    done = extractor.fill([Wanted(path=prefix(trunk, Pool()), inputs=[])])
+    done = extractor.fill([FeatureRequest(path=prefix(trunk, Pool()), inputs=[])])
     assert msgspec.structs.astuple(done)[:4] == (0, 0, 0, 0)

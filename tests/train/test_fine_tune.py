@@ -11,17 +11,17 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.folders import claim
 from polyhead.nn.load import load_trunk
-from polyhead.project import TrunkChoice
-from polyhead.recipe import FineTune, Joint, Search, Smoothing
-from polyhead.train import fit as fitting
-from polyhead.train.events import Events
-from polyhead.train.fine_tune_run import fine_tune_project
-from polyhead.train.joint import JointCourse
-from polyhead.train.joint_run import train_together
-from polyhead.train.lineage import lineage_of
-from polyhead.train.prepare import prepare
-from polyhead.train.refine import refine
-from polyhead.trunk_data import arrays_digest
+from polyhead.project.recipes import FineTune, Joint, Search, Smoothing
+from polyhead.project.tables import TrunkChoice
+from polyhead.train.data.prepare import prepare
+from polyhead.train.loop import fit as fitting
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.fine_tune import fine_tune_project
+from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.lineage import lineage_of
+from polyhead.train.recipes.refine import refine
+from polyhead.trunk.data import arrays_digest
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
 SEARCH = Search(learning_rates=(1e-9, 3e-3), epsilons=(1e-8,), dropouts=(0.0,))

@@ -12,21 +12,22 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.recipe import Training
-from polyhead.strategy import Branch
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
-from polyhead.train import heads, lines
-from polyhead.train.candidates import candidates_of
-from polyhead.train.choice import score_of
-from polyhead.train.events import Events
-from polyhead.train.extract import Extractor
-from polyhead.train.heads import FOLDS, Trials
-from polyhead.train.inputs import wanted
-from polyhead.train.prepare import prepare
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.inputs import wanted
+from polyhead.train.data.prepare import prepare
+from polyhead.train.heads import select as heads
+from polyhead.train.heads.candidates import candidates_of
+from polyhead.train.heads.choice import score_of
+from polyhead.train.heads.run import candidates, paths_of
+from polyhead.train.heads.select import FOLDS, Trials
+from polyhead.train.loop.events import Events
+from polyhead.train.record import lines
 from polyhead.train.run import train_project
-from polyhead.train.task_run import candidates, paths_of
 
 AUTO = msgspec.structs.replace(tiny.STRATEGY, positions="auto")
 QUICK = msgspec.structs.replace(tiny.TRAINING, epochs=4, patience=4)

@@ -19,16 +19,17 @@ from polyhead import cost, files
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
 from polyhead.bundle.whole import BUILDING
-from polyhead.engine.isolation import checked
+from polyhead.certify import checked
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PolyheadError, TrunkError, WrongTrunk
 from polyhead.folders import claim
+from polyhead.importing import run as importing
+from polyhead.importing import task as imported
+from polyhead.importing.run import import_folders
+from polyhead.importing.task import ImportRequest, name_of
 from polyhead.plan import TRUNK
 from polyhead.testing import tiny_trunk
 from polyhead.text.words import words_of
-from polyhead.train import imported, importing
-from polyhead.train.imported import Wanted, name_of
-from polyhead.train.importing import import_folders
 
 TEXTS = [
     ("my order is late",),
@@ -42,7 +43,7 @@ FROZEN = {"mood": 2, "topics": 1, "score": 4, "names": 3}
 
 
 def wanted(*folders, **fields):
-    return Wanted(folders=tuple(map(str, folders)), **fields)
+    return ImportRequest(folders=tuple(map(str, folders)), **fields)
 
 
 def logits_of(folder, inputs):
@@ -219,8 +220,8 @@ def test_without_a_base_the_trunk_is_the_deepest_prefix_that_two_share(tmp_path)
 
 
 def test_costs_of_the_bundle_are_those_that_scan_promised(bundle):
+    from polyhead.importing.folders import scan_folders
     from polyhead.plan import merge
-    from polyhead.train.scanning import scan_folders
 
     folders = [str(checkpoints.trained(task, frozen=frozen)) for task, frozen in FROZEN.items()]
     promised = scan_folders(folders, base=str(checkpoints.base())).merged
@@ -238,7 +239,7 @@ def test_costs_of_the_bundle_are_those_that_scan_promised(bundle):
 
 
 def test_the_proof_is_kept_with_the_task(bundle):
-    from polyhead.train.parity import texts_digest
+    from polyhead.importing.parity import texts_digest
 
     record = Bundle.open(bundle[0]).tasks["mood"]
     kept = record.trained_with["imported"]
@@ -549,9 +550,9 @@ from pathlib import Path
 import torch
 from disk import Kill, exit_code
 from polyhead.bundle.read import Bundle
-from polyhead.engine.isolation.certificate import Ledger
+from polyhead.certify.certificate import Ledger
 from polyhead.train import importing
-from polyhead.train.imported import Wanted
+from polyhead.importing.task import Wanted
 
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
@@ -620,7 +621,7 @@ def test_what_a_killed_proof_left_is_removed_by_the_next_import(tmp_path):
 
 
 def test_a_bundle_of_another_trunk_is_refused_with_both_named(tmp_path):
-    from polyhead.bundle.write import write_bundle
+    from polyhead.bundle.create import write_bundle
 
     write_bundle(tmp_path / "b", tiny_trunk())
     with pytest.raises(TrunkError, match=r"the trunk of .*/b and .*Bert-mood.* share nothing"):
@@ -647,4 +648,4 @@ def test_lone_surrogates_in_the_texts_are_repaired(tmp_path):
 def test_tasks_are_named_after_their_folder(folder, name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert name_of(folder) == name
-    assert msgspec.structs.replace(Wanted(folders=(folder,))).folders == (folder,)
+    assert msgspec.structs.replace(ImportRequest(folders=(folder,))).folders == (folder,)

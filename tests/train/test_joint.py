@@ -18,20 +18,20 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, TrainError
 from polyhead.folders import claim
 from polyhead.nn.load import load_trunk
-from polyhead.project import TrunkChoice
-from polyhead.recipe import Joint, Sampling, Smoothing, Weighting
+from polyhead.project.recipes import Joint, Sampling, Smoothing, Weighting
+from polyhead.project.tables import TrunkChoice
 from polyhead.tasks.task import Task
-from polyhead.text.tokenise import Tokeniser, windows_of
-from polyhead.train import fit as fitting
-from polyhead.train.events import Events
-from polyhead.train.joint import JointCourse, Mixed, text_examples
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import _outlook, train_together
-from polyhead.train.learned import alone
-from polyhead.train.lineage import lineage_of
-from polyhead.train.prepare import prepare
+from polyhead.text.tokenize import Tokenizer, windows_of
+from polyhead.train.data.prepare import prepare
+from polyhead.train.loop import fit as fitting
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.course import JointCourse, MixedFeed, text_examples
+from polyhead.train.recipes.joint import _outlook, train_together
+from polyhead.train.recipes.learned import alone
+from polyhead.train.recipes.lineage import lineage_of
+from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.run import train_project
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0)
@@ -93,7 +93,7 @@ def assert_mean_gradient(found, before, update, loss):
 def test_an_update_steps_on_the_mean_of_its_micro_batches_gradients(home, monkeypatch):
     made = course(home)
     before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
-    first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
+    first = next(iter(MixedFeed(made.examples, made.mixture, TRAINING).updates(0)))
     assert len(first) == 3
     assert_mean_gradient(found, before, first, made.objective)
 
@@ -137,7 +137,7 @@ def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by
         for one in (RECIPE, recipe)
     )
     before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
-    first = next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0)))
+    first = next(iter(MixedFeed(made.examples, made.mixture, TRAINING).updates(0)))
     sizes = {one.task.name: len(one.train.examples.targets) for one in prepared}
     assert sorted(task for task, _ in first) == sorted(sizes) and len(set(sizes.values())) > 1
     whole = sum(size**0.1 for size in sizes.values())
@@ -211,7 +211,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkey
 
 def test_every_example_of_a_task_comes_once_a_pass(home):
     made = course(home, "mood", recipe=Joint(micro_batches=1, steps=2))
-    feed = Mixed(made.examples, made.mixture, TRAINING)
+    feed = MixedFeed(made.examples, made.mixture, TRAINING)
     members = [batch.members for epoch in (0, 1) for update in feed.updates(epoch) for _, batch in update]
     assert sorted(np.concatenate(members).tolist()) == list(range(32))
 
@@ -320,7 +320,7 @@ def test_the_outlook_counts_windows_and_budgets(home):
     paths = joint_paths(prepared, data, recipe)
     learns = JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
     texts = list(prepared[0].train.examples.inputs)
-    windows = len(Tokeniser(data.tokenizer, data.settings).encode(texts, windows=windows_of(8)))
+    windows = len(Tokenizer(data.tokenizer, data.settings).encode(texts, windows=windows_of(8)))
     row = next(line.split() for line in _outlook(prepared, learns) if line.startswith("names"))
     assert int(row[5]) == windows > 32
 
@@ -431,5 +431,5 @@ def test_validation_rows_are_spread_over_the_split(home):
     split = made.prepared["mood"].validation
     rows, examples = made._validation["mood"]
     assert examples.count == len(rows.targets) == 4
-    whole = text_examples(split.examples, made.prepared["mood"].task, made.tokeniser)
+    whole = text_examples(split.examples, made.prepared["mood"].task, made.tokenizer)
     assert whole.count == 12 and len(made.scores()["mood"]) >= 1

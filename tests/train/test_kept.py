@@ -8,18 +8,19 @@ import torch
 import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.nn.trunk import Trunk
-from polyhead.recipe import ONE_TASK, Smoothing
-from polyhead.strategy import Prompted
+from polyhead.project.recipes import ONE_TASK, Smoothing
+from polyhead.project.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
-from polyhead.text.tokenise import Tokeniser
-from polyhead.train import fit, kept
-from polyhead.train.events import Events
-from polyhead.train.examples import TextExamples
-from polyhead.train.joint import JointCourse
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.kept import KeptTexts
-from polyhead.train.prepare import prepare
+from polyhead.text.tokenize import Tokenizer
+from polyhead.train.data import kept
+from polyhead.train.data.examples import TextExamples
+from polyhead.train.data.kept import KeptTexts
+from polyhead.train.data.prepare import prepare
+from polyhead.train.loop import fit
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.paths import joint_paths
 
 APART = Prompted(isolated=True, hidden=6)
 
@@ -117,14 +118,14 @@ def test_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
 def test_a_batch_has_the_keys_of_its_own_rows(options, precision):
     """The reference is the trunk's pass over that batch; with options every option is a row."""
     data = tiny_trunk()
-    trunk, tokeniser = Trunk.from_data(data), Tokeniser(data.tokenizer, data.settings)
+    trunk, tokenizer = Trunk.from_data(data), Tokenizer(data.tokenizer, data.settings)
     inputs = [("good lamp",), ("bad",), ("the kettle is broken and late",), ("happy phone box",)]
     if options:
         inputs = [
             Question(text=text, options=("good", "a bad lamp", "late")[: 2 + n % 2])
             for n, (text,) in enumerate(inputs)
         ]
-    examples = TextExamples(tokeniser, inputs, [np.int64(0)] * 4)
+    examples = TextExamples(tokenizer, inputs, [np.int64(0)] * 4)
 
     def keys(texts):
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):

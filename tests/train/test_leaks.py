@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from polyhead.errors import EmptyData
-from polyhead.recipe import Training
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.read import Examples, ReadReport, Source, read
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
-from polyhead.train.leaks import Dropped, Leak, LeakReport, Reason, without_leaks
-from polyhead.train.prepare import Prepared, Split
+from polyhead.train.data.leaks import Dropped, Leak, LeakReport, Reason, without_leaks
+from polyhead.train.data.prepared import Prepared, Split
 
 LAMP = "The lamp on the left desk is broken again"
 KETTLE = "A kettle that never boils is of no use"

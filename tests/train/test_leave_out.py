@@ -8,15 +8,15 @@ import pytest
 import tiny
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
-from polyhead.project import DataFile, TrunkChoice, read_project, with_seed
-from polyhead.recipe import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
-from polyhead.train import leave_out_run
-from polyhead.train.events import Events
-from polyhead.train.joint_run import train_together
-from polyhead.train.leave_out_run import train_leave_out
-from polyhead.train.lineage import lineage_of
+from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
+from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes import leave_out as leave_out_run
+from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.leave_out import train_leave_out
+from polyhead.train.recipes.lineage import lineage_of
 from polyhead.train.run import train_project
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from polyhead.train import linear
-from polyhead.train.examples import batch_targets, option_rows
-from polyhead.train.feed import Batch
-from polyhead.train.linear import PENALTIES, Inputs, inputs_of, solutions
-from polyhead.train.order import LengthSorted
+from polyhead.train.data.examples import batch_targets, option_rows
+from polyhead.train.heads import linear
+from polyhead.train.heads.linear import PENALTIES, Inputs, inputs_of, solutions
+from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.order import LengthSorted
 
 RNG = np.random.default_rng(5)
 

@@ -15,18 +15,18 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainError
 from polyhead.plan import merge
-from polyhead.project import Project
-from polyhead.recipe import ONE_TASK, Joint, Sampling, Smoothing
-from polyhead.strategy import Adapter, InLayer, OnTop, Pooled, Prompted
-from polyhead.train import starts
-from polyhead.train.events import Events
-from polyhead.train.joint import JointCourse
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import train_together
-from polyhead.train.prepare import prepare
+from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Smoothing
+from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
+from polyhead.project.tables import Project
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.units import bonds_of, prepared_units, units_of
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes import starts
+from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.starts import frequent_tokens, start_parts
 from polyhead.train.run import train_project
-from polyhead.train.starts import frequent_tokens, start_parts
-from polyhead.train.units import bonds_of, prepared_units, units_of
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=3e-3, batch=4)
@@ -114,7 +114,7 @@ def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, preci
 def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bits(
     home, tmp_path, monkeypatch
 ):
-    from polyhead.train import fit
+    from polyhead.train.loop import fit
 
     monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
     file, strategy = tmp_path / "c.pt", Prompted(hidden=6, shared=1)
@@ -222,9 +222,9 @@ def test_frequent_tokens_are_words_of_the_task_and_fill_the_prompt(home):
     start_parts(course)
     words = course.data.arrays["embeddings.word.weight"]
     for name, prepared in course.prepared.items():
-        ids = {int(i) for e in course.tokeniser.encode(prepared.train.examples.inputs) for i in e.ids}
-        special = set(course.tokeniser.encode([("",)])[0].ids.tolist())
-        rows = frequent_tokens(prepared, course.tokeniser, 3)
+        ids = {int(i) for e in course.tokenizer.encode(prepared.train.examples.inputs) for i in e.ids}
+        special = set(course.tokenizer.encode([("",)])[0].ids.tolist())
+        rows = frequent_tokens(prepared, course.tokenizer, 3)
         assert set(rows.tolist()) <= ids - special
         given = course.module.model.parts[name].prompt.weight.detach().numpy()
         np.testing.assert_array_equal(given, words[rows])
@@ -237,9 +237,9 @@ def test_the_most_frequent_tokens_are_counted_over_the_training_texts(home, monk
     for prepared in course.prepared.values():
         counts = Counter()
         for (text,) in prepared.train.examples.inputs:
-            counts.update(course.tokeniser.encode([(text,)])[0].ids.tolist()[1:-1])
+            counts.update(course.tokenizer.encode([(text,)])[0].ids.tolist()[1:-1])
         wanted = sorted(counts, key=lambda token: (-counts[token], token))[:4]
-        assert sorted(frequent_tokens(prepared, course.tokeniser, 4)) == sorted(wanted)
+        assert sorted(frequent_tokens(prepared, course.tokenizer, 4)) == sorted(wanted)
         assert counts[wanted[-1]] > min(counts.values())  # there were others to take
 
 
@@ -288,7 +288,7 @@ def test_tied_matrices_are_one_tensor_in_the_file(home, tmp_path):
 
 def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypatch):
     """What the first joint update starts from is what a frozen run of the same epochs, rate and seed gives."""
-    from polyhead.train import joint
+    from polyhead.train.recipes import course as joint
 
     strategy = Pooled(layers="last", positions="mean")
     probing = course_of(home, strategy, epochs=3, patience=3, learning_rate=1e-2).learn().arrays

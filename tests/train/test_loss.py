@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from polyhead.train.examples import without_unread
-from polyhead.train.loss import (
+from polyhead.train.data.examples import without_unread
+from polyhead.train.loop.loss import (
     LOSSES,
     UNLABELLED,
     by_example,

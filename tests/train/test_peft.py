@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 import adapters
 import checkpoints
 from polyhead.engine.session import Session
-from polyhead.train.imported import Wanted
-from polyhead.train.importing import import_folders
+from polyhead.importing.run import import_folders
+from polyhead.importing.task import ImportRequest
 
 # What PEFT asks of this version of transformers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
@@ -65,7 +65,7 @@ def written(folder, **settings):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_answers_are_those_of_the_model_that_peft_runs(name, tmp_path):
     model = written(tmp_path / "mood", **SETTINGS[name])
-    import_folders(Wanted(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
+    import_folders(ImportRequest(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
     found = Session(tmp_path / "bundle").outputs("mood", TEXTS)
     wanted = adapters.logits_of(model, TEXTS)
     for mine, theirs in zip(found, wanted, strict=True):
@@ -82,7 +82,7 @@ def test_a_folder_that_lost_matrices_answers_as_peft_loads_it_and_says_so(tmp_pa
     adapters.change(
         tmp_path / "mood", init_lora_weights=True
     )  # as where no test asks for other matrices than zeros
-    import_folders(Wanted(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
+    import_folders(ImportRequest(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
     assert "no matrices for 2 maps" in caplog.text and "layer.1.attention.self.query" in caplog.text
     base = checkpoints.classifier("mood", "Bert", over=checkpoints.base("Bert"))
     with pytest.warns(UserWarning, match="missing adapter keys"):

@@ -6,15 +6,15 @@ import msgspec
 import pytest
 
 import tiny
-from polyhead.project import TaskEntry, TrunkChoice
-from polyhead.recipe import Frozen, Joint
-from polyhead.strategy import InLayer, Pooled, Prompted
-from polyhead.train.events import Events
-from polyhead.train.joint_run import train_together
-from polyhead.train.leaks import without_leaks
-from polyhead.train.prepare import prepare
+from polyhead.project.recipes import Frozen, Joint
+from polyhead.project.strategies import InLayer, Pooled, Prompted
+from polyhead.project.tables import TaskEntry, TrunkChoice
+from polyhead.train.data.leaks import without_leaks
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.units import prepared_units
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.joint import train_together
 from polyhead.train.run import train_project
-from polyhead.train.units import prepared_units
 
 ROWS, TASKS = 300, 8
 

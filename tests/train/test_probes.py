@@ -9,14 +9,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from polyhead.bundle.probe import Probe
-from polyhead.recipe import Training
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.text.words import places_of
-from polyhead.train.prepare import Prepared, Split
-from polyhead.train.probes import PROBES, probes_of
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.record.probes import PROBES, probes_of
 
 LABELS = tuple(f"l{i:03d}" for i in range(200))
 TASKS = {

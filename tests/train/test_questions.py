@@ -10,24 +10,24 @@ import torch
 import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
-from polyhead.project import Project, TaskEntry, TrunkChoice
-from polyhead.recipe import Joint, Training
+from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.sharing.pooled import PooledPart
-from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
-from polyhead.text.tokenise import Tokeniser
-from polyhead.train.branch_run import Branches
-from polyhead.train.events import Events
-from polyhead.train.examples import TextExamples, outputs_of
-from polyhead.train.extract import Extractor
-from polyhead.train.inputs import examples_of, wanted
-from polyhead.train.loss import LOSSES, UNLABELLED
-from polyhead.train.prepare import prepare, single_inputs
-from polyhead.train.taps import wanted_taps
-from polyhead.train.task_run import paths_of, train_task
-from polyhead.train.together import Together
+from polyhead.text.tokenize import Tokenizer
+from polyhead.train.branch.run import Branches
+from polyhead.train.data.examples import TextExamples, outputs_of
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.data.taps import wanted_taps
+from polyhead.train.heads.run import paths_of, train_task
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.loss import LOSSES, UNLABELLED
+from polyhead.train.recipes.together import JointModel
 
 THINGS, PLAIN = (
     ("lamp", "kettle", "phone", "box"),
@@ -109,7 +109,7 @@ def filled(home, folder, prepared, *, max_tokens=None):
 def both(extractor, name, path):
     """A part over kept features, and the trunk and the same part over texts; both answer the task."""
     recipe = Joint(layer_dropout=0.0)
-    live = Together(extractor.data, {name: path}, training=TRAINING, recipe=recipe, bfloat16=False).eval()
+    live = JointModel(extractor.data, {name: path}, training=TRAINING, recipe=recipe, bfloat16=False).eval()
     part = PooledPart(path, 16).eval()
     part.load_state_dict(live.model.parts[name].state_dict())
     return part, live.bound(name)
@@ -128,7 +128,7 @@ def test_kept_features_and_live_texts_give_the_same_outputs_batches_and_losses(h
     kept = examples_of(prepared, prepared.train, path, extractor)
     examples = prepared.train.examples
     part, live = both(extractor, name, path)
-    texts = TextExamples(extractor.tokeniser, examples.inputs, examples.targets, examples.words)
+    texts = TextExamples(extractor.tokenizer, examples.inputs, examples.targets, examples.words)
     whole = outputs_of(part, kept)
     equal(whole, outputs_of(live, texts))
     equal(whole, outputs_of(part, kept, batch=7))
@@ -159,7 +159,7 @@ def test_each_option_is_read_once_and_belongs_to_its_question(home, tmp_path):
     turned = [
         msgspec.structs.replace(question, options=question.options[::-1]) for question in examples.inputs
     ]
-    texts = TextExamples(extractor.tokeniser, turned, [np.zeros((), np.int64)] * len(turned))
+    texts = TextExamples(extractor.tokenizer, turned, [np.zeros((), np.int64)] * len(turned))
     equal([row[::-1] for row in outputs_of(live, texts)], whole)
     batch = kept.batch(np.array([3, 0]))
     sizes = [len(examples.inputs[i].options) for i in (3, 0)]
@@ -177,7 +177,7 @@ def test_an_answer_that_was_cut_away_is_not_learned(home):
         ([2, 4, 4, 27], []),
         ([0, 0, 0, 0], [(0, 0), (0, 1)]),
     ):
-        texts = TextExamples(Tokeniser(data.tokenizer, data.settings), inputs, [np.array([target])], [places])
+        texts = TextExamples(Tokenizer(data.tokenizer, data.settings), inputs, [np.array([target])], [places])
         (marks,) = texts.batch(np.array([0])).targets
         assert [tuple(one) for one in torch.nonzero(marks == 1).tolist()] == marked
         assert (marks[4] == UNLABELLED).all() and (marks[:4] != UNLABELLED).all()
@@ -232,7 +232,7 @@ def test_what_was_asked_and_every_right_answer_decide_the_fingerprint(home):
 
 def test_a_card_says_labels_or_a_range_only_where_the_task_has_them():
     from polyhead.tasks.task import Task
-    from polyhead.train.card import said_of
+    from polyhead.train.record.card import said_of
 
     assert said_of(Task(name="a", kind="multiple_choice")) == []
     assert said_of(Task(name="a", kind="regression", range=(0.0, 2.5))) == ["Range: 0 to 2.5."]

@@ -15,23 +15,23 @@ import numpy as np
 import pytest
 
 import tiny
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import write_bundle
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
-from polyhead.project import with_seed
-from polyhead.recipe import Joint
-from polyhead.strategy import Pooled
+from polyhead.project.recipes import Joint
+from polyhead.project.strategies import Pooled
+from polyhead.project.tables import with_seed
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
-from polyhead.train import extract as extraction
-from polyhead.train import fit as fitting
 from polyhead.train import run as running
-from polyhead.train.events import Events
-from polyhead.train.joint_run import train_together
-from polyhead.train.lineage import Lineage, write_lineage
+from polyhead.train.data import extract as extraction
+from polyhead.train.loop import fit as fitting
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.lineage import Lineage, write_lineage
 from polyhead.train.run import train_project
 
 ALL = tuple(tiny.ENTRIES)
@@ -78,8 +78,8 @@ def copied(home, tmp_path):
 def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_path, monkeypatch):
     """Frozen is frozen: the very module that features were taken from holds the same bytes afterwards."""
     from polyhead.train import run
-    from polyhead.train.extract import Extractor
-    from polyhead.trunk_data import arrays_digest
+    from polyhead.train.data.extract import Extractor
+    from polyhead.trunk.data import arrays_digest
 
     made = []
 
@@ -274,8 +274,8 @@ KILLED = """
     import msgspec, torch
     torch.set_num_threads(1)
     import tiny
-    from polyhead.recipe import Joint
-    from polyhead.train.joint_run import train_together
+    from polyhead.project.recipes import Joint
+    from polyhead.train.recipes.joint import train_together
     from polyhead.train import fit
     from polyhead.train.run import train_project
     fit.SAVE_SECONDS = {seconds}
@@ -579,7 +579,7 @@ def failing_after(method, calls):
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
     from polyhead.engine.rows import readings_of
-    from polyhead.train.extract import Extractor, Wanted
+    from polyhead.train.data.extract import Extractor, FeatureRequest
 
     folder = copied(home, tmp_path)
     strategy = msgspec.structs.replace(tiny.STRATEGY, positions="mean", codec=codec)
@@ -588,11 +588,11 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     path = session.records["mood"].path
     texts = [(row["text"],) for row in tiny.messages(20, seed=7)]
     extractor = Extractor(session.bundle.trunk(), folder=tmp_path / "kept", precision="float32")
-    wanted = Wanted(path=path, inputs=texts)
+    wanted = FeatureRequest(path=path, inputs=texts)
     extractor.fill([wanted])
     kept = extractor.store(path).features(wanted.keys()).take(np.arange(len(texts))).values[:, 0, 0]
     tasks = {"mood": session.records["mood"].task}
-    (readings,) = readings_of(texts, tasks, session.tokeniser, session.settings, None)
+    (readings,) = readings_of(texts, tasks, session.tokenizer, session.settings, None)
     live = np.zeros_like(kept)
     for batch in session.batches([readings]):
         live[batch.parts[0].members] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
@@ -616,10 +616,10 @@ def test_kind_of_every_trained_task_is_the_declared_one(home):
 @pytest.mark.parametrize("theirs", ["notes.txt", "tasks/mine.txt", "trunk/mine.txt"])
 def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_it(home, tmp_path, theirs):
     """A bundle without tasks was removed with all that people had put into its folder."""
-    from polyhead.bundle.write import write_bundle
+    from polyhead.bundle.create import write_bundle
     from polyhead.errors import WrongTrunk
     from polyhead.testing import tiny_trunk
-    from polyhead.train.opened import opened
+    from polyhead.train.record.opened import opened
 
     root = write_bundle(tmp_path / "bundle", tiny_trunk(seed=5)).root
     (root / theirs).parent.mkdir(exist_ok=True)

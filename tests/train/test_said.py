@@ -13,16 +13,16 @@ from polyhead.errors import BadName, EmptyData
 from polyhead.plan import Codec
 from polyhead.processor import Processor
 from polyhead.progress import duration
-from polyhead.project import DataFile, Project
-from polyhead.recipe import Training
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Branch
+from polyhead.project.tables import DataFile, Project
 from polyhead.sharing.pooled import pooled_path
-from polyhead.strategy import Branch
 from polyhead.testing import tiny_trunk
-from polyhead.train.events import Events
-from polyhead.train.numerics import numerics, precision_of
-from polyhead.train.outlook import outlook, skipped
-from polyhead.train.prepare import prepare, single_inputs
-from polyhead.train.probes import PROBES, probes_of
+from polyhead.train.data.prepare import prepare, single_inputs
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.numerics import numerics, precision_of
+from polyhead.train.record.outlook import outlook, skipped
+from polyhead.train.record.probes import PROBES, probes_of
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def test_events_are_one_json_object_a_line(tmp_path):
 def processor_with(monkeypatch, *features):
     """Training sees a processor of this machine's kind with these features alone."""
     made = Processor(machine="x86_64", features=frozenset(features))
-    monkeypatch.setattr("polyhead.train.numerics.processor", lambda: made)
+    monkeypatch.setattr("polyhead.train.loop.numerics.processor", lambda: made)
 
 
 def test_precision_is_the_asked_one_and_auto_is_what_the_processor_has(monkeypatch):

@@ -13,14 +13,14 @@ import tiny
 from pair import Job, course_of, learn
 from polyhead.config import to_value
 from polyhead.errors import ConfigError, MissingExtra
-from polyhead.recipe import Joint, Sampling
-from polyhead.strategy import Branch
-from polyhead.train import events as telling
-from polyhead.train.devices import Place, on
-from polyhead.train.events import Events, Meter, Update, tensorboard
-from polyhead.train.feed import Batch
-from polyhead.train.joint import Mixed
-from polyhead.train.order import SORTED_CHUNK, LengthSorted
+from polyhead.project.recipes import Joint, Sampling
+from polyhead.project.strategies import Branch
+from polyhead.train.loop import events as telling
+from polyhead.train.loop.devices import Place, on
+from polyhead.train.loop.events import Events, Meter, Update, tensorboard
+from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.order import SORTED_CHUNK, LengthSorted
+from polyhead.train.recipes.course import MixedFeed
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.2)
@@ -49,7 +49,7 @@ def passed(home, *, again):
     learning = made.loss.train()
     torch.manual_seed(5)
     kept = []
-    for task, batch in next(iter(Mixed(made.examples, made.mixture, TRAINING).updates(0))):
+    for task, batch in next(iter(MixedFeed(made.examples, made.mixture, TRAINING).updates(0))):
         with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
             loss = learning(task, batch)
         loss.backward()
@@ -126,7 +126,7 @@ def test_batches_are_as_full_as_their_budget_lets_them():
 def test_a_run_under_a_budget_stays_within_it_and_goes_on_where_it_stopped(home, tmp_path):
     both = job(home, recipe=with_(tokens=40))
     made = course_of(both, Place())
-    feed = Mixed(made.examples, made.mixture, TRAINING, tokens=40)
+    feed = MixedFeed(made.examples, made.mixture, TRAINING, tokens=40)
     batches = [batch for update in feed.updates(0) for _, batch in update]
     texts = [batch.arguments[0] for batch in batches]
     assert all(t.ids.numel() <= 40 or len(t.ids) == 1 for t in texts) and any(len(t.ids) > 1 for t in texts)
@@ -144,7 +144,7 @@ def test_what_is_expected_before_training_counts_what_a_budget_gives(home):
     """Against the passes that a run really reads; by `batch` alone they would be overstated more than twice."""
     turns = with_(tokens=40, sampling=Sampling(kind="round_robin"), steps=30)
     made = course_of(job(home, recipe=turns), Place())
-    feed = Mixed(made.examples, made.mixture, TRAINING, tokens=40)
+    feed = MixedFeed(made.examples, made.mixture, TRAINING, tokens=40)
     for epoch in range(TRAINING.epochs):
         list(feed.updates(epoch))
     read = {name: feed.state()[name][2] / examples.count for name, examples in made.examples.items()}
@@ -161,7 +161,7 @@ def test_an_epoch_under_a_budget_reads_every_example_once(home):
     """Without `steps` it read less than a third of them: updates were counted by `batch` alone."""
     whole = with_(tokens=40, sampling=Sampling(kind="shuffled"), steps=None, micro_batches=1)
     made = course_of(job(home, recipe=whole), Place())
-    feed = Mixed(made.examples, made.mixture, TRAINING, tokens=40)
+    feed = MixedFeed(made.examples, made.mixture, TRAINING, tokens=40)
     list(feed.updates(0))
     read = {name: feed.state()[name][2] for name in NAMES}
     assert read == {name: examples.count for name, examples in made.examples.items()}
@@ -254,7 +254,7 @@ def test_tasks_of_a_family_share_a_heads_effective_steps():
 
 
 def test_progress_shows_loss_tokens_and_time_left(home, monkeypatch):
-    from polyhead.train import fit
+    from polyhead.train.loop import fit
 
     monkeypatch.setattr(fit, "STEP_SECONDS", -1.0)
     monkeypatch.setattr(telling.Events, "_progress", lambda this, text, force=False: this._show(text))

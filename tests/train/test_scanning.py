@@ -10,7 +10,7 @@ import torch
 import adapters
 import checkpoints
 from polyhead.errors import ConfigError, TrunkError, TrunkNotFound
-from polyhead.train.scanning import scan_folders
+from polyhead.importing.folders import scan_folders
 
 
 def names(*folders):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polyhead.strategy import Branch
-from polyhead.train import fit as fitting
-from polyhead.train.search import Candidate, grid, halving, spread
+from polyhead.project.strategies import Branch
+from polyhead.train.branch.search import Candidate, grid, halving, spread
+from polyhead.train.loop import fit as fitting
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 
 EPOCHS = 4

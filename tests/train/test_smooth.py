@@ -13,13 +13,13 @@ from torch.nn.utils import parametrize
 
 from polyhead.nn.heads import Head
 from polyhead.nn.trunk import Trunk
-from polyhead.recipe import Smoothing
+from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
-from polyhead.train.feed import Batch
-from polyhead.train.loss import UNLABELLED
-from polyhead.train.smooth import (
+from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.loss import UNLABELLED
+from polyhead.train.loop.smooth import (
     Noise,
     normalise_heads,
     settle_heads,

@@ -7,14 +7,14 @@ import pytest
 
 import tiny
 from polyhead.nn.load import load_trunk
-from polyhead.recipe import Joint, Sampling
+from polyhead.project.recipes import Joint, Sampling
 from polyhead.sharing.make import arrays_of_part
-from polyhead.train.joint import JointCourse
-from polyhead.train.joint_paths import joint_paths
-from polyhead.train.joint_run import fingerprint_of
-from polyhead.train.prepare import prepare
-from polyhead.train.starts import start_parts
-from polyhead.trunk_data import arrays_digest
+from polyhead.train.data.prepare import prepare
+from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.joint import fingerprint_of
+from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.starts import start_parts
+from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=3, learning_rate=1e-3)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from polyhead.train.devices import Devices
-from polyhead.train.feed import Batch
-from polyhead.train.tables import Tables
+from polyhead.train.loop.devices import Devices
+from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.tables import Tables
 
 
 def module(seed=0):

@@ -9,19 +9,19 @@ import tiny
 from polyhead import plan
 from polyhead.model import Model
 from polyhead.nn.trunk import Trunk
+from polyhead.project.strategies import Branch
 from polyhead.sharing.branch import branch_path, tap_path
 from polyhead.sharing.make import arrays_of_part
-from polyhead.strategy import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
-from polyhead.train.branch_run import Branches
-from polyhead.train.examples import TextExamples, outputs_of
-from polyhead.train.extract import TOKEN_BUDGET, Extractor, Wanted
-from polyhead.train.loss import LOSSES, UNLABELLED
-from polyhead.train.prepare import single_inputs
-from polyhead.train.taps import tap_examples, wanted_taps
-from polyhead.trunk_data import arrays_digest
+from polyhead.train.branch.run import Branches
+from polyhead.train.data.examples import TextExamples, outputs_of
+from polyhead.train.data.extract import TOKEN_BUDGET, Extractor, FeatureRequest
+from polyhead.train.data.prepare import single_inputs
+from polyhead.train.data.taps import tap_examples, wanted_taps
+from polyhead.train.loop.loss import LOSSES, UNLABELLED
+from polyhead.trunk.data import arrays_digest
 from tiny_branch import (
     DEPTH,
     STRATEGY,
@@ -70,9 +70,9 @@ def small_trunk():
 def live_states(data, extractor, precision):
     """Every state of every text by the bare trunk, in the batches in which an extraction reads them."""
     live = Trunk.from_data(data, dtype=getattr(torch, precision))
-    encoded = extractor.tokeniser.encode(TEXTS)
+    encoded = extractor.tokenizer.encode(TEXTS)
     found = [None] * len(TEXTS)
-    for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokeniser.pad_id):
+    for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=extractor.tokenizer.pad_id):
         with torch.inference_mode():
             states = live(
                 torch.from_numpy(batch.ids),
@@ -91,7 +91,7 @@ def test_kept_states_are_the_live_ones_bit_for_bit_at_every_tap_from_one_pass(tm
     data = small_trunk()
     extractor = Extractor(data, folder=tmp_path, precision=precision)
     wanted = [
-        Wanted(path=tap_path(plain_branch(data, tap), precision=precision), inputs=TEXTS)
+        FeatureRequest(path=tap_path(plain_branch(data, tap), precision=precision), inputs=TEXTS)
         for tap in range(DEPTH)
     ]
     done = extractor.fill(wanted)
@@ -147,7 +147,7 @@ def model_outputs(extractor, prepared, path, part):
     """The task's outputs for its training texts by the plan on the live trunk, unread words NaN."""
     examples = prepared.train.examples
     sides = [
-        TextExamples(extractor.tokeniser, inputs, examples.targets, words=examples.words)
+        TextExamples(extractor.tokenizer, inputs, examples.targets, words=examples.words)
         for inputs in single_inputs(examples.inputs, prepared.task)
     ]
     name = prepared.task.name
@@ -195,7 +195,7 @@ def test_a_bfloat16_branch_on_kept_states_answers_as_the_model_on_the_live_text_
     module, _ = branches.course(path)
     served = module.served(torch.bfloat16)
     examples = tap_examples(prepared, prepared.train, path, extractor, precision="bfloat16")
-    live = TextExamples(extractor.tokeniser, prepared.train.examples.inputs, prepared.train.examples.targets)
+    live = TextExamples(extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets)
     model = Model(extractor.trunk, {"mood": served.part})
     with torch.inference_mode():
         texts = live.batch(np.arange(32))
@@ -222,7 +222,7 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
             model = Model(kept.trunk, {name: module.part})
             values = []
             for inputs in sides:
-                one = TextExamples(kept.tokeniser, inputs, examples.targets, words=examples.words)
+                one = TextExamples(kept.tokenizer, inputs, examples.targets, words=examples.words)
                 batch = one.batch(np.arange(8))
                 value = model.stored(plan.merge({name: path}), batch.arguments[0])[name]
                 back = np.argsort(batch.members)

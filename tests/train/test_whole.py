@@ -7,14 +7,14 @@ import torch
 
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Embed, Head, Layers, Pool
-from polyhead.recipe import Joint
-from polyhead.strategy import Branch
+from polyhead.project.recipes import Joint
+from polyhead.project.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.distil import distilled
-from polyhead.train.examples import TextExamples
-from polyhead.train.together import Together
-from polyhead.train.whole import lowest, restore_whole, train_whole, whole_path
-from polyhead.trunk_data import arrays_digest
+from polyhead.train.branch.distil import distilled
+from polyhead.train.data.examples import TextExamples
+from polyhead.train.recipes.together import JointModel
+from polyhead.train.recipes.whole import lowest, restore_whole, train_whole, whole_path
+from polyhead.trunk.data import arrays_digest
 from tiny_branch import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
 
 STRATEGY = Branch(hidden=8)
@@ -162,7 +162,7 @@ def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(
     path = whole_path(prepared, layers, 16)
     nodes = [Pool(positions=positions) if isinstance(node, Pool) else node for node in path.nodes]
     path = msgspec.structs.replace(path, nodes=tuple(nodes))
-    module = Together(
+    module = JointModel(
         lowest(extractor.data, layers),
         {"mood": path},
         training=TRAINING,
@@ -170,7 +170,7 @@ def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(
         bfloat16=False,
     ).eval()
     examples = TextExamples(
-        extractor.tokeniser, prepared.train.examples.inputs, prepared.train.examples.targets
+        extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets
     )
     (batch,) = examples.batch(np.arange(32)).arguments
     with torch.inference_mode():

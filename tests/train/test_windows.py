@@ -9,38 +9,38 @@ import tokenizers
 import torch
 
 import tiny
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.write import write_bundle
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
 from polyhead.plan import Pool
-from polyhead.project import Project, TaskEntry, TrunkChoice
-from polyhead.recipe import Joint, Training
+from polyhead.project.recipes import Joint, Training
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.sharing.branch import branch_path
 from polyhead.sharing.make import arrays_of_part
 from polyhead.sharing.pooled import PooledPart
-from polyhead.strategy import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
-from polyhead.train.branch_run import Branches
-from polyhead.train.distil import distilled
-from polyhead.train.events import Events
-from polyhead.train.examples import outputs_of, outputs_of_each, tell_unread
-from polyhead.train.extract import Extractor
-from polyhead.train.inputs import examples_of, wanted
-from polyhead.train.joint import Together, text_examples
-from polyhead.train.joint_run import train_together
-from polyhead.train.prepare import TRAINER, Prepared, Split
+from polyhead.train.branch.distil import distilled
+from polyhead.train.branch.run import Branches
+from polyhead.train.data.examples import outputs_of, outputs_of_each, tell_unread
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.prepared import TRAINER, Prepared, Split
+from polyhead.train.data.taps import tap_examples, wanted_taps
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.course import Together, text_examples
+from polyhead.train.recipes.joint import train_together
 from polyhead.train.run import train_project
-from polyhead.train.taps import tap_examples, wanted_taps
 
 SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
-TOKENISER = Tokeniser(DATA.tokenizer, DATA.settings)
+TOKENISER = Tokenizer(DATA.tokenizer, DATA.settings)
 TASKS = {
     task.name: msgspec.structs.replace(task, long_texts="windows")
     for task in tiny_tasks()

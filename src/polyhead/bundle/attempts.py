@@ -61,8 +61,5 @@ def _read(root: FilePath) -> dict[str, Attempt]:
         return decoded(read_inside(root, FILE, limit=LARGEST_JSON), _File, path).attempts
     except PolyheadError as error:
         raise CorruptFile(
-            f"{path} cannot be read",
-            got=error,
-            do="delete it: what lost once is then trained once more",
-            path=path,
+            f"{path} cannot be read", got=error, do="delete it: what lost once is then trained once more", path=path
         ) from None

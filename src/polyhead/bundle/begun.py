@@ -18,7 +18,7 @@ from polyhead.errors import PolyheadError
 from polyhead.files import replace_file
 
 
-class Begun(Value):
+class StartedOperation(Value):
     """A command that has not said yet that it is done."""
 
     operation: str
@@ -35,7 +35,7 @@ class Begun(Value):
 class Attempt(Value):
     """A command, and whether it was done already by itself, when it was stopped."""
 
-    begun: Begun
+    begun: StartedOperation
     is_done: bool
 
 
@@ -57,13 +57,13 @@ def attempt(
         return Attempt(begun=left, is_done=True)
     found = dict(wanted())
     before = {name: lines[name] for name in found if name in lines}
-    begun = Begun(operation=operation, asked=tuple(asked), before=before, wanted=found)
+    begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=found)
     with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
         replace_file(root / BEGUN, to_json(begun), root=root)
     return Attempt(begun=begun, is_done=False)
 
 
-def finish(root: FilePath, begun: Begun) -> None:
+def finish(root: FilePath, begun: StartedOperation) -> None:
     """Forgets the command: it has said that it is done, or it failed and changed nothing."""
     if _read(root) == begun:
         with suppress(OSError):
@@ -71,7 +71,7 @@ def finish(root: FilePath, begun: Begun) -> None:
 
 
 @contextmanager
-def forgotten_if_it_fails(root: FilePath, begun: Begun) -> Iterator[None]:
+def forgotten_if_it_fails(root: FilePath, begun: StartedOperation) -> Iterator[None]:
     """For what changes all or nothing inside."""
     try:
         yield
@@ -80,8 +80,8 @@ def forgotten_if_it_fails(root: FilePath, begun: Begun) -> Iterator[None]:
         raise
 
 
-def _read(root: FilePath) -> Begun | None:
+def _read(root: FilePath) -> StartedOperation | None:
     try:
-        return from_json(read_inside(root, BEGUN, limit=LARGEST_JSON), Begun, source=str(root / BEGUN))
+        return from_json(read_inside(root, BEGUN, limit=LARGEST_JSON), StartedOperation, source=str(root / BEGUN))
     except (PolyheadError, RecursionError):
         return None

@@ -8,7 +8,6 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.architecture import Architecture
 from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.format import PART
 from polyhead.bundle.lines import live_owned
@@ -18,12 +17,13 @@ from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import BundleError
 from polyhead.tasks.task import owner_of
-from polyhead.trunk_data import arrays_digest, check_arrays
+from polyhead.trunk.data import arrays_digest, check_arrays
+from polyhead.trunk.shape import Architecture
 
 Arrays = Mapping[str, np.ndarray]
 
 
-class Others:
+class OtherOwners:
     """Arrays that tasks to be added may read of others: of what is added with them, else of what is live."""
 
     def __init__(self, root: FilePath, bundle: BundleFile, given: Mapping[str, Arrays]) -> None:
@@ -51,13 +51,11 @@ class Others:
 
 
 def completed(
-    record: TaskRecord, arrays: Arrays, others: Others, *, trunk: str, shape: Architecture
+    record: TaskRecord, arrays: Arrays, others: OtherOwners, *, trunk: str, shape: Architecture
 ) -> TaskRecord:
     """The record with its empty fields filled in; what was given must agree, and the arrays must be the path's."""
     given, name = record, record.task.name
-    record = msgspec.structs.replace(
-        record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays)
-    )
+    record = msgspec.structs.replace(record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays))
     record = msgspec.structs.replace(record, needs=dict.fromkeys(foreign_owners(record), ""))
     check_fit(record, trunk=trunk, shape=shape)
     needs = {owner: others.digest(owner, of=name) for owner in record.needs}

@@ -16,7 +16,7 @@ from polyhead.bundle.tensors import write_arrays
 from polyhead.config import Value, to_json
 from polyhead.errors import CorruptFile
 from polyhead.files import sync_folder, write_file
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 
 class FamilyRecord(Value):
@@ -24,7 +24,7 @@ class FamilyRecord(Value):
 
     family: str  # the owner, family:<name>
     trunk: str  # digest of the trunk that the arrays were trained on
-    arrays: str  # digest of the arrays, `trunk_data.arrays_digest`
+    arrays: str  # digest of the arrays, `trunk.data.arrays_digest`
     part: str  # SHA-256 of the file that holds them
 
 

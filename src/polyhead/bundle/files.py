@@ -37,10 +37,7 @@ def check_no_links(root: FilePath, *names: str) -> None:
         path = path / name
         if path.is_symlink():
             raise CorruptFile(
-                f"{path} is a link",
-                allowed="plain files and folders",
-                do="copy what it points to",
-                path=path,
+                f"{path} is a link", allowed="plain files and folders", do="copy what it points to", path=path
             )
 
 

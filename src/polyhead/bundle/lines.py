@@ -11,16 +11,7 @@ import msgspec
 from polyhead.bundle.files import hash_inside, read_inside
 from polyhead.bundle.format import BUNDLE, FAMILIES, FAMILY, LARGEST_JSON, TASK
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
-from polyhead.bundle.owners import (
-    Owned,
-    check_whole,
-    is_family,
-    owner_at,
-    owner_named,
-    place_of,
-    titled,
-    unread,
-)
+from polyhead.bundle.owners import Owned, check_whole, is_family, owner_at, owner_named, place_of, titled, unread
 from polyhead.bundle.versions import versions_in
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
@@ -96,9 +87,7 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
     for name in names:
         check_known(bundle, name)
         owner, there = owner_named(name), versions(root, name)
-        earlier = (
-            there[: there.index(bundle.tasks[name].version)] if bundle.tasks[name].version in there else []
-        )
+        earlier = there[: there.index(bundle.tasks[name].version)] if bundle.tasks[name].version in there else []
         needed = {one.needs[owner] for one in known.values() if owner in one.needs}
         if needed:
             fitting = [v for v in there if _fits(owned(root, owner, v), needed, known)]
@@ -149,16 +138,12 @@ def check_known(bundle: BundleFile, name: str) -> None:
 def check_free(there: Sequence[str], owner: str, replace: bool) -> None:
     """Raises BadName for an owner that is among those that are there, unless it is to be replaced, or is like one."""
     if owner in there and not replace:
-        raise BadName(
-            f"the bundle has a {titled(owner)} already", got=owner, do="choose another name, or replace it"
-        )
+        raise BadName(f"the bundle has a {titled(owner)} already", got=owner, do="choose another name, or replace it")
     # Folders of these two would be one on systems that ignore case.
     same = [other for other in there if other != owner and other.casefold() == owner.casefold()]
     if same:
         raise BadName(
-            f"{titled(owner)} differs from another in case alone",
-            got=owner,
-            allowed=f"not like {titled(same[0])}",
+            f"{titled(owner)} differs from another in case alone", got=owner, allowed=f"not like {titled(same[0])}"
         )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
 
-from polyhead.architecture import Architecture
 from polyhead.bundle.files import check_hash, read_inside
 from polyhead.bundle.format import (
     BUNDLE,
@@ -32,7 +31,8 @@ from polyhead.plan import TRUNK as TRUNK_OWNER
 from polyhead.plan import Delta, Embed, Head, Layers, Path, digest, owners_of, owners_of_node
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
-from polyhead.trunk_data import TextSettings, trunk_digest
+from polyhead.trunk.data import TextSettings, trunk_digest
+from polyhead.trunk.shape import Architecture
 
 
 class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,9 +50,7 @@ class BundleFile(Value, frozen=True, kw_only=True, omit_defaults=True):
     trunk: str  # digest
     tasks: dict[str, Live]
     families: dict[str, Live] = {}  # by owner; written where there are any
-    removed: tuple[
-        str, ...
-    ] = ()  # tasks that training made and a person removed; written where there are any
+    removed: tuple[str, ...] = ()  # tasks that training made and a person removed; written where there are any
 
     @property
     def lines(self) -> dict[str, Live]:
@@ -73,7 +71,7 @@ class TrunkRecord(Value, frozen=True, kw_only=True):
     name: str
     architecture: Architecture
     settings: TextSettings
-    arrays: str  # digest of the arrays, `trunk_data.arrays_digest`
+    arrays: str  # digest of the arrays, `trunk.data.arrays_digest`
     weights: str  # SHA-256 of the file that holds them
     tokenizer: str  # SHA-256 of tokenizer.json
 
@@ -90,7 +88,7 @@ class TaskRecord(Value, frozen=True, kw_only=True):
     trunk: str  # digest of the trunk that the part was trained on
     prefix: str = ""  # digest of `path.stored()`: which kept features the part fits
     owner: str = ""  # of the arrays in part.safetensors
-    arrays: str = ""  # their digest, `trunk_data.arrays_digest`
+    arrays: str = ""  # their digest, `trunk.data.arrays_digest`
     files: dict[str, str] = {}  # SHA-256 of part.safetensors, scores.json and probes.jsonl
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
     needs: dict[str, str] = {}  # owner -> digest of its arrays: families and other tasks that the path reads
@@ -107,6 +105,10 @@ FIRST_KEYS: Mapping[type, tuple[str, ...]] = {
 }
 
 
+# Readers of older formats, by number: from the bytes of bundle.json and its path to today's values. There is none yet.
+OLD_READERS: Mapping[int, Callable[[bytes, str], BundleFile]] = {}
+
+
 def read_bundle_file(root: FilePath) -> BundleFile:
     """bundle.json, its format number looked at first, its names and digests checked."""
     path = root / BUNDLE
@@ -117,16 +119,14 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     if number == FORMAT:
         found = decoded(raw, BundleFile, path)
     else:
-        from polyhead.bundle.old import READERS  # here, since old readers give today's values
-
-        if number not in READERS:
+        if number not in OLD_READERS:
             raise UnknownFormat(
                 f"{path} was written by another version of polyhead",
                 got=f"format {number}",
-                allowed=[f"format {n}" for n in (*sorted(READERS), FORMAT)],
+                allowed=[f"format {n}" for n in (*sorted(OLD_READERS), FORMAT)],
                 do="install the version that wrote it, or write the bundle again",
             )
-        found = READERS[number](raw, str(path))
+        found = OLD_READERS[number](raw, str(path))
     _check_bundle_file(found, path)
     return found
 
@@ -144,10 +144,7 @@ def read_trunk_record(root: FilePath) -> TrunkRecord:
     record = decoded(read_inside(root, TRUNK, TRUNK_RECORD, limit=LARGEST_JSON), TrunkRecord, path)
     if record.architecture.layers > LARGEST_DEPTH:
         raise CorruptFile(
-            f"{path} is hostile",
-            got=f"{record.architecture.layers} layers",
-            allowed=LARGEST_DEPTH,
-            path=path,
+            f"{path} is hostile", got=f"{record.architecture.layers} layers", allowed=LARGEST_DEPTH, path=path
         )
     return record
 
@@ -227,9 +224,7 @@ def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
     deepest = max((n.stop for n in record.path.layers if n.weights == TRUNK_OWNER), default=0)
     if deepest > shape.layers or any(n.stop > LARGEST_DEPTH for n in record.path.layers):
         raise BundleError(
-            f"the path of task '{name}' runs deeper than its trunk",
-            got=f"layer {deepest}",
-            allowed=shape.layers,
+            f"the path of task '{name}' runs deeper than its trunk", got=f"layer {deepest}", allowed=shape.layers
         )
     head, width = record.path.head, kind_of(record.task).width(record.task)
     if (head.kind, head.width) != (record.task.kind, width):
@@ -299,9 +294,7 @@ def decoded(raw: bytes, kind: type[ValueT], path: FilePath) -> ValueT:
     except (PolyheadError, RecursionError, UnicodeDecodeError, ValueError) as error:
         raise CorruptFile(
             f"{path} cannot be understood",
-            got=told(error).removeprefix(f"{path}").lstrip(":, ")
-            if isinstance(error, PolyheadError)
-            else error,
+            got=told(error).removeprefix(f"{path}").lstrip(":, ") if isinstance(error, PolyheadError) else error,
             do="restore the file",
             path=path,
         ) from None
@@ -333,9 +326,7 @@ def _check_bundle_file(found: BundleFile, path: FilePath) -> None:
         check_family(owner)
     for owner, live in found.lines.items():
         if not re.fullmatch(r"v\d{4,9}", live.version):
-            raise CorruptFile(
-                f"{path}: {titled(owner)} has no version", got=live.version, allowed="v0001 and up"
-            )
+            raise CorruptFile(f"{path}: {titled(owner)} has no version", got=live.version, allowed="v0001 and up")
     for value in (found.trunk, *(live.record for live in found.lines.values())):
         if not re.fullmatch(r"[0-9a-f]{64}", value):
             raise CorruptFile(f"{path} holds something that is no digest", got=value)

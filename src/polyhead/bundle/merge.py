@@ -31,28 +31,13 @@ from polyhead.bundle.format import (
     WEIGHTS,
 )
 from polyhead.bundle.lines import check_free, live_owned, replace_lines
-from polyhead.bundle.manifest import (
-    BundleFile,
-    TaskRecord,
-    read_bundle_file,
-    read_trunk_record,
-    renamed,
-    task_json,
-)
+from polyhead.bundle.manifest import BundleFile, TaskRecord, read_bundle_file, read_trunk_record, renamed, task_json
 from polyhead.bundle.model_write import new_models, remove_models
 from polyhead.bundle.models import MODELS, Models, read_models_file
-from polyhead.bundle.owners import (
-    Owned,
-    is_family,
-    listed,
-    new_names,
-    owner_named,
-    place_of,
-    task_names,
-)
+from polyhead.bundle.owners import Owned, is_family, listed, new_names, owner_named, place_of, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle
-from polyhead.bundle.write import New, new_versions
+from polyhead.bundle.write import NewVersion, new_versions
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask, WrongTrunk
 from polyhead.files import sync_folder, write_file
@@ -92,14 +77,14 @@ def merge_bundles(
     return Bundle.open(root)
 
 
-class Taken(Value, eq=False):
+class ChosenTasks(Value, eq=False):
     """The chosen tasks of a bundle: those that read its trunk, and those that own their models."""
 
     tasks: Bundle
     models: Models
 
 
-def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Taken:
+def taken_of(source: Bundle, names: Sequence[str] | None = None) -> ChosenTasks:
     """The tasks of these names, or all; raises UnknownTask for a name that is none's."""
     lines, models = source.lines, Models(source.root)
     wanted = dict.fromkeys([*lines, *models.lines] if names is None else names)
@@ -107,7 +92,7 @@ def taken_of(source: Bundle, names: Sequence[str] | None = None) -> Taken:
     if unknown:
         there = sorted([*lines, *models.lines])
         raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=there)
-    return Taken(
+    return ChosenTasks(
         tasks=source.view({name: lines[name] for name in wanted if name in lines}),
         models=models.view(name for name in wanted if name in models.lines),
     )
@@ -151,9 +136,7 @@ def copy_tasks(
     return {name: made[owner_named(name)] for name in task_names(owners.values())}
 
 
-def copy_models(
-    source: Models, names: Mapping[str, str], root: FilePath, *, replace: bool = False
-) -> dict[str, str]:
+def copy_models(source: Models, names: Mapping[str, str], root: FilePath, *, replace: bool = False) -> dict[str, str]:
     """Copies tasks that own their models to a bundle, each under its new name (old -> new); live all in one step.
 
     Gives the new versions' names, by new name. All or nothing, also under a kill. Raises BadName and CorruptFile as
@@ -235,7 +218,7 @@ def _described(bundle: Bundle) -> str:
     return f"trunk {bundle.digest} ({bundle.trunk_name}, {shape.layers} layers of width {shape.width})"
 
 
-def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> list[Taken]:
+def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> list[ChosenTasks]:
     """What is taken of each source."""
     beyond = sorted(set(tasks) - set(range(len(sources))))
     if beyond:
@@ -248,7 +231,7 @@ def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> li
     return found
 
 
-def _check_all(chosen: Sequence[Taken], trunk: Bundle) -> None:
+def _check_all(chosen: Sequence[ChosenTasks], trunk: Bundle) -> None:
     """Raises BadName for two names that would be one folder on a system that ignores case, or an unfit task's error."""
     found: dict[str, FilePath] = {}
     for one in chosen:
@@ -275,22 +258,18 @@ def _check_apart(name: str, source: FilePath, other: str, target: FilePath) -> N
         raise BadName(f"both {target} and {source} have a task '{name}'", got=name, do=CLASH)
     if name.casefold() == other.casefold():
         raise BadName(
-            f"task '{other}' of {target} and task '{name}' of {source} differ in case alone",
-            got=name,
-            do=CLASH,
+            f"task '{other}' of {target} and task '{name}' of {source} differ in case alone", got=name, do=CLASH
         )
 
 
-def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[Taken]) -> None:
+def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[ChosenTasks]) -> None:
     root.mkdir()
     _copy_trunk(standing, root / TRUNK)
-    new: dict[str, New] = {}
+    new: dict[str, NewVersion] = {}
     for one in chosen:
         owners = {owner: owner for owner in map(owner_named, one.tasks.lines)}
         new |= _copies(one.tasks, owners, {owner: known.owned for owner, known in new.items()})
-    models = {
-        name: partial(_copy_model, one.models, name, name) for one in chosen for name in one.models.lines
-    }
+    models = {name: partial(_copy_model, one.models, name, name) for one in chosen for name in one.models.lines}
     with writing(root, f"{root} cannot be written"):
         empty = BundleFile(format=FORMAT, trunk=standing[0].digest, tasks={})
         replace_lines(root, empty, {})
@@ -298,7 +277,7 @@ def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[Taken]) 
         new_versions(root, empty, new)
 
 
-def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned | None]) -> dict[str, New]:
+def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned | None]) -> dict[str, NewVersion]:
     """What copies the source's tasks and the families they read, by the owners' new names; `there` is in the target."""
     records = source.tasks
     needed = {o: d for record in records.values() for o, d in record.needs.items() if is_family(o)}
@@ -310,11 +289,11 @@ def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned
     for family, digest in needed.items():
         if families.get(names[family]) != digest:
             copy = partial(_copy_family, source, family, names[family])
-            found[names[family]] = New(owned=Owned(arrays=digest), write=copy)
+            found[names[family]] = NewVersion(owned=Owned(arrays=digest), write=copy)
     for name, record in records.items():
         moved = renamed(record, others) if others.keys() & {record.owner, *record.needs} else record
         copy = partial(_copy_version, source, name, moved)
-        found[moved.owner] = New(owned=Owned(arrays=moved.arrays, needs=moved.needs), write=copy)
+        found[moved.owner] = NewVersion(owned=Owned(arrays=moved.arrays, needs=moved.needs), write=copy)
     return found
 
 

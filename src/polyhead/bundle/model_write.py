@@ -13,25 +13,16 @@ from polyhead.bundle.files import check_no_links, hash_inside, writing
 from polyhead.bundle.format import CARD, PROBES, SCORES, TASK
 from polyhead.bundle.lines import was_trained
 from polyhead.bundle.manifest import Live, read_bundle_file
-from polyhead.bundle.models import (
-    FORMAT,
-    LIST,
-    MODEL,
-    MODELS,
-    ModelRecord,
-    Models,
-    ModelsFile,
-    read_models_file,
-)
+from polyhead.bundle.models import FORMAT, LIST, MODEL, MODELS, ModelRecord, Models, ModelsFile, read_models_file
 from polyhead.bundle.owners import listed
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.versions import Filled, Writer, discard, fill, next_version, settle, sweep_folders
+from polyhead.bundle.versions import Writer, WrittenVersion, discard, fill, next_version, settle, sweep_folders
 from polyhead.config import Value, to_json
 from polyhead.errors import BadName, BundleError, UnknownTask
 from polyhead.files import make_folder, remove_leftovers, replace_file, sync_folder, write_file
-from polyhead.seq2seq_data import Seq2SeqData
+from polyhead.seq2seq.data import Seq2SeqData
 from polyhead.tasks.task import Task
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 
 class ModelDraft(Value, eq=False):
@@ -70,7 +61,7 @@ def new_models(root: FilePath, writers: Mapping[str, Writer], *, replace: bool =
     lines = dict(there.models)
     try:
         folders = {name: _prepare(root, name) for name in writers}
-        filled: dict[str, Filled] = {}
+        filled: dict[str, WrittenVersion] = {}
         for name, write in writers.items():
             made[name] = next_version(folders[name])
             filled[name] = fill(folders[name], made[name], write)
@@ -105,9 +96,7 @@ def set_models(root: FilePath | str, wanted: Mapping[str, str]) -> None:
         _replace_list(root, {**models.lines, **found}, read_models_file(root).removed)
 
 
-def remove_models(
-    root: FilePath | str, names: Sequence[str], *, removed: Sequence[str] | None = None
-) -> None:
+def remove_models(root: FilePath | str, names: Sequence[str], *, removed: Sequence[str] | None = None) -> None:
     """Removes tasks with their models, all versions of them.
 
     `removed` are the names that models.json keeps as those of removed tasks, so that training does not make them again

@@ -15,32 +15,18 @@ from typing import Any
 
 import msgspec
 
-from polyhead.bundle.files import (
-    check_hash,
-    hash_inside,
-    read_inside,
-)
-from polyhead.bundle.format import (
-    LARGEST_JSON,
-    LARGEST_TEXT,
-    PROBES,
-    SCORES,
-    TASK,
-    TOKENIZER,
-)
+from polyhead.bundle.files import check_hash, hash_inside, read_inside
+from polyhead.bundle.format import LARGEST_JSON, LARGEST_TEXT, PROBES, SCORES, TASK, TOKENIZER
 from polyhead.bundle.manifest import Live, check_number, decoded
 from polyhead.bundle.notes import Notes
 from polyhead.bundle.tensors import read_arrays
-from polyhead.bundle.versions import (
-    VERSION,
-    versions_in,
-)
+from polyhead.bundle.versions import VERSION, versions_in
 from polyhead.config import Value
 from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask, WeightsMismatch
-from polyhead.seq2seq_data import Seq2SeqData, SummarySettings
+from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name
-from polyhead.trunk_data import arrays_digest
+from polyhead.trunk.data import arrays_digest
 
 FORMAT = 1
 LIST, MODELS = "models.json", "models"
@@ -53,9 +39,7 @@ class ModelsFile(Value, omit_defaults=True):
 
     format: int
     models: dict[str, Live]
-    removed: tuple[
-        str, ...
-    ] = ()  # tasks that training made and a person removed; written where there are any
+    removed: tuple[str, ...] = ()  # tasks that training made and a person removed; written where there are any
 
 
 class ModelRecord(Value):
@@ -64,7 +48,7 @@ class ModelRecord(Value):
     task: Task
     name: str  # where the model came from, for people
     settings: SummarySettings
-    arrays: str = ""  # digest of the arrays, `trunk_data.arrays_digest`
+    arrays: str = ""  # digest of the arrays, `trunk.data.arrays_digest`
     model: str = ""  # digest of the whole model, `Seq2SeqData.digest`
     files: dict[str, str] = {}  # SHA-256 of each of HASHED
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions

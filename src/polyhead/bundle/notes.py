@@ -66,6 +66,4 @@ def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(
-            f"{path} cannot be understood", got=error, do="restore the file", path=path
-        ) from None
+        raise CorruptFile(f"{path} cannot be understood", got=error, do="restore the file", path=path) from None

@@ -20,7 +20,7 @@ _FAMILY = re.compile(r"family(:[A-Za-z0-9][A-Za-z0-9._-]{0,63}){1,4}")
 class Owned(Value):
     """What a version gives and what it needs of others."""
 
-    arrays: str  # digest of its arrays, `trunk_data.arrays_digest`
+    arrays: str  # digest of its arrays, `trunk.data.arrays_digest`
     needs: dict[str, str] = {}  # owner -> digest of that owner's arrays
 
 
@@ -131,9 +131,7 @@ def unread(owned: Mapping[str, Owned | None]) -> list[str]:
     return [owner for owner in owned if is_family(owner) and owner not in needed]
 
 
-def new_names(
-    families: Mapping[str, str], there: Mapping[str, str], *, free: Collection[str] = ()
-) -> dict[str, str]:
+def new_names(families: Mapping[str, str], there: Mapping[str, str], *, free: Collection[str] = ()) -> dict[str, str]:
     """Under which names families come to a bundle; both arguments say the digest of each one's arrays.
 
     One whose arrays are there already meets them. Where the name is taken by other arrays, and not in `free`, it gets

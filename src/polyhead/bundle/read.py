@@ -11,23 +11,12 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from polyhead.architecture import Architecture
 from polyhead.arguments import typed
 from polyhead.bundle import write
 from polyhead.bundle.complete import check_read
 from polyhead.bundle.families import FamilyRecord, read_family
 from polyhead.bundle.files import check_hash, hash_inside, read_inside
-from polyhead.bundle.format import (
-    LARGEST_TEXT,
-    PART,
-    PROBES,
-    SCORES,
-    TASK,
-    TASKS,
-    TOKENIZER,
-    TRUNK,
-    WEIGHTS,
-)
+from polyhead.bundle.format import LARGEST_TEXT, PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
 from polyhead.bundle.lines import versions
 from polyhead.bundle.manifest import (
     BundleFile,
@@ -49,7 +38,8 @@ from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.tokenizer_file import check_ids
-from polyhead.trunk_data import TrunkData, arrays_digest, check_arrays
+from polyhead.trunk.data import TrunkData, arrays_digest, check_arrays
+from polyhead.trunk.shape import Architecture
 
 
 class Bundle(Notes):
@@ -140,9 +130,7 @@ class Bundle(Notes):
         record, path = self._task(name), self.root.joinpath(*self._place(name), PART)
         arrays = self._arrays(self._place(name), record.arrays)
         try:
-            check_arrays(
-                arrays, part_arrays(record.path, self.architecture, record.owner), owner=f"task '{name}'"
-            )
+            check_arrays(arrays, part_arrays(record.path, self.architecture, record.owner), owner=f"task '{name}'")
         except PolyheadError as error:
             raise CorruptFile(
                 f"{path} does not fit its task.json", got=error, do="restore the folder", path=path
@@ -162,19 +150,14 @@ class Bundle(Notes):
             except WeightsMismatch as error:
                 path = self.root.joinpath(*self._place(name), TASK)
                 raise CorruptFile(
-                    f"{path} does not fit the arrays that it needs",
-                    got=error,
-                    do="restore the folder",
-                    path=path,
+                    f"{path} does not fit the arrays that it needs", got=error, do="restore the folder", path=path
                 ) from None
         return found
 
     def family(self, owner: str) -> FamilyRecord:
         """The live record of a family."""
         if not isinstance(owner, str) or owner not in self._whole.families:
-            raise UnknownTask(
-                "the bundle has no such family", got=owner, allowed=sorted(self._whole.families)
-            )
+            raise UnknownTask("the bundle has no such family", got=owner, allowed=sorted(self._whole.families))
         if owner not in self._families:
             live = self._whole.families[owner]
             self._families[owner] = read_family(self.root, owner, live, trunk=self.digest)
@@ -355,9 +338,7 @@ class Bundle(Notes):
 
     def _live(self, name: str) -> Live:
         if not isinstance(name, str) or name not in self._content.tasks:
-            raise UnknownTask(
-                f"the bundle has no task '{name}'", got=name, allowed=sorted(self._content.tasks)
-            )
+            raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(self._content.tasks))
         return self._content.tasks[name]
 
     def _task(self, name: str) -> TaskRecord:
@@ -390,6 +371,4 @@ def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
 
 def _check_file_name(task: str, file: str) -> None:
     if file not in (PART, SCORES, PROBES):
-        raise CorruptFile(
-            f"task.json of '{task}' names a foreign file", got=file, allowed=[PART, SCORES, PROBES]
-        )
+        raise CorruptFile(f"task.json of '{task}' names a foreign file", got=file, allowed=[PART, SCORES, PROBES])

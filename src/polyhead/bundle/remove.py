@@ -76,9 +76,7 @@ def put_back(
         differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
         lost = [o for o in differing if o in old and old[o].version not in on_disk(root, o)]
         undone = [o for o in differing if o not in lost]
-        wanted = {o: live for o, live in now.items() if o not in undone} | {
-            o: old[o] for o in undone if o in old
-        }
+        wanted = {o: live for o, live in now.items() if o not in undone} | {o: old[o] for o in undone if o in old}
         lines = {o: wanted[o] for o in {**old, **now} if o in wanted}  # each in its old place
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
         if undone or not is_read:  # a bundle that may not be written, and was not, needs no writing
@@ -86,10 +84,7 @@ def put_back(
             removed = tuple(dict.fromkeys((*before.removed, *there.removed)))
             replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
         for owner, known in versions_before.items():
-            for version in set(on_disk(root, owner)) - {
-                *known,
-                lines[owner].version if owner in lines else "",
-            }:
+            for version in set(on_disk(root, owner)) - {*known, lines[owner].version if owner in lines else ""}:
                 with suppress(OSError):
                     remove_folder(root.joinpath(*place_of(owner)), version)
     return [*task_names(lost), *(owner for owner in lost if is_family(owner))]
@@ -101,9 +96,7 @@ def _unlist(root: FilePath, names: Sequence[str]) -> None:
         check_known(bundle, name)
         check_no_links(root, *place_of(owner))
     gone = {*owners, *without_reader(root, bundle, {}, gone=owners)}
-    made = [
-        name for name in names if was_trained(root, *place_of(owner_named(name)), bundle.tasks[name].version)
-    ]
+    made = [name for name in names if was_trained(root, *place_of(owner_named(name)), bundle.tasks[name].version)]
     told = msgspec.structs.replace(bundle, removed=tuple(dict.fromkeys((*bundle.removed, *made))))
     replace_lines(root, told, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
 

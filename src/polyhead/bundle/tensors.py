@@ -28,9 +28,7 @@ def write_arrays(path: FilePath, arrays: Mapping[str, np.ndarray]) -> str:
     for name, array in arrays.items():
         if array.dtype != np.float32 or not array.size:
             raise BundleError(
-                f"array '{name}' cannot be kept",
-                got=f"{array.dtype} {array.shape}",
-                allowed="non-empty float32",
+                f"array '{name}' cannot be kept", got=f"{array.dtype} {array.shape}", allowed="non-empty float32"
             )
     return write_file(path, _chunks(arrays))
 
@@ -47,10 +45,7 @@ def read_arrays(root: FilePath, *names: str) -> dict[str, np.ndarray]:
             return {}
         # Copy on write and not read-only: torch warns about arrays that it could not write to.
         data = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), np.uint8)[start:]
-    return {
-        name: data[slice(*entry.data_offsets)].view("<f4").reshape(entry.shape)
-        for name, entry in entries.items()
-    }
+    return {name: data[slice(*entry.data_offsets)].view("<f4").reshape(entry.shape) for name, entry in entries.items()}
 
 
 def release(arrays: Iterable[np.ndarray]) -> None:

@@ -26,7 +26,7 @@ def next_version(folder: FilePath) -> str:
     return f"v{int(there[-1][1:]) + 1 if there else 1:04d}"
 
 
-class Filled(Value):
+class WrittenVersion(Value):
     """A version that is whole, under a temporary name in its owner's folder."""
 
     folder: FilePath
@@ -35,14 +35,14 @@ class Filled(Value):
     record: str  # SHA-256
 
 
-def fill(folder: FilePath, version: str, write: Writer) -> Filled:
+def fill(folder: FilePath, version: str, write: Writer) -> WrittenVersion:
     """Lets the writer fill a new version, under a temporary name; `settle` gives it its own."""
     temporary = temporary_name(version)
     record = write(folder / temporary)
-    return Filled(folder=folder, version=version, temporary=temporary, record=record)
+    return WrittenVersion(folder=folder, version=version, temporary=temporary, record=record)
 
 
-def settle(filled: Filled) -> None:
+def settle(filled: WrittenVersion) -> None:
     """Gives a version that is whole its name.
 
     All of a change are filled before the first one is named: only a kill in the moment between these names and the

@@ -10,11 +10,11 @@ from polyhead.bundle.files import writing
 from polyhead.bundle.format import LOCK, TEMPORARY
 from polyhead.errors import BundleError, ConfigError, LockError
 from polyhead.files import held, remove_tree, sync_folder
-from polyhead.folders import Working, claim, dissolve, is_claimed, sweep
+from polyhead.folders import WorkFolder, claim, dissolve, is_claimed, sweep
 
 MADE = "bundle"  # what is being written, inside the folder that is renamed away or removed
 PROOF = ".importing-"  # how the name of the folder begins where an import is proven
-BUILDING = Working(purpose="a bundle or an export that is being built", is_ours=LOCK.__eq__, trees=(MADE,))
+BUILDING = WorkFolder(purpose="a bundle or an export that is being built", is_ours=LOCK.__eq__, trees=(MADE,))
 PATIENCE = 2.0  # seconds to wait for another process that builds a bundle for the same place
 
 

@@ -11,19 +11,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from polyhead.bundle.complete import Others, check_all_read, completed
+from polyhead.bundle.complete import OtherOwners, check_all_read, completed
 from polyhead.bundle.families import FamilyDraft, write_family
 from polyhead.bundle.files import check_hash, check_no_links, read_inside, writing
 from polyhead.bundle.format import (
-    BUNDLE,
     CARD,
     FAMILIES,
-    FORMAT,
     LARGEST_JSON,
     LOCK,
     PART,
@@ -59,57 +57,21 @@ from polyhead.bundle.manifest import (
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
 from polyhead.bundle.tensors import write_arrays
-from polyhead.bundle.versions import Filled, Writer, discard, fill, next_version, settle
+from polyhead.bundle.versions import Writer, WrittenVersion, discard, fill, next_version, settle
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError
 from polyhead.files import (
     is_temporary,
     make_folder,
-    remove_files,
     remove_leftovers,
     remove_tree,
     rename_inside,
-    replace_file,
     sync_folder,
     temporary_name,
     write_file,
 )
 from polyhead.tasks.task import owner_of
-from polyhead.trunk_data import TrunkData, arrays_digest, trunk_digest
-
-if TYPE_CHECKING:
-    from polyhead.bundle.read import Bundle
-
-
-def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
-    """A new bundle of this trunk, without tasks; raises BundleError unless the folder is absent or empty."""
-    from polyhead.bundle.read import Bundle  # here, since a bundle's methods call this module
-
-    root = FilePath(root)
-    what = f"the bundle {root} cannot be created"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        _check_empty(root)  # before a lock is left in a folder of somebody else's
-    except OSError as error:
-        raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
-    with writing(root, what):
-        _check_empty(root)
-        remove_leftovers(root)
-        remove_files(root / TRUNK, (TRUNK_RECORD, WEIGHTS, TOKENIZER))
-        digest = _write_trunk(root, trunk)
-        replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=digest, tasks={})))
-    return Bundle.open(root)
-
-
-def _check_empty(root: FilePath) -> None:
-    foreign = sorted(entry.name for entry in root.iterdir() if not _is_leftover(entry))
-    if foreign:
-        is_bundle = BUNDLE in foreign
-        raise BundleError(
-            f"{root} holds something already",
-            got=foreign[:5],
-            do="open it, or name a new folder" if is_bundle else "name a new or an empty folder",
-        )
+from polyhead.trunk.data import TrunkData, arrays_digest, trunk_digest
 
 
 class Draft(Value, eq=False):
@@ -122,7 +84,7 @@ class Draft(Value, eq=False):
     card: str
 
 
-class New(msgspec.Struct, frozen=True, kw_only=True):
+class NewVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version that is to be written: what it will give and need, and what writes it."""
 
     owned: Owned
@@ -145,7 +107,7 @@ def add_tasks(
     return {name: made[owner_named(name)] for name in names}
 
 
-def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> dict[str, str]:
+def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, NewVersion]) -> dict[str, str]:
     """Lets each writer fill a new version of its owner, then makes all live by one replacement of bundle.json.
 
     Gives the versions' names, by owner. To be called under the lock; what did not become live is removed.
@@ -158,7 +120,7 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> 
     gone = without_reader(root, bundle, {owner: one.owned for owner, one in new.items()})
     try:
         folders = {owner: _prepare(root, owner) for owner in new}
-        filled: dict[str, Filled] = {}
+        filled: dict[str, WrittenVersion] = {}
         for owner, one in new.items():
             made[owner] = next_version(folders[owner])
             filled[owner] = fill(folders[owner], made[owner], one.write)
@@ -176,9 +138,7 @@ def new_versions(root: FilePath, bundle: BundleFile, new: Mapping[str, New]) -> 
     return made
 
 
-def set_versions(
-    root: FilePath, wanted: Mapping[str, str], *, records: Mapping[str, str | None] | None = None
-) -> None:
+def set_versions(root: FilePath, wanted: Mapping[str, str], *, records: Mapping[str, str | None] | None = None) -> None:
     """Makes older or newer versions on disk the live ones, all in one step, with the families that they were made with.
 
     Those that are not the newest of their task are pinned: training leaves them until it is asked by their names.
@@ -191,9 +151,7 @@ def set_versions(
         new: dict[str, tuple[Live, Owned]] = {}
         for name, version in wanted.items():
             live = _line_of(root, bundle, name, version)
-            check_hash(
-                root / TASKS / name / version / TASK, live.record, (records or {}).get(name) or live.record
-            )
+            check_hash(root / TASKS / name / version / TASK, live.record, (records or {}).get(name) or live.record)
             record = read_task(root, name, live, trunk=bundle.trunk, shape=shape)
             new[owner_named(name)] = live, Owned(arrays=record.arrays, needs=record.needs)
         for _, owned in list(new.values()):
@@ -204,29 +162,24 @@ def set_versions(
 
 
 def _new(
-    root: FilePath,
-    bundle: BundleFile,
-    drafts: Sequence[Draft],
-    families: Sequence[FamilyDraft],
-    *,
-    replace: bool,
-) -> dict[str, New]:
+    root: FilePath, bundle: BundleFile, drafts: Sequence[Draft], families: Sequence[FamilyDraft], *, replace: bool
+) -> dict[str, NewVersion]:
     """What is to be written, by owner, families first; those that are live with the same arrays are not."""
-    shape, found = read_trunk_record(root).architecture, dict[str, New]()
+    shape, found = read_trunk_record(root).architecture, dict[str, NewVersion]()
     given = {owner_of(draft.record.task): draft.arrays for draft in drafts}
-    others = Others(root, bundle, given | {family.family: family.arrays for family in families})
+    others = OtherOwners(root, bundle, given | {family.family: family.arrays for family in families})
     records = [completed(d.record, d.arrays, others, trunk=bundle.trunk, shape=shape) for d in drafts]
     for family in families:
         owned = Owned(arrays=others.digest(family.family))
         if owned != live_owned(root, bundle, family.family):
             check_free([*bundle.lines, *found], family.family, replace and family.family not in found)
             check_all_read(family, records, shape)
-            found[family.family] = New(owned=owned, write=partial(write_family, family, bundle.trunk))
+            found[family.family] = NewVersion(owned=owned, write=partial(write_family, family, bundle.trunk))
     for draft, record in zip(drafts, records, strict=True):
         check_free([*bundle.lines, *found], record.owner, replace and record.owner not in found)
         owned = Owned(arrays=record.arrays, needs=record.needs)
         write = partial(_write_task, msgspec.structs.replace(draft, record=record))
-        found[record.owner] = New(owned=owned, write=write)
+        found[record.owner] = NewVersion(owned=owned, write=write)
     return found
 
 
@@ -257,14 +210,15 @@ def _families_of(root: FilePath, bundle: BundleFile, owned: Owned) -> dict[str, 
     return found
 
 
-def _is_leftover(entry: FilePath) -> bool:
+def is_leftover(entry: FilePath) -> bool:
     """Whether a writer killed before bundle.json was there left this, and nobody else."""
     if entry.name == TRUNK and entry.is_dir() and not entry.is_symlink():
         return {file.name for file in entry.iterdir()} <= {TRUNK_RECORD, WEIGHTS, TOKENIZER}
     return entry.name == LOCK or is_temporary(entry.name)
 
 
-def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
+def write_trunk(root: FilePath, trunk: TrunkData) -> str:
+    """Writes the folder of a trunk in one step; its digest."""
     temporary = root / temporary_name(TRUNK)
     try:
         temporary.mkdir()

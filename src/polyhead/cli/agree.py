@@ -26,7 +26,7 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
     in the precision that it was trained in, and as --backend and --precision say. What is found is kept in the bundle's
     agreements.json, beside all that digests cover, and `polyhead inspect` shows it.
     """
-    from polyhead.engine.isolation import Answering
+    from polyhead.certify import Answering
     from polyhead.engine.numerics import keep_agreements, numerics_of, on_probes
 
     printer = Printer(json_to)

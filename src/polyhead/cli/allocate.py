@@ -11,7 +11,10 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from polyhead.allocate import (
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.plots import check_drawable, plot_option
+from polyhead.config import Value, from_json
+from polyhead.cost.allocate import (
     Allocation,
     Option,
     OptionsFile,
@@ -24,11 +27,8 @@ from polyhead.allocate import (
     greedy,
     price_of,
 )
-from polyhead.architecture import Architecture
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
-from polyhead.cli.plots import check_drawable, plot_option
-from polyhead.config import Value, from_json
 from polyhead.errors import ConfigError
+from polyhead.trunk.shape import Architecture
 
 if TYPE_CHECKING:
     from polyhead.report.frontier import Baseline
@@ -53,12 +53,8 @@ class Prices(Value):
     show_default=True,
     help="marginal: of each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
 )
-@click.option(
-    "--c", "c", type=click.FloatRange(0), default=1.0, show_default=True, help="Points that a layer costs."
-)
-@click.option(
-    "--budget", type=click.FloatRange(0), help="Instead of a rule: the best within this cost of all tasks."
-)
+@click.option("--c", "c", type=click.FloatRange(0), default=1.0, show_default=True, help="Points that a layer costs.")
+@click.option("--budget", type=click.FloatRange(0), help="Instead of a rule: the best within this cost of all tasks.")
 @click.option(
     "--unit",
     type=click.Choice(["layers", "flops", "bytes"]),
@@ -74,10 +70,7 @@ class Prices(Value):
     help="Length of the text that FLOPs are for, special tokens included.",
 )
 @click.option(
-    "--bundle",
-    type=click.Path(file_okay=False),
-    metavar="DIRECTORY",
-    help="Take the trunk's shape from this bundle.",
+    "--bundle", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Take the trunk's shape from this bundle."
 )
 @plot_option("Draw the frontier into FILE (.svg, .png or .pdf).")
 @json_option
@@ -173,9 +166,7 @@ def _prices(shape: Architecture | None, tokens: int) -> Prices:
     if shape is None:
         return Prices(layers=BY_LAYERS, flops=None, bytes=None)
     return Prices(
-        layers=price_of("layers", shape),
-        flops=price_of("flops", shape, tokens),
-        bytes=price_of("bytes", shape),
+        layers=price_of("layers", shape), flops=price_of("flops", shape, tokens), bytes=price_of("bytes", shape)
     )
 
 
@@ -241,9 +232,7 @@ def _totals(chosen: dict[str, Option], given: OptionsFile, prices: Prices) -> li
     return lines
 
 
-def _frontier_lines(
-    points: Sequence[Allocation], price: Price, prices: Prices, chosen: Allocation
-) -> list[str]:
+def _frontier_lines(points: Sequence[Allocation], price: Price, prices: Prices, chosen: Allocation) -> list[str]:
     others = [name for name, _ in _known(prices) if name != price.unit]
     rows: list[list[object]] = [["", price.unit, *others, "depth", "score", "tap+layers of each task"]]
     for point in points:
@@ -271,6 +260,4 @@ def _baselines(given: OptionsFile, price: Price) -> list[Baseline]:
         return []
     tasks = dict.fromkeys(option.task for option in given.options)
     layers = given.trunk.layers if given.trunk else max(o.tap + o.layers for o in given.options)
-    return [
-        apart("full fine-tuning of one encoder a task", [given.full[t] for t in tasks], price, layers=layers)
-    ]
+    return [apart("full fine-tuning of one encoder a task", [given.full[t] for t in tasks], price, layers=layers)]

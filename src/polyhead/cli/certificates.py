@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polyhead.cli.output import Printer, counted
 
 if TYPE_CHECKING:
-    from polyhead.engine.isolation import AnswerChange, Certificate
+    from polyhead.certify import AnswerChange, Certificate
 
 SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
 

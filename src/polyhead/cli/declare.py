@@ -12,23 +12,22 @@ from typing import Any
 
 from polyhead.config import Value, to_value
 from polyhead.errors import BadValue, ConfigError, EmptyData
-from polyhead.project import TaskEntry
+from polyhead.project.tables import TaskEntry
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import as_float, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.split import split
-from polyhead.tasks.task import KindName
 
 MOST_LABELS = 1000
 
 
-class Asked(Value):
+class InitOptions(Value):
     """What `polyhead init` was told: files and columns."""
 
     data: str
-    kind: KindName
+    kind: str
     name: str | None = None
     text: str | None = None
     text_b: str | None = None
@@ -70,7 +69,7 @@ class Declared(Value):
     reports: dict[str, ReadReport]  # by split
 
 
-def declare(asked: Asked, folder: Path) -> Declared:
+def declare(asked: InitOptions, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
     if asked.column in (asked.question, asked.text_b) and not asked.tokens:
         option = "answers" if asked.kind == "span" else "spans" if asked.spans else "label"
@@ -116,12 +115,12 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
     return head + body if is_first else body
 
 
-def _splits(asked: Asked) -> dict[str, str]:
+def _splits(asked: InitOptions) -> dict[str, str]:
     files = {"train": asked.data, "validation": asked.validation, "test": asked.test}
     return {key: name for key, name in files.items() if name}
 
 
-def _columns(asked: Asked) -> dict[str, str]:
+def _columns(asked: InitOptions) -> dict[str, str]:
     separator = {"separator": asked.separator} if asked.separator else {}
     given = {key: name for key in ("choices", "answers") if (name := getattr(asked, key))}
     if asked.kind in ("multiple_choice", "span"):
@@ -138,13 +137,13 @@ def _columns(asked: Asked) -> dict[str, str]:
     return columns | given | separator
 
 
-def _defaults_of(asked: Asked) -> dict[str, str]:
+def _defaults_of(asked: InitOptions) -> dict[str, str]:
     if asked.kind == "span":
         return {"text_b": "context", "answers": "answers"}
     return {"choices": "choices", "label": "label"}
 
 
-def _has_unanswered(asked: Asked, path: str) -> bool:
+def _has_unanswered(asked: InitOptions, path: str) -> bool:
     """Whether a row of the file says that its context holds no answer."""
     rows, kind = Rows(path, (asked.column,)), KINDS[asked.kind]
     for row in rows:
@@ -168,7 +167,7 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
     return reports
 
 
-def _labels_in(asked: Asked, path: str) -> Iterator[object]:
+def _labels_in(asked: InitOptions, path: str) -> Iterator[object]:
     """Every label of the file, once for each time it is there."""
     rows, found, any_row = Rows(path, (asked.column,)), False, False
     for row in rows:
@@ -187,20 +186,16 @@ def _labels_in(asked: Asked, path: str) -> Iterator[object]:
     raise no_column(path, asked.column, there, by="Name it with --label, or --spans or --tokens")
 
 
-def _says_none(asked: Asked, value: object) -> bool:
+def _says_none(asked: InitOptions, value: object) -> bool:
     """Whether a cell without visible text says that no label applies."""
     return asked.kind == "multi_label" and isinstance(value, str) and not value.strip()
 
 
-def _labels_of(asked: Asked, value: object, *, from_cells: bool, where: str) -> list[object]:
+def _labels_of(asked: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
     if isinstance(value, str) and (from_cells or asked.separator):
         value = _listed(value) if asked.spans else KINDS[asked.kind].parse(value, asked.separator)
     if asked.kind == "regression":
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or not math.isfinite(as_float(value))
-        ):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(as_float(value)):
             raise BadValue(
                 f"{where}: '{asked.column}' is no number",
                 got=repr(value),
@@ -234,16 +229,14 @@ def _spelled(value: object, where: str, do: str) -> str:
     return name
 
 
-def _range(asked: Asked, numbers: list[float]) -> list[float]:
+def _range(asked: InitOptions, numbers: list[float]) -> list[float]:
     low, high = min(numbers), max(numbers)
     if not low < high:
-        raise ConfigError(
-            f"every row of {asked.data} has the same '{asked.column}'", got=low, do="name another column"
-        )
+        raise ConfigError(f"every row of {asked.data} has the same '{asked.column}'", got=low, do="name another column")
     return [low, high]
 
 
-def _ordered(asked: Asked, names: set[str]) -> list[str]:
+def _ordered(asked: InitOptions, names: set[str]) -> list[str]:
     if len(names) > MOST_LABELS:
         raise ConfigError(
             f"'{asked.column}' has {len(names)} different values, too many to be labels",

@@ -13,23 +13,19 @@ import click
 
 from polyhead.cli.evaluate import BASELINES
 from polyhead.cli.output import Printer, counted, json_option, table
-from polyhead.text.tokenise import Input
+from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.engine.evaluate import Score
-    from polyhead.project import Project
+    from polyhead.project.tables import Project
 
 MESSAGES = (
-    "Hi, my AeroBrew kettle from order PH-20931 arrived yesterday with a cracked lid. "
-    "Can Maria send me a new one?",
+    "Hi, my AeroBrew kettle from order PH-20931 arrived yesterday with a cracked lid. Can Maria send me a new one?",
     "just wanted to say the desk lamp is lovely, thank you!",
     "You charged my card twice for order #48213!! Refund me today or I call my bank",
 )
-PAIR = (
-    "My kettle arrived broken, I want my money back.",
-    "The kettle came damaged. Please refund me.",
-)
+PAIR = ("My kettle arrived broken, I want my money back.", "The kettle came damaged. Please refund me.")
 
 
 @click.command("demo")
@@ -50,7 +46,7 @@ def command(folder: str, json_to: str | None) -> None:
     from polyhead.engine.evaluate import evaluate_bundle
     from polyhead.engine.session import Session
     from polyhead.progress import duration
-    from polyhead.train.events import Events
+    from polyhead.train.loop.events import Events
     from polyhead.train.run import train_project
 
     printer, began = Printer(json_to), time.monotonic()
@@ -91,7 +87,7 @@ def sample_project(folder: str) -> Iterator[tuple[Project, Path]]:
     """The packaged sample's project with its bundle in `folder`, and where its files are."""
     import msgspec
 
-    from polyhead.project import read_project
+    from polyhead.project.tables import read_project
 
     with importlib.resources.as_file(importlib.resources.files("polyhead.sample")) as sample:
         project = read_project(sample / "polyhead.toml")
@@ -100,7 +96,7 @@ def sample_project(folder: str) -> Iterator[tuple[Project, Path]]:
 
 def _counts(project: Project, sample: Path) -> list[str]:
     """`400 customer-support messages`, `240 pairs of them`: counted in the files that the tasks read."""
-    from polyhead.project import DataFile
+    from polyhead.project.tables import DataFile
 
     files = {e.train.path: e.pair for e in project.tasks if isinstance(e.train, DataFile)}
     found = []

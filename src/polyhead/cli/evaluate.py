@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.read import Bundle
     from polyhead.engine.evaluate import Score
     from polyhead.engine.session import Session
-    from polyhead.project import Project
+    from polyhead.project.tables import Project
 
 HEAD = ("task", "split", "rows", "metric", "score")
 BASELINES = ("linear", "constant")
@@ -54,7 +54,7 @@ def command(
     there are scored one after the other.
     """
     from polyhead.engine.session import Session
-    from polyhead.project import data_files, read_project
+    from polyhead.project.tables import data_files, read_project
 
     printer, only = Printer(json_to), names_in(tasks)
     plan, folder = read_project(project), Path(project).resolve().parent
@@ -85,12 +85,10 @@ def command(
     )
 
 
-def _homes(
-    project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]
-) -> dict[Path, tuple[str, ...]]:
+def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
     """Bundles to open, each with the tasks that are asked for; the project's own ones where no other is named."""
     from polyhead.errors import BundleError, UnknownTask
-    from polyhead.project import bundles_of
+    from polyhead.project.tables import bundles_of
 
     if bundle is not None:
         return {Path(bundle): only}
@@ -130,13 +128,9 @@ def _scored(
     from polyhead.engine.evaluate import evaluate_bundle
 
     fileless = _fileless(plan, session, only)
-    scorable = (
-        tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
-    )
+    scorable = tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
     found = (
-        evaluate_bundle(session, plan, folder=folder, split=split, only=scorable, show=printer.show)
-        if scorable
-        else []
+        evaluate_bundle(session, plan, folder=folder, split=split, only=scorable, show=printer.show) if scorable else []
     )
     printer.show("")
     trained = {name: _home(session, name).split_scores(name).get("validation") for name in fileless}

@@ -31,7 +31,7 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
     --backend, in float32; where they differ, nothing is
     written and the command ends with an error.
     """
-    from polyhead.engine.isolation.answers import backend_here
+    from polyhead.engine.pinned import backend_here
 
     try:
         from polyhead.engine.export.write import export_bundle

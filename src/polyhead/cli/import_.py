@@ -13,11 +13,11 @@ import click
 
 from polyhead.cli.output import Printer, counted, json_option, table
 from polyhead.errors import DataError
-from polyhead.project import LEAST_TOKENS
+from polyhead.project.tables import LEAST_TOKENS
 
 if TYPE_CHECKING:
-    from polyhead.text.tokenise import Input
-    from polyhead.train.importing import Outcome
+    from polyhead.importing.run import Outcome
+    from polyhead.text.tokenize import Input
 
 SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 
@@ -45,12 +45,7 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
     help="Name a folder's task; by default it is named after its folder.",
 )
 @click.option(
-    "--range",
-    "limits",
-    nargs=2,
-    type=float,
-    metavar="LOW HIGH",
-    help="Lowest and highest value of regression tasks.",
+    "--range", "limits", nargs=2, type=float, metavar="LOW HIGH", help="Lowest and highest value of regression tasks."
 )
 @click.option(
     "--pair",
@@ -86,17 +81,12 @@ def command(
     Before anything is written, each task's answers are compared with those of transformers; the proof is kept with the
     task. Either all folders are imported or none.
     """
-    from polyhead.train.imported import Wanted
-    from polyhead.train.importing import import_folders
+    from polyhead.importing.run import import_folders
+    from polyhead.importing.task import ImportRequest
 
     printer = Printer(json_to)
-    wanted = Wanted(
-        folders=folders,
-        base=base,
-        names=_names(names),
-        range=limits,
-        pair=pair,
-        max_tokens=max_tokens,
+    wanted = ImportRequest(
+        folders=folders, base=base, names=_names(names), range=limits, pair=pair, max_tokens=max_tokens
     )
     proof = _texts_of(texts) if texts is not None else _sample_texts(pair)
     outcome = import_folders(wanted, Path(bundle), proof, show=printer.show)
@@ -109,9 +99,7 @@ def _names(given: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for folder, name in map(_named, given):
         if folder in found:
-            raise click.BadParameter(
-                f"{folder} is named twice: '{found[folder]}' and '{name}'", param_hint="'--name'"
-            )
+            raise click.BadParameter(f"{folder} is named twice: '{found[folder]}' and '{name}'", param_hint="'--name'")
         found[folder] = name
     return found
 
@@ -178,6 +166,4 @@ def _shown(outcome: Outcome) -> list[str]:
 def _mixed(precisions: tuple[str, ...]) -> list[str]:
     if len(precisions) < 2:
         return []
-    return [
-        f"its tasks are to be answered in {' and '.join(precisions)}: `polyhead predict` will ask for --precision"
-    ]
+    return [f"its tasks are to be answered in {' and '.join(precisions)}: `polyhead predict` will ask for --precision"]

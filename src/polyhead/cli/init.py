@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from polyhead.cli.output import Printer, check_writable, counted, json_option, writing
-from polyhead.tasks.task import KindName
+from polyhead.tasks.kinds import KINDS
 
 if TYPE_CHECKING:
     from polyhead.cli.declare import Declared
@@ -23,7 +23,7 @@ DATA = click.Path(dir_okay=False)
 @click.option("--task", "name", help="Name of the task; by default that of the file.")
 @click.option(
     "--kind",
-    type=click.Choice(get_args(KindName)),
+    type=click.Choice(list(KINDS)),
     required=True,
     help="What an answer is: one label, any number of labels, a number, labelled spans or words, one of the "
     "options that come with a question, the words of a context that answer a question, or a summary.",
@@ -48,9 +48,7 @@ DATA = click.Path(dir_okay=False)
     help="File of the validation split; by default a share of DATA is held out (5 folds below 1,000 rows).",
 )
 @click.option("--test", type=DATA, help="File of the reported split.")
-@click.option(
-    "--output", "-o", metavar="FILE", default="polyhead.toml", show_default=True, help="Project file."
-)
+@click.option("--output", "-o", metavar="FILE", default="polyhead.toml", show_default=True, help="Project file.")
 @json_option
 def command(output: str, json_to: str | None, **asked: Any) -> None:
     """Write a project file for DATA: what was found in it is listed there, for you to check.
@@ -58,14 +56,14 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
     DATA is a file (.jsonl, .csv, .tsv, each also .gz, or .parquet) or datasets:ID[/config][:split]. All of it is read
     as `train` will read it. A project file that is there already gets the task added at its end.
     """
-    from polyhead.cli.declare import Asked, declare
+    from polyhead.cli.declare import InitOptions, declare
 
     printer, target = Printer(json_to), Path(output)
     if (asked["kind"] == "summarization") != (asked["model"] is not None):
         raise click.UsageError("--model belongs to --kind summarization, which needs one to start from")
     check_writable(output)
     before = _before(target)
-    declared = declare(Asked(**asked), target.resolve().parent)
+    declared = declare(InitOptions(**asked), target.resolve().parent)
     after = _after(before, declared, output)
     with writing(output) as file:
         file.write(after.encode())
@@ -83,7 +81,7 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
 
 def _before(target: Path) -> str:
     """The text of the project file that is there; "" for none."""
-    from polyhead.project import read_project
+    from polyhead.project.tables import read_project
 
     if not target.exists():
         return ""
@@ -95,7 +93,7 @@ def _after(before: str, declared: Declared, output: str) -> str:
     from polyhead.cli.declare import project_text
     from polyhead.config import to_value
     from polyhead.errors import ConfigError
-    from polyhead.project import Project
+    from polyhead.project.tables import Project
 
     text = project_text(declared.entry, is_first=not before)
     after = before.rstrip() + "\n\n" + text if before else text
@@ -122,9 +120,7 @@ def _told(declared: Declared, output: str) -> list[str]:
     if entry.get("null_answers"):
         lines.append("null_answers: some rows have no answer, so the task may answer that there is none")
     if "range" in entry:
-        lines.append(
-            f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur"
-        )
+        lines.append(f"range: {entry['range'][0]:g} to {entry['range'][1]:g}, as found; widen it if more can occur")
     if declared.counts:
         width = max(map(len, declared.counts))
         what = "spans (B- and I- tags)" if "spans" in entry else "labels"

@@ -81,9 +81,7 @@ def _titled(one: Agreements) -> str:
     how = one.numerics
     scales = f", scales {how.calibration[:16]}" if how.calibration else ""
     bits = f", weights of {how.weight_bits} bits" if how.weight_bits else ""
-    return (
-        f"Agreement of {how.backend} {how.version} in {how.precision}{scales}{bits} with answers as trained"
-    )
+    return f"Agreement of {how.backend} {how.version} in {how.precision}{scales}{bits} with answers as trained"
 
 
 def _scaled(calibration: Calibration, one: Measurement) -> str:
@@ -124,9 +122,7 @@ def _shown(bundle: Bundle, tokens: int) -> list[str]:
 
 
 def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
-    rows: list[list[object]] = [
-        ["task", "kind", "metric", "score", "split", "labels", "parameters", "size", "version"]
-    ]
+    rows: list[list[object]] = [["task", "kind", "metric", "score", "split", "labels", "parameters", "size", "version"]]
     for name, record in bundle.tasks.items():
         metric, score, split = _headline(bundle, name)
         own = added[name]
@@ -177,11 +173,7 @@ def _work(total: Cost, added: dict[str, Cost], tokens: int) -> list[str]:
         rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
     layers = counted(total.layer_evaluations, "layer")
     kept = in_bytes(total.stored_bytes)
-    return [
-        *table(rows),
-        "",
-        f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens",
-    ]
+    return [*table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens"]
 
 
 def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:

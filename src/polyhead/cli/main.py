@@ -14,7 +14,7 @@ import traceback
 
 import click
 
-from polyhead import __version__
+from polyhead._version import __version__
 from polyhead.cli.interrupt import interruptible
 from polyhead.cli.shown import shown_lines
 from polyhead.errors import PolyheadError

@@ -12,10 +12,10 @@ from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.config import Value
 
 if TYPE_CHECKING:
-    from polyhead.bundle.merge import Taken
+    from polyhead.bundle.merge import ChosenTasks
     from polyhead.bundle.probe import Probe
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.isolation import Answered, Certificate
+    from polyhead.certify import Answered, Certificate
     from polyhead.engine.session import Session
     from polyhead.plan import Path as TaskPath
 
@@ -77,7 +77,7 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
     opened = [Bundle.open(one.folder, verify=False) for one in given]
     chosen = {place: one.tasks for place, one in enumerate(given) if one.tasks is not None}
-    taken: list[Taken] = []
+    taken: list[ChosenTasks] = []
     certificates: list[Certificate] = []
 
     def prove(made: Bundle) -> None:
@@ -119,9 +119,9 @@ def _source(given: str) -> Source:
 
 def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
     """Written into the merged bundle; IsolationError if a task does not answer there as in its own."""
-    from polyhead.engine.isolation import Answering, Certificate, numerics
-    from polyhead.engine.isolation.certificate import Ledger, bundle_hash
-    from polyhead.engine.isolation.certify import locked
+    from polyhead.certify import Answering, Certificate, numerics
+    from polyhead.certify.certificate import Ledger, bundle_hash
+    from polyhead.certify.change import locked
 
     before: dict[str, Answered] = {}
     for bundle in taken:
@@ -129,9 +129,7 @@ def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Cer
         before |= Answering(bundle).answered(bundle.lines)
     printer.show("asking the merged bundle")
     after = Answering(made).answered(made.lines)
-    _check(
-        before, after, {name for one in taken for name in one.lines if one.tasks[name] != made.tasks[name]}
-    )
+    _check(before, after, {name for one in taken for name in one.lines if one.tasks[name] != made.tasks[name]})
     _check_together(made)
     with locked(made.root, "merge"):
         return Ledger(made.root).write(
@@ -158,7 +156,7 @@ def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[s
 
 def _check_together(made: Bundle) -> None:
     """Some probes answered with the merged plan, all tasks of one precision at once, against each task alone."""
-    from polyhead.engine.isolation.answers import Answering, precision_here
+    from polyhead.engine.pinned import Answering, precision_here
     from polyhead.engine.session import Session
 
     answering = Answering(made)
@@ -197,9 +195,9 @@ def _refuse(names: Sequence[str]) -> None:
 
 
 def _proofs(
-    made: Bundle, given: Sequence[Source], taken: Sequence[Taken], certificate: Certificate
+    made: Bundle, given: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
 ) -> list[Proof]:
-    from polyhead.engine.isolation.answers import backend_here, precision_here
+    from polyhead.engine.pinned import backend_here, precision_here
 
     found, backend = [], backend_here()
     for source, one in zip(given, taken, strict=True):
@@ -317,9 +315,4 @@ def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
     ):
         share = f"{100 * (1 - merged / apart):.1f} %" if apart else "-"
         rows.append([name, said(apart), said(merged), share])
-    return [
-        "",
-        f"All tasks on one text of {counted(tokens, 'token')}",
-        "",
-        *(f"  {line}" for line in table(rows)),
-    ]
+    return ["", f"All tasks on one text of {counted(tokens, 'token')}", "", *(f"  {line}" for line in table(rows))]

@@ -84,10 +84,7 @@ def tell_repeated(printer: Printer, *, is_repeated: bool) -> None:
 
 def asked_of(source: Path, called: Mapping[str, tuple[str, Live]]) -> list[str]:
     """What tells one update from others: the bundle that gives, and by name there the name here and what is live."""
-    return [
-        str(source.resolve()),
-        *(f"{other} {name} {line.record}" for other, (name, line) in called.items()),
-    ]
+    return [str(source.resolve()), *(f"{other} {name} {line.record}" for other, (name, line) in called.items())]
 
 
 def other_sort(owner: Bundle, reader: Bundle, names: Sequence[str]) -> Exception:

@@ -159,9 +159,7 @@ def _check_report(path: Path) -> None:
         reason = f"what it holds cannot be read: {error.strerror}"
     except (ValueError, RecursionError):  # msgspec's errors of JSON and UTF-8 are ValueErrors
         reason = "it holds something else than JSON"
-    raise ConfigError(
-        f"cannot write the report to {path}", got=reason, do="name another file, or remove this one"
-    )
+    raise ConfigError(f"cannot write the report to {path}", got=reason, do="name another file, or remove this one")
 
 
 @contextmanager
@@ -188,9 +186,7 @@ def writing(name: str) -> Iterator[IO[bytes]]:
             yield file
         return
     if not remove_leftovers(path.parent, of=path.name):
-        raise ConfigError(
-            f"cannot write {name}", got="another process is writing it", do="wait, or name another file"
-        )
+        raise ConfigError(f"cannot write {name}", got="another process is writing it", do="wait, or name another file")
     with replacing(path) as file:
         try:
             yield file

@@ -73,9 +73,7 @@ def command(
     if file != DASH:
         _check(bundle, file, form)
     with _source(file) as source, _target(output) as target:
-        session = opened(
-            bundle, names_in(tasks), backend=backend, precision=precision, deterministic=deterministic
-        )
+        session = opened(bundle, names_in(tasks), backend=backend, precision=precision, deterministic=deterministic)
         count = _answered(session, source, target, names_in(tasks) or None, form)
         if not count.lines:
             raise EmptyData(f"{_name(file)} holds no line to answer", do="give text, one input a line")
@@ -116,8 +114,7 @@ def _answered(
             lines=count.lines + len(rows),
             blank=count.blank + piece.blank,
             unread=count.unread + sum("error" in row for row in rows),
-            unanswered=count.unanswered
-            + sum(row.get("answers") == {} and "failed" not in row for row in rows),
+            unanswered=count.unanswered + sum(row.get("answers") == {} and "failed" not in row for row in rows),
             failed=count.failed + sum("failed" in row for row in rows),
         )
         if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough
@@ -132,7 +129,7 @@ def _rows(
     """One plain object a line, in order."""
     import msgspec
 
-    from polyhead.scoring.faults import all_columns
+    from polyhead.jobs.faults import all_columns
 
     read: list[Line] = []
     rows: list[dict[str, Any]] = []

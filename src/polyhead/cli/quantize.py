@@ -57,11 +57,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Percent of its answers that must stay, for a task without labelled data.",
 )
-@click.option(
-    "--unmeasured",
-    is_flag=True,
-    help="Accept tasks that no text fits: nobody then knows what int8 changes.",
-)
+@click.option("--unmeasured", is_flag=True, help="Accept tasks that no text fits: nobody then knows what int8 changes.")
 @click.option(
     "--measure",
     is_flag=True,
@@ -108,9 +104,7 @@ def command(
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
-    changes = calibrate.measured(
-        opened, others, runtimes, scales, labelled=_labelled(data), show=printer.show
-    )
+    changes = calibrate.measured(opened, others, runtimes, scales, labelled=_labelled(data), show=printer.show)
     printer.show("")
     printer.lines(change_lines(changes))
     unknown = [task for task, change in changes.items() if not change.is_measured]
@@ -138,16 +132,14 @@ def _rows(texts: str) -> list[Row]:
 
 def _labelled(data: str | None) -> Labelled | None:
     from polyhead.engine.quantize.calibrate import Labelled
-    from polyhead.project import read_project
+    from polyhead.project.tables import read_project
 
     return None if data is None else Labelled(project=read_project(data), folder=Path(data).resolve().parent)
 
 
 def change_lines(changes: Mapping[str, Change]) -> list[str]:
     """A table of tasks."""
-    rows: list[list[object]] = [
-        ["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]
-    ]
+    rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
         found = change.agreement
         is_number = found is not None and found.difference is not None

@@ -59,12 +59,7 @@ def packed_input(what: str) -> DataError:
 
 
 def _no_lines(path: str, got: str, do: str) -> DataError:
-    return DataError(
-        f"{path} does not hold one input a line",
-        got=got,
-        allowed="plain text, or JSON Lines",
-        do=do,
-    )
+    return DataError(f"{path} does not hold one input a line", got=got, allowed="plain text, or JSON Lines", do=do)
 
 
 def _head(path: Path) -> bytes:

@@ -10,9 +10,9 @@ import click
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 
 if TYPE_CHECKING:
-    from polyhead.bundle.difference import Difference
-    from polyhead.bundle.scan import Scanned, Shared
-    from polyhead.train.scanning import Scan
+    from polyhead.importing.difference import Difference
+    from polyhead.importing.folders import Scan
+    from polyhead.importing.scan import ScannedEncoder, SharedLayers
 
 
 @click.command("scan")
@@ -38,7 +38,7 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
     differ from it by matrices of low rank (at most an eighth of their smaller side). Of a LoRA folder, which PEFT
     wrote, it says what `import` makes of it, over the base that it names or --base.
     """
-    from polyhead.train.scanning import scan_folders
+    from polyhead.importing.folders import scan_folders
 
     printer = Printer(json_to)
     scan = scan_folders(folders, base=base, tokens=tokens, show=printer.show)
@@ -49,12 +49,7 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
 def _shown(scan: Scan) -> list[str]:
     lines = [f"  {line}" for line in table(_models(scan), left=5)]
     if scan.base is not None:
-        lines += [
-            "",
-            f"Beside {scan.base.name}",
-            "",
-            *(f"  {line}" for line in table(_with_base(scan), left=4)),
-        ]
+        lines += ["", f"Beside {scan.base.name}", "", *(f"  {line}" for line in table(_with_base(scan), left=4))]
     notes = [f"{one.scanned.name} cannot be imported: {one.refused}" for one in scan.models if one.refused]
     notes += [
         f"{one.scanned.name} ({one.adapter}): import runs the trunk's layers with its matrices and keeps no other"
@@ -101,7 +96,7 @@ def _models(scan: Scan) -> list[list[object]]:
     return rows
 
 
-def _nearest(scan: Scan, one: Scanned) -> tuple[str, str] | None:
+def _nearest(scan: Scan, one: ScannedEncoder) -> tuple[str, str] | None:
     """The other model with which `one` shares most, and what."""
     found = [pair for pair in scan.pairs if one.name in (pair.one, pair.other) and pair.layers is not None]
     if not found:
@@ -110,7 +105,7 @@ def _nearest(scan: Scan, one: Scanned) -> tuple[str, str] | None:
     return best.other if best.one == one.name else best.one, _prefix(best)
 
 
-def _prefix(pair: Shared) -> str:
+def _prefix(pair: SharedLayers) -> str:
     if pair.layers is None:
         return "nothing"
     if not pair.layers:
@@ -118,7 +113,7 @@ def _prefix(pair: Shared) -> str:
     return "embeddings, layer 1" if pair.layers == 1 else f"embeddings, layers 1 to {pair.layers}"
 
 
-def _parameters(one: Scanned) -> int:
+def _parameters(one: ScannedEncoder) -> int:
     from polyhead.cost import parameters
     from polyhead.plan import merge
 
@@ -151,7 +146,7 @@ def _difference(delta: Difference | None) -> str:
 
 
 def _tree(scan: Scan) -> list[str]:
-    from polyhead.bundle.scan import sharing
+    from polyhead.importing.scan import sharing
     from polyhead.report.tree import tree
 
     models, names = list(scan.encoders.values()), _names(scan)

@@ -11,7 +11,7 @@ from polyhead.cli.output import Printer, check_kept, counted, json_option, note,
 from polyhead.progress import duration
 
 if TYPE_CHECKING:
-    from polyhead.scoring import Summary
+    from polyhead.jobs import Summary
 
 ROLES = {
     "text": "Column of the text [default: text, or text_a].",
@@ -37,9 +37,7 @@ def _role_options(command: click.decorators.FC) -> click.decorators.FC:
 @_role_options
 @click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of IN to write; by default all.")
 @click.option("--only-answers", is_flag=True, help="Write no column of IN.")
-@click.option(
-    "--prefix", default="", metavar="TEXT", help="Begin the names of the answers' columns with TEXT."
-)
+@click.option("--prefix", default="", metavar="TEXT", help="Begin the names of the answers' columns with TEXT.")
 @click.option("--scores", is_flag=True, help="Write the scores of all labels or options too, as TASK.scores.")
 @session_options
 @click.option("--fresh", is_flag=True, help="Drop what was begun for OUT, and start anew.")
@@ -70,14 +68,14 @@ def command(
     .OUT.pieces beside it: the same command goes on where it stopped, and writes the same bytes. IN may be of any
     length: a few thousand rows are held at once.
     """
-    from polyhead.scoring import Wish, score
+    from polyhead.jobs import ScoreRequest, score
 
     if keep and only_answers:
         raise click.UsageError("--keep and --only-answers say different things")
     check_kept(target)
     printer, names = Printer(json_to), names_in(tasks)
     session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
-    wish = Wish(
+    wish = ScoreRequest(
         tasks=names,
         columns={role: column for role, column in roles.items() if column is not None},
         kept=() if only_answers else keep or None,
@@ -104,10 +102,7 @@ def _lines(done: Summary) -> list[str]:
         f"in {duration(done.seconds)}, {done.texts_a_second:,.0f} texts a second{before}",
         f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
     ]
-    for fault, by_task in (
-        ("the row does not fit the task", counts.unfit),
-        ("the task failed", counts.failed),
-    ):
+    for fault, by_task in (("the row does not fit the task", counts.unfit), ("the task failed", counts.failed)):
         if some := {name: count for name, count in by_task.items() if count}:
             listed = ", ".join(f"{name} for {count:,}" for name, count in some.items())
             lines.append(f"no answer, since {fault}: {listed}")
@@ -126,6 +121,4 @@ def _notes(done: Summary) -> None:
         listed = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
         note(f"{counted(nothing, 'row')} not answered: column '{column}' says why ({listed})")
     if counts.partly:
-        note(
-            f"{counted(counts.partly, 'row')} not answered by every task: column '{column}' names those that failed"
-        )
+        note(f"{counted(counts.partly, 'row')} not answered by every task: column '{column}' names those that failed")

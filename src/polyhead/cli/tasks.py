@@ -11,20 +11,13 @@ import click
 
 from polyhead.cli.certificates import answers_changed, end
 from polyhead.cli.listing import listed, model_row, removed_lines, task_row
-from polyhead.cli.model_tasks import (
-    asked_of,
-    other_sort,
-    roll_back_models,
-    rolled_back,
-    tell_repeated,
-    update_models,
-)
+from polyhead.cli.model_tasks import asked_of, other_sort, roll_back_models, rolled_back, tell_repeated, update_models
 from polyhead.cli.output import Printer, counted, json_option
 
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import Live
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.isolation import Certificate, Verification
+    from polyhead.certify import Certificate, Verification
 
 FOLDER = click.Path(file_okay=False)
 
@@ -74,9 +67,7 @@ def list_(bundle: str, json_to: str | None) -> None:
     help="Add the task NAME under the name NEW; NAME may be left out where one is named.",
 )
 @json_option
-def add(
-    bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None
-) -> None:
+def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None) -> None:
     """Add tasks of the bundle FROM, which has the same trunk, to BUNDLE: those named, or all.
 
     All of them are added, or none, with the families that they read. Tasks of one prompt group come together. Tasks
@@ -125,9 +116,7 @@ def add(
     help="What the task NAME is called in FROM; by default the same. NAME may be left out where one is named.",
 )
 @json_option
-def update(
-    bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None
-) -> None:
+def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None) -> None:
     """Make NAMES of the bundle FROM new versions of NAMES in BUNDLE; the old ones stay on disk.
 
     Their labels may be others. Prints which of a task's probes get another answer now; the certificate keeps them all.
@@ -138,7 +127,7 @@ def update(
     from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
     from polyhead.bundle.versions import next_version
-    from polyhead.engine.isolation import certified_once
+    from polyhead.certify import certified_once
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
@@ -155,9 +144,7 @@ def update(
     done = certified_once(
         bundle,
         "update",
-        lambda _: copy_tasks(
-            theirs, list(called), Bundle.open(bundle, verify=False), replace=True, called=renamed
-        ),
+        lambda _: copy_tasks(theirs, list(called), Bundle.open(bundle, verify=False), replace=True, called=renamed),
         asked=asked_of(theirs.root, {other: (name, theirs.lines[other]) for other, name in called.items()}),
         wanted=lambda: {name: next_version(ours.root / TASKS / name) for name in chosen},
         changing=chosen,
@@ -217,7 +204,7 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     from polyhead.bundle.lines import made_with
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.isolation import certified_once
+    from polyhead.certify import certified_once
 
     printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
@@ -252,7 +239,7 @@ def verify(bundle: str, json_to: str | None) -> None:
     Names each file that was touched, and each task that answers otherwise; then ends with exit code 1. If the last
     change has no certificate, since its process was killed, and all is equal, the certificate is written now.
     """
-    from polyhead.engine.isolation import checked
+    from polyhead.certify import checked
 
     printer = Printer(json_to)
     found = checked(bundle)
@@ -265,7 +252,7 @@ def verify(bundle: str, json_to: str | None) -> None:
 
 
 def _certified(bundle: str, operation: Any, act: Any, changing: Sequence[str]) -> Certificate:
-    from polyhead.engine.isolation import certified
+    from polyhead.certify import certified
 
     return certified(bundle, operation, act, changing=changing)
 
@@ -276,9 +263,7 @@ def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str,
     for one in given:
         name, _, other = one.rpartition("=")
         if not name and len(names) != 1:
-            raise click.BadParameter(
-                "it is about one task; name that task, or say NAME=...", param_hint=f"'{option}'"
-            )
+            raise click.BadParameter("it is about one task; name that task, or say NAME=...", param_hint=f"'{option}'")
         if name and name not in names:
             raise click.BadParameter(
                 f"'{name}' is not among the tasks that are named: {', '.join(names) or 'none is, so name it too'}",
@@ -295,8 +280,7 @@ def _own_models(bundle: Bundle, names: Sequence[str], said: str) -> bool:
     own = [name for name in names if name in model_names(bundle.root)]
     if own and len(own) < len(names):
         raise click.BadParameter(
-            f"tasks that own their models are {said} in a call of their own: {', '.join(own)}",
-            param_hint="'NAMES'",
+            f"tasks that own their models are {said} in a call of their own: {', '.join(own)}", param_hint="'NAMES'"
         )
     return bool(own)
 
@@ -330,7 +314,7 @@ def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> l
 
 def _roll_back(root: Path, wanted: Mapping[str, str]) -> None:
     from polyhead.bundle.write import set_versions
-    from polyhead.engine.isolation.certificate import Ledger
+    from polyhead.certify.certificate import Ledger
 
     ledger = Ledger(root)
     set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})

@@ -12,9 +12,9 @@ from polyhead.cli.options import names_in, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
-    from polyhead.project import Project
-    from polyhead.train.devices import Place
-    from polyhead.train.events import Events
+    from polyhead.project.tables import Project
+    from polyhead.train.loop.devices import Place
+    from polyhead.train.loop.events import Events
 
 
 FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of a bundle get new versions
@@ -31,13 +31,9 @@ FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of 
     "--if-better, or are trained already.",
 )
 @click.option(
-    "--if-better",
-    is_flag=True,
-    help="Keep a task's live version unless the new one scores higher on held-out rows.",
+    "--if-better", is_flag=True, help="Keep a task's live version unless the new one scores higher on held-out rows."
 )
-@click.option(
-    "--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's."
-)
+@click.option("--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's.")
 @click.option("--seed", type=int, help="Train under this seed instead of the project's.")
 @click.option(
     "--cache",
@@ -86,9 +82,9 @@ def command(
     import msgspec
 
     from polyhead.errors import UnknownTask
-    from polyhead.project import data_files, read_project, with_seed
-    from polyhead.train.devices import place_in
-    from polyhead.train.events import Events
+    from polyhead.project.tables import data_files, read_project, with_seed
+    from polyhead.train.loop.devices import place_in
+    from polyhead.train.loop.events import Events
 
     printer, only = Printer(json_to), names_in(tasks)
     if events is not None:
@@ -127,11 +123,11 @@ def _trained(
     wish: dict[str, Any],
 ) -> object:
     """What the project's recipe does; `wish` are the arguments of recipes that put several versions in one bundle."""
-    from polyhead.recipe import Donors, FineTune, Joint, LeaveOut
-    from polyhead.train.donors_run import train_donors
-    from polyhead.train.fine_tune_run import fine_tune_project
-    from polyhead.train.joint_run import train_together
-    from polyhead.train.leave_out_run import train_leave_out
+    from polyhead.project.recipes import Donors, FineTune, Joint, LeaveOut
+    from polyhead.train.recipes.donors import train_donors
+    from polyhead.train.recipes.fine_tune import fine_tune_project
+    from polyhead.train.recipes.joint import train_together
+    from polyhead.train.recipes.leave_out import train_leave_out
     from polyhead.train.run import train_project
 
     if isinstance(project.recipe, Donors):
@@ -182,7 +178,7 @@ def _check_decided(kind: str, retrain: tuple[str, ...], if_better: bool) -> None
 
 
 def _told(printer: Printer, events: str | None, tensorboard: str | None) -> Events:
-    from polyhead.train import events as telling
+    from polyhead.train.loop import events as telling
 
     heard = [telling.tensorboard(Path(tensorboard))] if tensorboard else []
     file = Path(events) if events else None

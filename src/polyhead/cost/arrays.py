@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from polyhead.architecture import (
-    Architecture,
-    ArrayShape,
-    dense_ends,
-    embedding_arrays,
-    layer_arrays,
-    linear,
-    norm,
-)
 from polyhead.config import Value
 from polyhead.cost.place import Place, check_layers, places, places_of_path
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Delta, Embed, Head, Layers, Node, Path, Plan, Pool
+from polyhead.trunk.shape import Architecture, ArrayShape, dense_ends, embedding_arrays, layer_arrays, linear, norm
 
 
 class OwnedArray(Value):
@@ -53,9 +45,7 @@ def arrays_of(
             for prompt in node.prompts:
                 # Prompts stand beside the word vectors, before the embedding's norm and projection.
                 yield OwnedArray(
-                    owner=prompt.part,
-                    name="prompt.weight",
-                    shape=(prompt.rows, shape.embedding_width or shape.width),
+                    owner=prompt.part, name="prompt.weight", shape=(prompt.rows, shape.embedding_width or shape.width)
                 )
         case Layers():
             check_layers(node, width, shape)

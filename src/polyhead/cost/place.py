@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from polyhead.architecture import Architecture
 from polyhead.config import Value
 from polyhead.errors import PlanError
 from polyhead.plan import TRUNK, Embed, Layers, Node, Path, Plan, Pool
+from polyhead.trunk.shape import Architecture
 
 
 class Place(Value):

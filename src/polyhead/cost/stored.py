@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from polyhead.architecture import Architecture
 from polyhead.errors import PlanError
 from polyhead.plan import Codec, Pool
+from polyhead.trunk.shape import Architecture
 
 
 def row_bytes(codec: Codec, width: int) -> int:

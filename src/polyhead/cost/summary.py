@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyhead.seq2seq_data import Seq2SeqShape
+from polyhead.seq2seq.data import Seq2SeqShape
 
 
 def summary_flops(shape: Seq2SeqShape, tokens: int, steps: int) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyhead.architecture import Architecture
 from polyhead.arguments import typed
 from polyhead.config import Value
 from polyhead.cost.arrays import OwnedArray, arrays_of_path, arrays_of_plan
@@ -12,6 +11,7 @@ from polyhead.cost.place import Place, places
 from polyhead.cost.stored import stored_bytes
 from polyhead.cost.work import Work, work_of
 from polyhead.plan import TRUNK, Embed, Path, Plan, Pool, Step, owners_of_node
+from polyhead.trunk.shape import Architecture
 
 FLOAT_BYTES = 4  # arrays are kept in float32
 
@@ -114,8 +114,7 @@ def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
         stored_bytes=stored,
         layer_evaluations=sum(layers.values()),
         owners=tuple(
-            OwnerCost(owner=n, flops=flops[n], parameters=sizes[n], layer_evaluations=layers[n])
-            for n in names
+            OwnerCost(owner=n, flops=flops[n], parameters=sizes[n], layer_evaluations=layers[n]) for n in names
         ),
     )
 
@@ -172,6 +171,4 @@ def _is_isolated(step: Step) -> bool:
 def _along(plan: Plan, task: str) -> Plan:
     """The steps on the task's path alone, still knowing which other tasks pass them."""
     steps = [step for step in plan.steps if task in step.tasks]
-    return Plan(
-        steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps))
-    )
+    return Plan(steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps)))

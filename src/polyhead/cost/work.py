@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from polyhead.architecture import Architecture, dense_ends
 from polyhead.config import Value
 from polyhead.cost.arrays import delta_hidden, feed_forward_of, head_inputs
 from polyhead.cost.place import Place, places
 from polyhead.errors import PlanError
 from polyhead.plan import ADDED, TRUNK, Delta, Embed, Head, Layers, Node, Plan, Pool
+from polyhead.trunk.shape import Architecture, dense_ends
 
 
 class Work(Value):
@@ -85,9 +85,7 @@ def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
             if keys[index] not in done:
                 sharing = tuple(tasks[keys[index]])
                 found.append(
-                    Work(
-                        owner=owner, tasks=sharing, flops=rate.on(text), layers=layers, is_plain=plain[index]
-                    )
+                    Work(owner=owner, tasks=sharing, flops=rate.on(text), layers=layers, is_plain=plain[index])
                 )
             if prompts.rows:
                 found.append(Work(owner=owner, tasks=step.tasks, flops=rate.on(prompts)))

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from polyhead.config import Value
-from polyhead.tasks.kinds.base import Answer
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Task
 
 SCORES = ("scores", "score", "ranked")  # of an answer: how sure it is
 
@@ -49,8 +48,6 @@ def _shared(one: Answer, two: Answer) -> tuple[int, int]:
     """What two answers share, and of how much."""
     for several in ("spans", "words"):
         if several in one:
-            mine, other = (
-                Counter((s["start"], s["end"], s["label"]) for s in a[several]) for a in (one, two)
-            )
+            mine, other = (Counter((s["start"], s["end"], s["label"]) for s in a[several]) for a in (one, two))
             return 2 * (mine & other).total(), mine.total() + other.total()
     return int(without_scores(one) == without_scores(two)), 1

@@ -14,17 +14,17 @@ from polyhead.config import Value
 from polyhead.engine.backends.base import Runner, Stage, TokenBatch
 from polyhead.engine.columns import Column, Columns
 from polyhead.engine.gather import Gathered, Outputs, not_finite
-from polyhead.engine.inputs import AnyInput, Form, forms_of, why_not
+from polyhead.engine.inputs import AnyInput, InputType, input_types_of, why_not
+from polyhead.engine.loaded_tasks import LoadedTasks
 from polyhead.engine.prepare import Piece, prepared
 from polyhead.engine.ragged import Ragged
-from polyhead.engine.receipts import Ran, Receipt, Receipts
-from polyhead.engine.roster import Roster
+from polyhead.engine.receipts import PassRecord, Receipt, Receipts
 from polyhead.engine.rows import Batch, Readings, batched, forms_in
-from polyhead.engine.summaries import missing
 from polyhead.errors import MissingExtra, without_frames
 from polyhead.plan import Plan
-from polyhead.text.tokenise import Tokeniser
-from polyhead.trunk_data import TextSettings
+from polyhead.seq2seq.answer import missing
+from polyhead.text.tokenize import Tokenizer
+from polyhead.trunk.data import TextSettings
 
 Stages = Callable[[Plan, TokenBatch], Iterator[Stage]]
 """How a batch is run: `Runner.stages`, or `Reader.stages`."""
@@ -34,9 +34,9 @@ WRITTEN = 8  # texts that a task which owns its model writes of between two look
 class Reader(msgspec.Struct, frozen=True):
     """The tasks of one moment and what computes them: a call that has it ends as it began, whatever changes."""
 
-    roster: Roster
+    roster: LoadedTasks
     backend: Runner
-    tokeniser: Tokeniser
+    tokenizer: Tokenizer
     settings: TextSettings
     deterministic: bool
     # The tasks of each plan of which one failed when it was last run.
@@ -46,7 +46,7 @@ class Reader(msgspec.Struct, frozen=True):
         """Batches of all these readings together."""
         return batched(
             readings,
-            pad_id=self.tokeniser.pad_id,
+            pad_id=self.tokenizer.pad_id,
             max_tokens=self.settings.max_tokens,
             deterministic=self.deterministic,
             width=self.roster.shape.width if self.backend.packs else None,
@@ -79,7 +79,7 @@ class Reader(msgspec.Struct, frozen=True):
         return Gathered(readings, self.roster.tasks, self.backend.compared, alone=self.deterministic)
 
 
-class Asked(Value, eq=False):
+class Request(Value, eq=False):
     """What a call is asked."""
 
     inputs: Sequence[AnyInput]
@@ -89,7 +89,7 @@ class Asked(Value, eq=False):
     deadline: float | None = None  # seconds from now
 
 
-class Found(Value, eq=False):
+class PartialResult(Value, eq=False):
     """Outputs that a task just got."""
 
     task: str
@@ -109,14 +109,14 @@ class Progress(Value, eq=False):
 class Call:
     """What one call has answered so far. It does not keep what computes: `run` and `found` are given that."""
 
-    def __init__(self, roster: Roster, asked: Asked) -> None:
+    def __init__(self, roster: LoadedTasks, asked: Request) -> None:
         self.roster, self.asked = roster, asked
         self._end = None if asked.deadline is None else monotonic() + asked.deadline
         self._names, self._writing = roster.summaries.apart(asked.tasks)
-        self._forms: list[Form | None] = []
+        self._forms: list[InputType | None] = []
         self._repaired: dict[int, int] = {}
-        self._ran: list[Ran] = []
-        self._running: list[Ran] = []  # of a batch that is not done
+        self._ran: list[PassRecord] = []
+        self._running: list[PassRecord] = []  # of a batch that is not done
         self._now: tuple[Gathered, int] | None = None  # of a piece that is not done, and its first input
         self._outputs: dict[str, list[Outputs]] = {name: [] for name in asked.tasks}
         self._costs: dict[str, list[Receipt]] = {}
@@ -139,27 +139,27 @@ class Call:
             raise failures[0]
         return columns
 
-    def found(self, reader: Reader) -> Iterator[Found]:
+    def found(self, reader: Reader) -> Iterator[PartialResult]:
         """Goes on to the end, and gives what each stage brings: a task's outputs, once for an input."""
         for step in self._steps(reader, reader.backend.stages):
             gathered, stage = step.gathered, step.stage
             if stage is None:
                 for task in gathered.tasks:
                     if not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
-                        yield Found(task=task, outputs=self._outputs[task][-1], layers_left=0)
+                        yield PartialResult(task=task, outputs=self._outputs[task][-1], layers_left=0)
                 continue
             for task in stage.outputs:
                 if gathered.is_at_once(task):
                     outputs = _moved(gathered.of(task, batch=step.batch), step.start)
-                    yield Found(task=task, outputs=outputs, layers_left=stage.layers_left)
+                    yield PartialResult(task=task, outputs=outputs, layers_left=stage.layers_left)
         for task in self._writing:
             for outputs in self._outputs[task]:
-                yield Found(task=task, outputs=outputs, layers_left=0)
+                yield PartialResult(task=task, outputs=outputs, layers_left=0)
 
     def columns(self) -> Columns:
         """All that is answered by now; what is neither answered nor failed nor unfit is late."""
         asked, size = self.asked, len(self.asked.inputs)
-        rows: dict[Form | None, list[int]] = {}
+        rows: dict[InputType | None, list[int]] = {}
         for row, form in enumerate([*self._forms, *forms_in(asked.inputs[len(self._forms) :])]):
             rows.setdefault(form, []).append(row)
         ran, repaired, costs = [*self._ran, *self._running], dict(self._repaired), dict(self._costs)
@@ -178,11 +178,11 @@ class Call:
         """Why the task failed, where it did."""
         return next(iter(self._failed[task].values()), None)
 
-    def _column(self, name: str, rows: Mapping[Form | None, list[int]]) -> Column:
+    def _column(self, name: str, rows: Mapping[InputType | None, list[int]]) -> Column:
         task, inputs = self.roster.tasks[name], self.asked.inputs
         skipped: dict[int, str] = {}
         for form, some in rows.items():
-            if form not in forms_of(task):
+            if form not in input_types_of(task):
                 skipped |= dict.fromkeys(some, why_not(task, inputs[some[0]]))
             elif name in self._lacking:
                 skipped |= dict.fromkeys(some, f"it needs '{missing()}', which is not installed")
@@ -210,10 +210,10 @@ class Call:
 
     def _steps(self, reader: Reader, stages: Stages) -> Iterator[Progress]:
         """Piece after piece, each stage by stage and then its end."""
-        if self.is_late:  # before any text is tokenised
+        if self.is_late:  # before any text is tokenized
             return
         tasks = {name: self.roster.tasks[name] for name in self._names}
-        given = (tasks, reader.tokeniser, reader.settings, self.asked.words)
+        given = (tasks, reader.tokenizer, reader.settings, self.asked.words)
         for piece in prepared(self.asked.inputs, *given):
             self._forms += piece.forms
             self._repaired |= piece.repaired
@@ -245,9 +245,7 @@ class Call:
         self._fail_not_finite(gathered, piece.start)
         yield Progress(gathered=gathered, start=piece.start)
 
-    def _batch(
-        self, readings: Readings, batch: Batch, start: int, stages: Iterator[Stage]
-    ) -> Iterator[Stage]:
+    def _batch(self, readings: Readings, batch: Batch, start: int, stages: Iterator[Stage]) -> Iterator[Stage]:
         """The stages of one batch, and its entry in the receipts, until it is done or late."""
         members = batch.parts[0].members
         given: list[str] = []
@@ -261,9 +259,7 @@ class Call:
             if len(given) < len(tasks):
                 tasks = tuple(task for task in tasks if task in given)
             if given or left < layers:  # else nothing was run
-                self._running = list(
-                    Ran.of(readings, members, start=start, tasks=tasks, layers=layers - left)
-                )
+                self._running = list(PassRecord.of(readings, members, start=start, tasks=tasks, layers=layers - left))
             yield stage
             if self.is_late:
                 break
@@ -272,7 +268,7 @@ class Call:
 
     def _write(self, task: str) -> None:
         inputs, roster = self.asked.inputs, self.roster
-        fitting = forms_of(roster.tasks[task])
+        fitting = input_types_of(roster.tasks[task])
         rows = [row for row, form in enumerate(self._forms) if form in fitting]
         most, failures = len(rows) if self._end is None else WRITTEN, 0
         while rows and not self.is_late:

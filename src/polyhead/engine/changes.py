@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from polyhead.architecture import Architecture
 from polyhead.bundle.complete import check_read
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
@@ -15,10 +14,11 @@ from polyhead.bundle.tensors import release
 from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask
-from polyhead.engine.roster import Loaded
+from polyhead.engine.loaded_tasks import LoadedTaskRecord
 from polyhead.errors import BackendError, BadName, WrongTrunk
 from polyhead.tasks.task import owner_of
-from polyhead.trunk_data import check_arrays
+from polyhead.trunk.data import check_arrays
+from polyhead.trunk.shape import Architecture
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,12 +31,12 @@ class Changes(Value):
     detached: tuple[str, ...] = ()
 
 
-def loaded(bundle: Bundle, name: str) -> Loaded:
+def loaded(bundle: Bundle, name: str) -> LoadedTaskRecord:
     """A task of a bundle with its arrays."""
     record, arrays = bundle.tasks[name], bundle.part(name)
     release(arrays.values())  # all were read to be hashed
     others = bundle.others(name)
-    return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=others, is_mapped=True))
+    return LoadedTaskRecord(record, LoadedTask(path=record.path, arrays=arrays, others=others, is_mapped=True))
 
 
 def checked(
@@ -47,7 +47,7 @@ def checked(
     trunk: str,
     shape: Architecture,
     taken: Collection[str] = (),
-) -> Loaded:
+) -> LoadedTaskRecord:
     """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch.
 
     `taken` are names of tasks that own their models: BadName is raised for one of these.
@@ -65,7 +65,7 @@ def checked(
     check_arrays(arrays, part_arrays(record.path, shape, owner), owner=f"task '{name}'")
     for other, theirs in others.items():
         check_read(theirs, record, other, shape)
-    return Loaded(record, LoadedTask(path=record.path, arrays=arrays, others=others))
+    return LoadedTaskRecord(record, LoadedTask(path=record.path, arrays=arrays, others=others))
 
 
 def difference(before: Bundle, after: Bundle) -> Changes:

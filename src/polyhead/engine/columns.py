@@ -14,8 +14,7 @@ from polyhead.engine.receipts import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import Answer, Decoded, RowKind
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Decoded, RowKind, Task
 
 
 class Result(Value):
@@ -108,12 +107,7 @@ class Columns:
     """What a call answers: a column a task, in the order in which tasks were asked, and what each input cost."""
 
     def __init__(
-        self,
-        inputs: Sequence[AnyInput],
-        tasks: Mapping[str, Column],
-        receipts: Callable[[], Receipts],
-        *,
-        flops: Flops,
+        self, inputs: Sequence[AnyInput], tasks: Mapping[str, Column], receipts: Callable[[], Receipts], *, flops: Flops
     ) -> None:
         """`receipts` are made when they are asked for; `flops` says what tasks add to a pass."""
         self.inputs, self.tasks, self._receipts, self._flops = inputs, dict(tasks), receipts, flops

@@ -8,7 +8,7 @@ from pathlib import Path
 from polyhead.config import Value
 from polyhead.engine.session import Session
 from polyhead.errors import UnknownTask
-from polyhead.project import Project, TaskEntry
+from polyhead.project.tables import Project, TaskEntry
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
 
@@ -51,9 +51,7 @@ def evaluate_bundle(
     return [_score(session, known[name], folder, split, show or (lambda text: None)) for name in names]
 
 
-def _score(
-    session: Session, entry: TaskEntry, folder: Path, split: str, show: Callable[[str], None]
-) -> Score:
+def _score(session: Session, entry: TaskEntry, folder: Path, split: str, show: Callable[[str], None]) -> Score:
     validation = None if isinstance(entry.validation, float) else entry.validation
     first, second = (entry.test, validation) if split == "test" else (validation, entry.test)
     chosen = first or second

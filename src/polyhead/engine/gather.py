@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.ragged import TextWords, WordOrder
-from polyhead.engine.rows import Batch, Halves, Part, Readings, Texts
+from polyhead.engine.rows import Batch, PairHalves, Part, Readings, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -22,9 +22,7 @@ class Outputs(Value, eq=False):
     """A task's outputs for some inputs."""
 
     rows: np.ndarray  # int64 (answered,): the inputs, ascending
-    values: (
-        np.ndarray | Sequence[np.ndarray]
-    )  # float32 (answered, width); of words and options an array for each
+    values: np.ndarray | Sequence[np.ndarray]  # float32 (answered, width); of words and options an array for each
     words: Sequence[np.ndarray] | None = None  # of a kind that answers words: those of each input, (words, 2)
 
 
@@ -175,7 +173,7 @@ class Gathered:
         readings = self.readings[piece.readings]
         return readings.texts, readings.entries[piece.part.members]
 
-    def _of_halves(self, task: str, halves: Halves, pieces: Sequence[_Piece]) -> Outputs:
+    def _of_halves(self, task: str, halves: PairHalves, pieces: Sequence[_Piece]) -> Outputs:
         """Of pairs read separately, those of which both texts are there."""
         texts = np.concatenate([t.encodings.row[some] for t, some in map(self._entries, pieces)])
         values = np.concatenate([piece.values for piece in pieces])

@@ -16,7 +16,7 @@ from polyhead.tasks.limits import too_long
 from polyhead.tasks.task import Task
 from polyhead.text.prefix import LONGEST_TEXT
 from polyhead.text.question import Given, Question, texts_of
-from polyhead.text.tokenise import Input
+from polyhead.text.tokenize import Input
 from polyhead.text.words import NOWHERE, joined
 
 FORMS = (
@@ -36,8 +36,8 @@ AnyInput = Input | Question | Passage
 """What a session is asked: a text, a pair of texts, a question with options, or one about a context."""
 
 
-Form = Literal["text", "pair", "passage", "question"]
-_GIVEN: Mapping[Form, str] = {
+InputType = Literal["text", "pair", "passage", "question"]
+_GIVEN: Mapping[InputType, str] = {
     "text": "one text was given",
     "pair": "a pair was given",
     "passage": "a question about a context was given",
@@ -103,7 +103,7 @@ def checked_deadline(deadline: float | None) -> float | None:
     return seconds
 
 
-def form_of(given: AnyInput) -> Form:
+def input_type_of(given: AnyInput) -> InputType:
     """The form of an input."""
     if isinstance(given, Question):
         return "question"
@@ -112,7 +112,7 @@ def form_of(given: AnyInput) -> Form:
     return "text" if len(given) == 1 else "pair"
 
 
-def forms_of(task: Task) -> tuple[Form, ...]:
+def input_types_of(task: Task) -> tuple[InputType, ...]:
     """The forms of input that the task reads."""
     kind = kind_of(task)
     if kind.per_option:
@@ -132,7 +132,7 @@ def why_not(task: Task, given: AnyInput) -> str:
         ("pair", "passage"): "a question and its context",
         ("question",): "a question with options",
     }
-    return f"this task reads {wanted[forms_of(task)]}, {_GIVEN[form_of(given)]}"
+    return f"this task reads {wanted[input_types_of(task)]}, {_GIVEN[input_type_of(given)]}"
 
 
 def is_blank(given: AnyInput) -> bool:

@@ -15,7 +15,7 @@ from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement, agreement_of
-from polyhead.engine.isolation.answers import Answering, answers_of
+from polyhead.engine.pinned import Answering, answers_of
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, CorruptFile, PolyheadError
 from polyhead.files import replace_file
@@ -81,9 +81,7 @@ def read_agreements(bundle: Bundle) -> list[Agreements]:
     """What was measured of the live versions; raises CorruptFile for a file that cannot be read."""
     found = []
     for one in _read(bundle.root).agreements:
-        live = {
-            n: m for n, m in one.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record
-        }
+        live = {n: m for n, m in one.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record}
         if live:
             found.append(msgspec.structs.replace(one, tasks=live))
     return found
@@ -114,8 +112,5 @@ def _read(root: FilePath) -> _File:
         return from_json(read_inside(root, FILE, limit=LARGEST_JSON), _File, source=str(path))
     except PolyheadError as error:
         raise CorruptFile(
-            f"{path} cannot be read",
-            got=error,
-            do="delete it, and measure again with `polyhead agree`",
-            path=path,
+            f"{path} cannot be read", got=error, do="delete it, and measure again with `polyhead agree`", path=path
         ) from None

@@ -1,4 +1,4 @@
-"""Inputs made ready for the trunk piece by piece: while one piece is computed, the next is tokenised in a thread."""
+"""Inputs made ready for the trunk piece by piece: while one piece is computed, the next is tokenized in a thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TypeVar
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.inputs import AnyInput, Form, plain
+from polyhead.engine.inputs import AnyInput, InputType, plain
 from polyhead.engine.rows import Readings, forms_in, readings_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import texts_of
-from polyhead.text.tokenise import Tokeniser, lone_surrogates
-from polyhead.trunk_data import TextSettings
+from polyhead.text.tokenize import Tokenizer, lone_surrogates
+from polyhead.trunk.data import TextSettings
 
 FIRST, INPUTS, CHARACTERS = 256, 2048, 1_000_000  # of a piece; the first is waited for, so it is small
 AHEAD = 2  # pieces that wait to be computed, at most
@@ -28,7 +28,7 @@ class Piece(Value, eq=False):
     """Some of a call's inputs, ready: all that is read of them."""
 
     start: int  # number of its first input
-    forms: list[Form | None]
+    forms: list[InputType | None]
     readings: list[Readings]
     repaired: dict[int, int]  # lone surrogates of inputs that have any, by number in the call
 
@@ -36,7 +36,7 @@ class Piece(Value, eq=False):
 def prepared(
     inputs: Sequence[AnyInput],
     tasks: Mapping[str, Task],
-    tokeniser: Tokeniser,
+    tokenizer: Tokenizer,
     settings: TextSettings,
     words: Sequence[np.ndarray | None] | None,
 ) -> Iterator[Piece]:
@@ -46,7 +46,7 @@ def prepared(
         start, stop = span
         some, own = inputs[start:stop], None if words is None else words[start:stop]
         forms = forms_in(some)
-        readings = readings_of(some, tasks, tokeniser, settings, own, forms=forms)
+        readings = readings_of(some, tasks, tokenizer, settings, own, forms=forms)
         return Piece(start=start, forms=forms, readings=readings, repaired=_repaired(some, start, readings))
 
     yield from ahead(make, list(spans_of(inputs)))
@@ -71,9 +71,7 @@ def ahead(make: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Mad
     if len(given) < 2:
         yield from map(make, given)
         return
-    pool = ThreadPoolExecutor(
-        1, "polyhead-tokenise"
-    )  # of this call alone: a fork finds no thread that it would lose
+    pool = ThreadPoolExecutor(1, "polyhead-tokenize")  # of this call alone: a fork finds no thread that it would lose
     try:
         waiting: deque[Future[Made]] = deque()
         for one in given:

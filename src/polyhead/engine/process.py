@@ -7,7 +7,7 @@ import os
 from polyhead.errors import BackendError
 
 
-class Home:
+class ProcessGuard:
     """The process that makes it; what `forks` has no threads of its own, and goes on in any other."""
 
     def __init__(self, *, forks: bool) -> None:

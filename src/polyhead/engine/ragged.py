@@ -12,12 +12,10 @@ from polyhead.engine.rows import Texts
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.encodings import ranges, starts_of
-from polyhead.text.tokenise import encoded_at
+from polyhead.text.tokenize import encoded_at
 from polyhead.text.words import best_windows
 
-TextWords = tuple[
-    int, np.ndarray, np.ndarray
-]  # an input, its outputs (words, width) and its words (words, 2)
+TextWords = tuple[int, np.ndarray, np.ndarray]  # an input, its outputs (words, width) and its words (words, 2)
 
 
 class Ragged(Sequence[np.ndarray]):
@@ -108,11 +106,7 @@ class WordOrder(Value, eq=False):
             some = some[np.argsort(self.entries[some])]
             spans = [slice(stops[i] - sizes[i], stops[i]) for i in some]
             starts = reads.starts[self.entries[some]]
-            places = [
-                reads.places[start : start + size] for start, size in zip(starts, sizes[some], strict=True)
-            ]
-            best = best_windows(
-                [encoded_at(encodings, entry) for entry in self.entries[some]], reads.of(one)
-            )[:, 0]
+            places = [reads.places[start : start + size] for start, size in zip(starts, sizes[some], strict=True)]
+            best = best_windows([encoded_at(encodings, entry) for entry in self.entries[some]], reads.of(one))[:, 0]
             merged = kind_of(task).merge_words(task, [flat[span] for span in spans], places, best)
             yield int(self.texts.row[self.entries[some[0]]]), merged, reads.of(one)

@@ -42,7 +42,7 @@ class Receipt(Value):
     added_flops: dict[str, int] = {}
 
 
-class Ran(Value, eq=False):
+class PassRecord(Value, eq=False):
     """Passes that were run, and the tasks that got their outputs from them; or what pairs had of such passes."""
 
     row: np.ndarray  # int64 (passes,): number of the input
@@ -56,7 +56,7 @@ class Ran(Value, eq=False):
     @classmethod
     def of(
         cls, readings: Readings, members: np.ndarray, *, start: int, tasks: tuple[str, ...], layers: int
-    ) -> Iterator[Ran]:
+    ) -> Iterator[PassRecord]:
         """Some of the readings, then what pairs had of them; `start` is the number of their first input."""
         texts, entries = readings.texts, readings.entries[members]
         halves, sizes = texts.halves, texts.encodings.lengths[entries]
@@ -104,7 +104,7 @@ class Receipts(Value, eq=False):
     written: dict[int, dict[str, int]] = {}  # by input, FLOPs of tasks that own their models
 
     @classmethod
-    def of(cls, ran: Sequence[Ran], inputs: int, repaired: Mapping[int, int]) -> Receipts:
+    def of(cls, ran: Sequence[PassRecord], inputs: int, repaired: Mapping[int, int]) -> Receipts:
         """Of what was run; `repaired` says it for inputs that had lone surrogates."""
         tasks = list(dict.fromkeys(one.tasks for one in ran))
         place = {names: index for index, names in enumerate(tasks)}
@@ -170,9 +170,7 @@ class Receipts(Value, eq=False):
 
     def with_written(self, name: str, rows: Sequence[int], costs: Sequence[Receipt]) -> Receipts:
         """With what a task that owns its model cost for these inputs, a receipt of its own each."""
-        changed = {
-            field: getattr(self, field).copy() for field in ("passes", "layers", "tokens", "cut", "repaired")
-        }
+        changed = {field: getattr(self, field).copy() for field in ("passes", "layers", "tokens", "cut", "repaired")}
         written = {row: dict(flops) for row, flops in self.written.items()}
         for row, cost in zip(rows, costs, strict=True):
             for field in ("passes", "layers", "tokens", "cut"):

@@ -10,23 +10,23 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.inputs import AnyInput, Form, form_of, forms_of, is_blank, plain
+from polyhead.engine.inputs import AnyInput, InputType, input_type_of, input_types_of, is_blank, plain
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import Cut, cuts, padded
 from polyhead.text.encodings import Encodings, joined, ranges, starts_of
 from polyhead.text.packing import together
 from polyhead.text.question import Question, texts_of
-from polyhead.text.tokenise import Input, Tokeniser, windows_of
-from polyhead.text.words import Reads, read_words, words_in_each
-from polyhead.trunk_data import TextSettings
+from polyhead.text.tokenize import Input, Tokenizer, windows_of
+from polyhead.text.words import WindowWords, read_words, words_in_each
+from polyhead.trunk.data import TextSettings
 
 # Tokens in one batch, with their padding where the backend reads it: more were no faster and took more memory.
 TOKEN_BUDGET = 2048
 FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
 
 
-class Halves(Value, eq=False):
+class PairHalves(Value, eq=False):
     """Pairs that some tasks read as two texts, and which these are: numbers of texts, as in `Encodings.row`."""
 
     rows: np.ndarray  # int64 (pairs,): index of the input, ascending
@@ -50,9 +50,9 @@ class Texts(Value, eq=False):
     row: np.ndarray  # int64 (entries,): index of the input
     option: np.ndarray  # int64 (entries,): which of a question's options
     encodings: Encodings  # its `row` counts the texts here
-    reads: Reads | None  # of tasks that answer each word
+    reads: WindowWords | None  # of tasks that answer each word
     unread: np.ndarray  # int64 (entries,): tokens of the input that some task does not read
-    halves: Halves | None = None  # pairs that are made of these texts
+    halves: PairHalves | None = None  # pairs that are made of these texts
 
     def inputs_of(self, task: str, entries: np.ndarray) -> np.ndarray:
         """The inputs of which the task reads these entries."""
@@ -103,22 +103,22 @@ class _Pass(Value):
     options: list[int]
     tasks: dict[str, Task]
     own: int  # so many of the texts, the first, are inputs; those after them are there for pairs alone
-    halves: Halves | None = None
+    halves: PairHalves | None = None
 
 
-def forms_in(inputs: Sequence[AnyInput]) -> list[Form | None]:
+def forms_in(inputs: Sequence[AnyInput]) -> list[InputType | None]:
     """The form of each input; None where a text of it is empty."""
-    return [None if is_blank(given) else form_of(given) for given in inputs]
+    return [None if is_blank(given) else input_type_of(given) for given in inputs]
 
 
 def readings_of(
     inputs: Sequence[AnyInput],
     tasks: Mapping[str, Task],
-    tokeniser: Tokeniser,
+    tokenizer: Tokenizer,
     settings: TextSettings,
     words: Sequence[np.ndarray | None] | None,
     *,
-    forms: Sequence[Form | None] | None = None,
+    forms: Sequence[InputType | None] | None = None,
 ) -> list[Readings]:
     """One reading for a text or a joined pair, one an option; more for windows.
 
@@ -129,12 +129,12 @@ def readings_of(
     found: list[Readings] = []
     for one in _passes(inputs, tasks, forms_in(inputs) if forms is None else forms):
         if one.texts:
-            found += _read(one, tokeniser, settings, words)
+            found += _read(one, tokenizer, settings, words)
     return found
 
 
 def _passes(
-    inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[Form | None]
+    inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[InputType | None]
 ) -> Iterator[_Pass]:
     """What has to be read, form by form; the texts of pairs that are read separately stand with the single texts."""
     apart = tuple(name for name, task in tasks.items() if task.pair == "separate")
@@ -148,10 +148,10 @@ def _passes(
 
 
 def _of_form(
-    form: Form, inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[Form | None]
+    form: InputType, inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[InputType | None]
 ) -> _Pass:
     """The inputs of one form, for the tasks that read it; nothing where there are none."""
-    mine = {name: task for name, task in tasks.items() if form in forms_of(task)}
+    mine = {name: task for name, task in tasks.items() if form in input_types_of(task)}
     rows = [row for row, one in enumerate(forms) if one == form] if mine else []
     texts, options = [plain(inputs[row]) for row in rows], [0] * len(rows)
     if form == "question":
@@ -163,9 +163,7 @@ def _of_form(
     return _Pass(texts=given, rows=rows, options=options, tasks=mine, own=len(given))
 
 
-def _with_halves(
-    one: _Pass, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]
-) -> _Pass:
+def _with_halves(one: _Pass, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]) -> _Pass:
     """These single texts, and after them every other text of the pairs once."""
     texts, rows, found = list(one.texts), list(one.rows), list[int]()
     number = {given: i for i, given in reversed(list(enumerate(texts)))}  # the first of equal ones
@@ -176,23 +174,20 @@ def _with_halves(
                 texts.append((text,))
                 rows.append(row)
             found.append(number[text,])
-    halves = Halves(
+    halves = PairHalves(
         rows=np.array(pairs, np.int64), first=np.array(found[::2]), second=np.array(found[1::2]), tasks=tasks
     )
     return _Pass(texts=texts, rows=rows, options=[0] * len(rows), tasks=one.tasks, own=one.own, halves=halves)
 
 
 def _read(
-    one: _Pass,
-    tokeniser: Tokeniser,
-    settings: TextSettings,
-    words: Sequence[np.ndarray | None] | None,
+    one: _Pass, tokenizer: Tokenizer, settings: TextSettings, words: Sequence[np.ndarray | None] | None
 ) -> Iterator[Readings]:
     # A text's first window is its cut form, so tasks that cut and tasks that read windows share that pass.
     windowed = tuple(name for name, task in one.tasks.items() if task.long_texts == "windows")
     per_word = any(kind_of(task).per_word for task in one.tasks.values())
     windows = windows_of(settings.max_tokens) if windowed else None
-    encodings = tokeniser.encodings(one.texts, windows=windows, offsets=per_word)
+    encodings = tokenizer.encodings(one.texts, windows=windows, offsets=per_word)
     unread = encodings.cut if len(windowed) == len(one.tasks) else encodings.beyond
     texts = Texts(
         row=np.array(one.rows, np.int64)[encodings.row],
@@ -233,12 +228,7 @@ def _words(one: _Pass, words: Sequence[np.ndarray | None] | None) -> list[np.nda
 
 
 def batched(
-    readings: Sequence[Readings],
-    *,
-    pad_id: int,
-    max_tokens: int,
-    deterministic: bool,
-    width: int | None = None,
+    readings: Sequence[Readings], *, pad_id: int, max_tokens: int, deterministic: bool, width: int | None = None
 ) -> Iterator[Batch]:
     """Batches of all these readings: texts of like length, or those that fill rows together.
 
@@ -291,7 +281,7 @@ class _Table(Value, eq=False):
     entries: np.ndarray  # (all readings,): of the encodings
     lengths: np.ndarray  # (all readings,): tokens
     firsts: list[int]  # (readings + 1,): where each of the readings begins
-    reads: Reads | None
+    reads: WindowWords | None
 
     @classmethod
     def of(cls, readings: Sequence[Readings]) -> _Table:
@@ -339,15 +329,14 @@ class _Table(Value, eq=False):
         return tuple(found)
 
 
-def _all_reads(sources: Sequence[Texts]) -> Reads | None:
+def _all_reads(sources: Sequence[Texts]) -> WindowWords | None:
     """The tokens that stand for words in all of these, entry after entry."""
     some = [texts.reads for texts in sources if texts.reads is not None]
     if not some:
         return None
     nothing = np.zeros(0, np.int64)
     counts = [
-        np.zeros(len(texts.row), np.int64) if texts.reads is None else np.diff(texts.reads.starts)
-        for texts in sources
+        np.zeros(len(texts.row), np.int64) if texts.reads is None else np.diff(texts.reads.starts) for texts in sources
     ]
     return msgspec.structs.replace(
         some[0],

@@ -15,41 +15,34 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, forks, now
-from polyhead.engine.call import Asked, Call, Reader
-from polyhead.engine.changes import (
-    Changes,
-    checked,
-    difference,
-    loaded,
-    trained_precision,
-    warn_of_precision,
-)
+from polyhead.engine.call import Call, Reader, Request
+from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision, warn_of_precision
 from polyhead.engine.columns import Column, Columns, Result
+from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.gather import Outputs, not_finite
-from polyhead.engine.graph.ops import Runtime
 from polyhead.engine.inputs import (
     AnyInput,
     checked_deadline,
     checked_inputs,
     checked_words,
-    form_of,
-    forms_of,
+    input_type_of,
+    input_types_of,
     is_blank,
     why_not,
 )
-from polyhead.engine.process import Home
+from polyhead.engine.loaded_tasks import LoadedTaskRecord, LoadedTasks
+from polyhead.engine.process import ProcessGuard
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipts import Receipt
-from polyhead.engine.roster import Loaded, Roster
 from polyhead.engine.rows import Batch, Readings
-from polyhead.engine.stream import Early, Stream
-from polyhead.engine.summaries import Summaries
+from polyhead.engine.stream import Stream, TaskResults
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
+from polyhead.seq2seq.answer import SummaryTasks
 from polyhead.tasks.task import Task
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 
-__all__ = ["Changes", "Column", "Columns", "Early", "Receipt", "Result", "Session", "Stream"]
+__all__ = ["Changes", "Column", "Columns", "TaskResults", "Receipt", "Result", "Session", "Stream"]
 
 
 class Session:
@@ -90,11 +83,11 @@ class Session:
             scales=partial(scales_for, self.bundle),
             deterministic=deterministic,
         )
-        self.tokeniser = Tokeniser(trunk.tokenizer, trunk.settings)
+        self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape, self.settings = trunk.architecture, trunk.settings
-        summaries = Summaries(self.bundle, deterministic=deterministic)
-        self._changing, self._home = threading.Lock(), Home(forks=forks(self.backend))
-        self._now = self._reading(Roster(tasks, summaries, self.shape))
+        summaries = SummaryTasks(self.bundle, deterministic=deterministic)
+        self._changing, self._home = threading.Lock(), ProcessGuard(forks=forks(self.backend))
+        self._now = self._reading(LoadedTasks(tasks, summaries, self.shape))
 
     def predict(
         self,
@@ -147,9 +140,9 @@ class Session:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         reader = self._reader
         call = _call(reader.roster, inputs, [task], words, None)
-        forms = forms_of(reader.roster.tasks[task])
+        forms = input_types_of(reader.roster.tasks[task])
         for index, given in enumerate(call.asked.inputs):
-            if is_blank(given) or form_of(given) not in forms:
+            if is_blank(given) or input_type_of(given) not in forms:
                 raise BadValue(
                     f"task '{task}' has no output for input {index}",
                     got=why_not(reader.roster.tasks[task], given),
@@ -270,7 +263,7 @@ class Session:
         if found not in (None, self._trained, self.backend.precision):
             warn_of_precision(records, found, self.backend.precision)
 
-    def _change(self, tasks: Mapping[str, Loaded], summaries: Summaries) -> None:
+    def _change(self, tasks: Mapping[str, LoadedTaskRecord], summaries: SummaryTasks) -> None:
         """Calls that begin from now on have these tasks, those that run the tasks with which they began."""
         backend = self.backend
         if not isinstance(backend, ChangingBackend):
@@ -278,11 +271,11 @@ class Session:
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )
         backend.replace({name: one.task for name, one in tasks.items()})
-        self._now = self._reading(Roster(tasks, summaries, self.shape))
+        self._now = self._reading(LoadedTasks(tasks, summaries, self.shape))
 
-    def _reading(self, roster: Roster) -> Reader:
+    def _reading(self, roster: LoadedTasks) -> Reader:
         """What reads for these tasks, which the backend has loaded."""
-        return Reader(roster, now(self.backend), self.tokeniser, self.settings, self.deterministic)
+        return Reader(roster, now(self.backend), self.tokenizer, self.settings, self.deterministic)
 
     @property
     def _reader(self) -> Reader:
@@ -290,7 +283,7 @@ class Session:
         return self._now
 
     @property
-    def _roster(self) -> Roster:
+    def _roster(self) -> LoadedTasks:
         return self._reader.roster
 
     @property
@@ -299,7 +292,7 @@ class Session:
         return self._roster.records
 
     @property
-    def summaries(self) -> Summaries:
+    def summaries(self) -> SummaryTasks:
         """The tasks that own their models."""
         return self._roster.summaries
 
@@ -318,14 +311,14 @@ class Session:
 
 
 def _call(
-    roster: Roster,
+    roster: LoadedTasks,
     inputs: Sequence[AnyInput | str],
     tasks: Iterable[str] | None,
     words: Sequence[np.ndarray | None] | None,
     deadline: float | None,
 ) -> Call:
     given = checked_inputs(inputs)
-    asked = Asked(
+    asked = Request(
         inputs=given,
         tasks=roster.asked(tasks),
         required=tasks is not None,

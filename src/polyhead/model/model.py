@@ -13,17 +13,7 @@ from polyhead.nn.deltas import LayerDelta, SideBySide
 from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import TRUNK, Delta, Embed, Layers, Plan, Pool, Prompt
-from polyhead.plan.passes import (
-    Aside,
-    Passes,
-    form_of,
-    layers_at,
-    legs,
-    passes_of,
-    prompt_rows,
-    read_first,
-    stages,
-)
+from polyhead.plan.passes import Aside, Passes, form_of, layers_at, legs, passes_of, prompt_rows, read_first, stages
 from polyhead.sharing.part import Family, Part
 from polyhead.sharing.pooled import PooledPart
 
@@ -135,9 +125,7 @@ class Model(nn.Module):
         other = learns is not None and prompt.part in self._parts and prompt.part != self.parts[learns].owner
         return found.weight.detach() if other else found.weight
 
-    def _run_trunk(
-        self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]
-    ) -> dict[int, States]:
+    def _run_trunk(self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]) -> dict[int, States]:
         """The states after steps over the same layers of the trunk."""
         plan, found = passes.plan, dict[int, States]()
         for some in self._stacks(passes, stage, states):
@@ -153,9 +141,7 @@ class Model(nn.Module):
             found |= dict(zip(some, after, strict=True))
         return found
 
-    def _stacks(
-        self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]
-    ) -> Iterator[list[int]]:
+    def _stacks(self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]) -> Iterator[list[int]]:
         """The steps that run at once: of one shape, like deltas beside each other, a text that prompts see alone."""
         plan, alike = passes.plan, dict[tuple[int, int, int, int], list[int]]()
         for index in sorted(stage, key=lambda one: form_of(layers_at(plan, one).delta)):
@@ -211,9 +197,7 @@ class Model(nn.Module):
         part = self._parts.get(node.weights)
         if not isinstance(part, Part) or node.delta is not None:
             raise PlanError(
-                "no part here owns these layers",
-                got=node,
-                allowed=f"layers of the trunk or of {list(self._parts)}",
+                "no part here owns these layers", got=node, allowed=f"layers of the trunk or of {list(self._parts)}"
             )
         self.layers_run += node.stop - node.start
         return part.run(before, stop=node.stop)
@@ -222,18 +206,12 @@ class Model(nn.Module):
         found = self._parts.get(name) or self.families.get(name)
         if not isinstance(found, (Part, Family)):
             raise PlanError(
-                "no part here owns what these layers or prompts read",
-                got=name,
-                allowed=[*self._parts, *self.families],
+                "no part here owns what these layers or prompts read", got=name, allowed=[*self._parts, *self.families]
             )
         return found
 
     def _pooled(
-        self,
-        plan: Plan,
-        batch: TextBatch,
-        states: Mapping[int, States],
-        tasks: Collection[str] | None = None,
+        self, plan: Plan, batch: TextBatch, states: Mapping[int, States], tasks: Collection[str] | None = None
     ) -> dict[str, Pooled]:
         """Every task's value; of `tasks` alone, where they are given, each with all that read the same."""
         found: dict[str, Pooled] = {}
@@ -259,15 +237,11 @@ class Model(nn.Module):
             rows = self._rows_beside(states[index], list(prompts), learns)
             for task, aside in tasks.items():
                 own = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
-                value = Pooled(
-                    values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2])
-                )
+                value = Pooled(values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2]))
                 found[task] = coded(value, aside.pool.codec)
         return found
 
-    def _rows_beside(
-        self, text: States, prompts: Sequence[Prompt], learns: str | None
-    ) -> dict[Prompt, Tensor]:
+    def _rows_beside(self, text: States, prompts: Sequence[Prompt], learns: str | None) -> dict[Prompt, Tensor]:
         """The last state of each prompt, (rows, prompt rows, width)."""
         found: dict[Prompt, Tensor] = {}
         # Together they would be each other's masked keys, and sums over keys depend on where the own ones stand.

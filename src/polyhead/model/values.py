@@ -49,11 +49,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
     depth = states.depth
     if pool.layers == "mean" and pool.of > depth:
         raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=depth)
-    chosen = {
-        "last": [depth],
-        "mean": list(range(depth - pool.of + 1, depth + 1)),
-        "all": list(range(1, depth + 1)),
-    }
+    chosen = {"last": [depth], "mean": list(range(depth - pool.of + 1, depth + 1)), "all": list(range(1, depth + 1))}
     layers = [states.layer(i) for i in chosen[pool.layers]]
     mask = states.mask
     if pool.positions == "first":
@@ -64,9 +60,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
         mask = mask.new_ones(len(mask), 1)
     elif pool.positions == "tokens":
         if words is None:
-            raise PlanError(
-                "a path that reads words needs each word's first sub-token", do="give the batch its words"
-            )
+            raise PlanError("a path that reads words needs each word's first sub-token", do="give the batch its words")
         mask = words >= 0
         index = words.clamp(min=0).long().unsqueeze(-1)
         layers = [h.gather(1, index.expand(-1, -1, h.shape[-1])) * mask.unsqueeze(-1) for h in layers]

@@ -32,9 +32,7 @@ class Checkpoint(Value, eq=False):
         arrays: dict[str, np.ndarray] = {}
         for file in dict.fromkeys(self.files[name] for name in names.values()):
             inside = {new: name for new, name in names.items() if self.files[name] == file}
-            arrays |= {
-                new: _checked(tensor, inside[new]) for new, tensor in self._tensors(file, inside).items()
-            }
+            arrays |= {new: _checked(tensor, inside[new]) for new, tensor in self._tensors(file, inside).items()}
         return arrays
 
     def _tensors(self, file: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
@@ -57,9 +55,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         loaded = _unpickled(folder / PICKLED)
         return Checkpoint(files=dict.fromkeys(loaded, folder / PICKLED), loaded=loaded)
     raise TrunkNotFound(
-        f"no weights in {folder}",
-        allowed=[WHOLE, INDEX, PICKLED],
-        do="give a folder saved by `save_pretrained`",
+        f"no weights in {folder}", allowed=[WHOLE, INDEX, PICKLED], do="give a folder saved by `save_pretrained`"
     )
 
 
@@ -94,9 +90,7 @@ def _sharded(folder: Path) -> Checkpoint:
             absent -= set(_names(folder / shard))
         if absent:
             raise WeightsMismatch(
-                f"shard {shard} does not hold all that {INDEX} says",
-                got=sorted(absent)[:5],
-                do="download it again",
+                f"shard {shard} does not hold all that {INDEX} says", got=sorted(absent)[:5], do="download it again"
             )
     return Checkpoint(files={name: folder / shard for name, shard in index.weight_map.items()})
 
@@ -109,9 +103,7 @@ def _unpickled(file: Path) -> dict[str, Tensor]:
         raise _unreadable(file, error) from None
     if not isinstance(loaded, dict):
         raise WeightsMismatch(f"{file.name} holds no state dict", got=type(loaded).__name__)
-    return {
-        name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)
-    }
+    return {name: value for name, value in loaded.items() if isinstance(name, str) and isinstance(value, Tensor)}
 
 
 def _checked(tensor: Tensor, name: str) -> np.ndarray:
@@ -119,9 +111,7 @@ def _checked(tensor: Tensor, name: str) -> np.ndarray:
         raise WeightsMismatch(f"array '{name}' does not hold real numbers", got=tensor.dtype)
     array: np.ndarray = tensor.detach().float().contiguous().numpy()
     if not np.isfinite(array).all():
-        raise WeightsMismatch(
-            f"array '{name}' holds infinite or undefined numbers", do="get the weights again"
-        )
+        raise WeightsMismatch(f"array '{name}' holds infinite or undefined numbers", do="get the weights again")
     return array
 
 

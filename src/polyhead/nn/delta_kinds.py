@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead import plan
-from polyhead.architecture import dense_ends
 from polyhead.config import Value
 from polyhead.errors import PlanError
 from polyhead.nn.dropout import dropped
 from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, visible
+from polyhead.trunk.shape import dense_ends
 
 Map = Callable[[Tensor], Tensor]
 
@@ -37,9 +37,7 @@ class Sizes(Value):
         """Inputs and outputs of one of the layer's dense maps."""
         ends = dense_ends(name, self.width, self.feed_forward)
         if not all(ends):
-            raise PlanError(
-                f"a delta on '{name}' needs the layers' feed-forward width", got=self.feed_forward
-            )
+            raise PlanError(f"a delta on '{name}' needs the layers' feed-forward width", got=self.feed_forward)
         return ends
 
 
@@ -79,9 +77,7 @@ class _Mapped(Kind):
     @classmethod
     def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
         own: dict[str, nn.Module] = {
-            name: Dense(*shape, bias=cls.bias)
-            for name, shape in cls.shapes(node, sizes).items()
-            if name not in tied
+            name: Dense(*shape, bias=cls.bias) for name, shape in cls.shapes(node, sizes).items() if name not in tied
         }
         if node.serial:
             own["norm"] = nn.LayerNorm(sizes.width, eps=sizes.norm_epsilon)
@@ -162,9 +158,7 @@ class _ProjectedAttention(_TaskFunction):
         return {**super().shapes(node, sizes), "query": inner, "key": inner, "value": inner}
 
     def between(self, inner: Tensor, mask: Tensor) -> Tensor:
-        query, key, value = (
-            by_head(self.maps[name](inner), self.form.heads) for name in ("query", "key", "value")
-        )
+        query, key, value = (by_head(self.maps[name](inner), self.form.heads) for name in ("query", "key", "value"))
         dropout = self.dropout if self.training else 0.0
         return attend(query, Keys(key=key, value=value), visible(mask), dropout=dropout, learns=self.training)
 
@@ -187,9 +181,7 @@ class _Bottleneck(_Mapped):
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
         ends = {"encoder": (sizes.width, node.size), "decoder": (node.size, sizes.width)}
-        return {
-            f"{half}.{end}": shape for half in ("attention", "feed_forward") for end, shape in ends.items()
-        }
+        return {f"{half}.{end}": shape for half in ("attention", "feed_forward") for end, shape in ends.items()}
 
     def within(self, half: Half, out: Tensor) -> Tensor:
         return out + self.maps[f"{half}.decoder"](functional.gelu(self.maps[f"{half}.encoder"](out)))
@@ -254,11 +246,7 @@ class _Prefixes(Kind):
 
     def prefix(self, rows: int) -> Prefix | None:
         key, value = (
-            dropped(
-                _over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows),
-                self.dropout,
-                self.training,
-            )
+            dropped(_over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows), self.dropout, self.training)
             for part in (self.key, self.value)
         )
         seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)

@@ -169,6 +169,4 @@ class SideBySide(LayerDelta):
         if known is None:
             return None
         sized = zip(parts, self._sizes(rows), strict=True)
-        return torch.cat(
-            [known.new_zeros(n, *known.shape[1:]) if part is None else part for part, n in sized]
-        )
+        return torch.cat([known.new_zeros(n, *known.shape[1:]) if part is None else part for part, n in sized])

@@ -90,30 +90,18 @@ class Layer(nn.Module):
         super().__init__()
         epsilon = norm_epsilon if residual else None
         self.attention = (
-            SelfAttention(width=width, heads=heads, norm_epsilon=epsilon, dropout=dropout)
-            if attention
-            else None
+            SelfAttention(width=width, heads=heads, norm_epsilon=epsilon, dropout=dropout) if attention else None
         )
         self.feed_forward = (
             FeedForward(
-                width=width,
-                inner=feed_forward,
-                norm_epsilon=epsilon,
-                dropout=dropout,
-                hidden_layers=hidden_layers,
+                width=width, inner=feed_forward, norm_epsilon=epsilon, dropout=dropout, hidden_layers=hidden_layers
             )
             if feed_forward
             else None
         )
 
     def forward(
-        self,
-        hidden: Tensor,
-        mask: Tensor,
-        delta: LayerDelta | None = None,
-        *,
-        first: int = 0,
-        keys: Keys | None = None,
+        self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None, *, first: int = 0, keys: Keys | None = None
     ) -> Tensor:
         """(rows, tokens, width) to the same shape; see `visible` for the two shapes of `mask`.
 
@@ -167,13 +155,7 @@ class SelfAttention(nn.Module):
         self.norm = None if norm_epsilon is None else nn.LayerNorm(width, eps=norm_epsilon)
 
     def forward(
-        self,
-        hidden: Tensor,
-        mask: Tensor,
-        delta: LayerDelta | None = None,
-        *,
-        first: int = 0,
-        keys: Keys | None = None,
+        self, hidden: Tensor, mask: Tensor, delta: LayerDelta | None = None, *, first: int = 0, keys: Keys | None = None
     ) -> Tensor:
         """(rows, tokens, width) to the same shape, or to (rows, first, width) for the first positions alone."""
         asking, seen = (hidden[:, :first], visible(mask)[:, :, :first]) if first else (hidden, visible(mask))
@@ -194,9 +176,7 @@ class SelfAttention(nn.Module):
     def attended(self, asking: Tensor, keys: Keys, seen: Tensor, delta: LayerDelta | None) -> Tensor:
         """The half's output where `asking` (rows, positions, width) see the keys; see `attend` for `seen`."""
         query = by_head(_mapped(self.query, "attention.query", asking, delta), self.heads)
-        mixed = attend(
-            query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training
-        )
+        mixed = attend(query, keys, seen, dropout=self.dropout if self.training else 0.0, learns=self.training)
         out = _mapped(self.output, "attention.output", mixed, delta)
         out = dropped(out, self.dropout, self.training)
         out = out if delta is None else delta.within("attention", out)
@@ -215,9 +195,7 @@ class FeedForward(nn.Module):
         self.between = nn.ModuleList(Dense(inner, inner) for _ in range(hidden_layers - 1))
         self.norm = None if norm_epsilon is None else nn.LayerNorm(width, eps=norm_epsilon)
 
-    def forward(
-        self, attended: Tensor, delta: LayerDelta | None = None, added: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, attended: Tensor, delta: LayerDelta | None = None, added: Tensor | None = None) -> Tensor:
         """(rows, positions, width) to the same shape; `added` is a delta's term."""
         inner = functional.gelu(_mapped(self.inner, "feed_forward.inner", attended, delta))
         for dense in self.between:
@@ -259,9 +237,7 @@ def attend(query: Tensor, keys: Keys, seen: Tensor, *, dropout: float, learns: b
     if learns and query.device.type == "cpu":
         mixed = attention_products(query, keys.key, keys.value, seen, dropout=dropout)
     else:
-        mixed = functional.scaled_dot_product_attention(
-            query, keys.key, keys.value, attn_mask=seen, dropout_p=dropout
-        )
+        mixed = functional.scaled_dot_product_attention(query, keys.key, keys.value, attn_mask=seen, dropout_p=dropout)
     return mixed.transpose(1, 2).flatten(2)
 
 
@@ -297,9 +273,7 @@ class Dense(nn.Linear):
             nn.init.zeros_(value)
 
 
-def fill_normal(
-    module: nn.Module, generator: torch.Generator, *, norm_init: Literal["one", "legacy"] = "one"
-) -> None:
+def fill_normal(module: nn.Module, generator: torch.Generator, *, norm_init: Literal["one", "legacy"] = "one") -> None:
     """Draws every matrix from N(0, 0.02) in the parameters' order, as BERT does; biases 0, norms 1.
 
     `legacy` draws the gains and biases of norms from N(0, 0.02) too, as the code of Stickland and Murray 2019 has it

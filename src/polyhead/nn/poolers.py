@@ -37,9 +37,7 @@ class LayerMean(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """(rows, tokens, layers, width) to (rows, tokens, width)."""
         if values.shape[2] < self.of:
-            raise PlanError(
-                "a layer mean of more layers than there are", got=self.of, allowed=values.shape[2]
-            )
+            raise PlanError("a layer mean of more layers than there are", got=self.of, allowed=values.shape[2])
         return values[:, :, -self.of :].mean(dim=2)
 
 
@@ -97,9 +95,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__()
         if heads < 1 or width % heads:
-            raise PlanError(
-                "an attention pooler's width must be a multiple of its heads", got=f"{width} and {heads}"
-            )
+            raise PlanError("an attention pooler's width must be a multiple of its heads", got=f"{width} and {heads}")
         self.heads = heads
         self.query = nn.Parameter(torch.zeros(width))
         self.inner_query, self.key = Dense(width, width), Dense(width, width)

@@ -24,9 +24,7 @@ class States(Value, eq=False):
 
     def __post_init__(self) -> None:
         if not (self.hidden or self.keys) or self.first < 0:
-            raise PlanError(
-                "states need at least one layer's output", got=f"{len(self.hidden)} from {self.first}"
-            )
+            raise PlanError("states need at least one layer's output", got=f"{len(self.hidden)} from {self.first}")
 
     @property
     def depth(self) -> int:
@@ -48,9 +46,7 @@ class States(Value, eq=False):
         """The states up to layer `depth`; raises PlanError outside `first` to `depth`."""
         self.layer(depth)
         kept = {index: keys for index, keys in self.keys.items() if index < depth}
-        return States(
-            hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first, keys=kept
-        )
+        return States(hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first, keys=kept)
 
     def rows(self, index: Sequence[int]) -> States:
         """The same layers for some rows only."""

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from polyhead.architecture import Architecture, trunk_arrays
 from polyhead.errors import PlanError, TrunkError
 from polyhead.nn.deltas import LayerDelta
 from polyhead.nn.dropout import dropped
 from polyhead.nn.layer import Dense, Keys, Layer, fill_normal
 from polyhead.nn.states import States
-from polyhead.trunk_data import TrunkData, check_arrays
+from polyhead.trunk.data import TrunkData, check_arrays
+from polyhead.trunk.shape import Architecture, trunk_arrays
 
 Noise = Callable[[Tensor], Tensor]
 """Word vectors (rows, tokens, embedding width) to those that are read in their place."""
@@ -34,9 +34,7 @@ class Trunk(nn.Module):
     ) -> None:
         super().__init__()
         self.architecture = architecture
-        self.checkpointing = (
-            False  # in training, layers keep their input alone and are computed again backwards
-        )
+        self.checkpointing = False  # in training, layers keep their input alone and are computed again backwards
         self.embeddings = Embeddings(architecture, dropout=dropout)
         self.layers = nn.ModuleList(
             Layer(
@@ -67,9 +65,7 @@ class Trunk(nn.Module):
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Copies of all arrays as float32, by name; checked against the shape."""
-        arrays = {
-            name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()
-        }
+        arrays = {name: value.detach().float().cpu().numpy().copy() for name, value in self.state_dict().items()}
         check_arrays(arrays, dict(trunk_arrays(self.architecture)), owner="this trunk")
         return arrays
 
@@ -109,13 +105,7 @@ class Trunk(nn.Module):
         return States(hidden=(hidden,), mask=functional.pad(mask, (added, 0), value=True) if added else mask)
 
     def run(
-        self,
-        hidden: Tensor,
-        mask: Tensor,
-        *,
-        start: int,
-        stop: int,
-        deltas: Mapping[int, LayerDelta] | None = None,
+        self, hidden: Tensor, mask: Tensor, *, start: int, stop: int, deltas: Mapping[int, LayerDelta] | None = None
     ) -> States:
         """States `start` (the given `hidden`) to `stop`; `deltas` by the index of the layer they sit in.
 
@@ -139,13 +129,9 @@ class Trunk(nn.Module):
         """
         start, slots = states.depth, dict(deltas or {})
         if not start <= stop <= len(self.layers):
-            raise PlanError(
-                "no such layers", got=f"[{start}, {stop})", allowed=f"a range in [0, {len(self.layers)})"
-            )
+            raise PlanError("no such layers", got=f"[{start}, {stop})", allowed=f"a range in [0, {len(self.layers)})")
         if not all(start <= index < stop for index in slots):
-            raise PlanError(
-                "a delta sits outside the layers run", got=sorted(slots), allowed=f"{start} to {stop - 1}"
-            )
+            raise PlanError("a delta sits outside the layers run", got=sorted(slots), allowed=f"{start} to {stop - 1}")
         hidden, kept = list(states.hidden), dict(states.keys)
         for index in range(start, stop):
             narrow = first if index == stop - 1 else 0
@@ -153,9 +139,7 @@ class Trunk(nn.Module):
             if keep and delta is None:
                 kept[index] = layer.keys(hidden[-1])
             hidden.append(
-                run_layer(
-                    layer, hidden[-1], states.mask, delta, first=narrow, again=again, keys=kept.get(index)
-                )
+                run_layer(layer, hidden[-1], states.mask, delta, first=narrow, again=again, keys=kept.get(index))
             )
         return States(hidden=tuple(hidden), mask=states.mask, first=states.first, keys=kept)
 
@@ -167,13 +151,7 @@ class Trunk(nn.Module):
         return States(hidden=(), mask=mask, keys=kept)
 
     def beside(
-        self,
-        states: States,
-        prompts: Tensor,
-        *,
-        sizes: Sequence[int],
-        start: int = 0,
-        stop: int | None = None,
+        self, states: States, prompts: Tensor, *, sizes: Sequence[int], start: int = 0, stop: int | None = None
     ) -> States:
         """States of isolated prompts, which see the text and themselves while the text sees none of them.
 
@@ -195,9 +173,7 @@ class Trunk(nn.Module):
                 allowed=f"layers {sorted(known & set(range(len(self.layers))))}",
             )
         if sum(sizes) != prompts.shape[-2]:
-            raise PlanError(
-                "prompts of other sizes than their rows", got=list(sizes), allowed=prompts.shape[-2]
-            )
+            raise PlanError("prompts of other sizes than their rows", got=list(sizes), allowed=prompts.shape[-2])
         seen = _seen_by_prompts(states.mask, sizes)
         hidden = [prompts.expand(len(states.mask), -1, -1)]
         for index in range(start, stop):

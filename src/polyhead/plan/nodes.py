@@ -13,9 +13,7 @@ from polyhead.errors import PlanError
 TRUNK = "trunk"
 LayerMix = Literal["last", "mean", "learned", "all"]
 Positions = Literal["first", "mean", "attention", "tokens", "prompt", "all"]
-DeltaKind = Literal[
-    "projected_attention", "low_rank", "feed_forward", "scale", "bottleneck", "prefix", "lora"
-]
+DeltaKind = Literal["projected_attention", "low_rank", "feed_forward", "scale", "bottleneck", "prefix", "lora"]
 GeluPlace = Literal["none", "inside", "after"]
 Dense = Literal[
     "attention.query",
@@ -27,10 +25,7 @@ Dense = Literal[
 ]
 CodecName = Literal["float32", "float16", "uint8", "sign"]
 Activation = Literal["tanh", "relu", "gelu"]
-FLOAT32_RANGE = (
-    2.0**-126,
-    (2 - 2.0**-23) * 2.0**127,
-)  # of positive numbers that it holds with all their digits
+FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # of positive numbers that it holds with all their digits
 
 
 class Prompt(Value):
@@ -59,12 +54,8 @@ class Delta(Value):
     size: int = 0  # inner width d_s, rank, or rows of a prefix; 0 for `scale`
     heads: int = 1
     tied: bool = False  # one encoder and decoder matrix for all layers of the part
-    ends: str | None = (
-        None  # owner of the encoders and decoders, where several tasks share them; None: the part
-    )
-    gelu: GeluPlace = (
-        "none"  # inside: g ends in a GELU; after: a GELU follows V_D (both as in the released code)
-    )
+    ends: str | None = None  # owner of the encoders and decoders, where several tasks share them; None: the part
+    gelu: GeluPlace = "none"  # inside: g ends in a GELU; after: a GELU follows V_D (both as in the released code)
     serial: bool = False  # after the layer, `LN3(h' + TS(h'))` with a norm of its own
     scaled: bool = False  # TS(h) is multiplied by 2 sigmoid(r), number by number
     alpha: float = 0.0  # of `lora`
@@ -75,13 +66,9 @@ class Delta(Value):
             allowed = "0" if self.kind == "scale" else "1 or more"
             raise PlanError(f"a delta '{self.kind}' cannot have this size", got=self.size, allowed=allowed)
         if self.heads < 1 or (self.size % self.heads and self.kind == "projected_attention"):
-            raise PlanError(
-                "a delta's size must be a multiple of its heads", got=f"{self.size} and {self.heads}"
-            )
+            raise PlanError("a delta's size must be a multiple of its heads", got=f"{self.size} and {self.heads}")
         if self.kind == "feed_forward" and self.size % 2:
-            raise PlanError(
-                "a feed-forward delta is 3/2 of its size inside", got=self.size, allowed="an even size"
-            )
+            raise PlanError("a feed-forward delta is 3/2 of its size inside", got=self.size, allowed="an even size")
         said = {"tied": self.tied, "ends": self.ends, "serial": self.serial, "scaled": self.scaled}
         if self.kind not in ADDED and (any(said.values()) or self.gelu != "none"):
             raise PlanError(
@@ -168,9 +155,7 @@ class Layers(Value, tag="layers"):
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
-            raise PlanError(
-                "layers must run upward", got=f"[{self.start}, {self.stop})", allowed="0 <= start < stop"
-            )
+            raise PlanError("layers must run upward", got=f"[{self.start}, {self.stop})", allowed="0 <= start < stop")
         if not self.attention and self.feed_forward == 0:
             raise PlanError("layers need an attention half or a feed-forward half", got="neither")
         if self.hidden_layers < 1 or (self.hidden_layers > 1 and not self.feed_forward):

@@ -85,7 +85,7 @@ def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
     yield from (found[key] for key in sorted(found))
 
 
-class Leg(Value):
+class Stage(Value):
     """Some of a plan's layers, and what is known once they have run."""
 
     groups: tuple[tuple[int, ...], ...]  # steps that run at once, one group after another
@@ -94,7 +94,7 @@ class Leg(Value):
 
 
 @functools.lru_cache(maxsize=256)
-def legs(plan: Plan, *, together: bool) -> tuple[Leg, ...]:
+def legs(plan: Plan, *, together: bool) -> tuple[Stage, ...]:
     """The groups of `stages` in another order: again and again those tasks that need the fewest layers more."""
     passes = passes_of(plan)
     steps, groups = passes.plan.steps, list(stages(passes.plan, together=together))
@@ -110,14 +110,14 @@ def legs(plan: Plan, *, together: bool) -> tuple[Leg, ...]:
     for task, aside in passes.asides.items():
         readers.setdefault(number[aside.step], []).append(task)
     layers = [sum(_layers(steps[index].node) for index in group) for group in groups]
-    found, run = list[Leg](), set[int]()
+    found, run = list[Stage](), set[int]()
     while readers:
         more = {reader: sorted(rests[reader] - run) for reader in readers}
         soonest = min(readers, key=lambda one: sum(layers[i] for i in more[one]))
         run.update(more[soonest])
         known = [reader for reader in readers if reader in run]
         found.append(
-            Leg(
+            Stage(
                 groups=tuple(tuple(groups[i]) for i in more[soonest]),
                 tasks=tuple(task for reader in known for task in readers.pop(reader)),
                 layers=sum(layers[i] for i in more[soonest]),

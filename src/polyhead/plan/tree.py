@@ -32,9 +32,7 @@ class Path(Value):
         depth = 0
         for node in self.nodes:
             if isinstance(node, Layers) and node.start != depth:
-                raise PlanError(
-                    "layers must follow on", got=f"layer {node.start} after {depth}", allowed=depth
-                )
+                raise PlanError("layers must follow on", got=f"layer {node.start} after {depth}", allowed=depth)
             depth = node.stop if isinstance(node, Layers) else depth
 
     @property
@@ -180,9 +178,7 @@ def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
     owners = sorted(set(owners_of(path)) - {TRUNK})
     missing = [owner for owner in owners if owner not in (parts or {})]
     if missing:
-        raise PlanError(
-            "a digest needs the arrays' digest of every part on the path", got=f"none for {missing}"
-        )
+        raise PlanError("a digest needs the arrays' digest of every part on the path", got=f"none for {missing}")
     content = {"nodes": joined(path).nodes, "parts": {owner: (parts or {})[owner] for owner in owners}}
     return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()
 

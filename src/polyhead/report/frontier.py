@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyhead.allocate import Allocation, Option, Price, allocation_of, by_rule, frontier
 from polyhead.config import Value
+from polyhead.cost.allocate import Allocation, Option, Price, allocation_of, by_rule, frontier
 from polyhead.errors import MissingExtra
 
 RATES = (0.5, 1.0, 2.0, 3.0)
@@ -28,9 +28,7 @@ class Baseline(Value):
 def apart(name: str, scores: Sequence[float], price: Price, *, layers: int) -> Baseline:
     """One model of so many layers for each task, nothing shared."""
     return Baseline(
-        name=name,
-        score=sum(scores) / len(scores),
-        cost=len(scores) * (price.base + layers * price.private),
+        name=name, score=sum(scores) / len(scores), cost=len(scores) * (price.base + layers * price.private)
     )
 
 
@@ -91,9 +89,7 @@ def plot_frontier(
     figure.savefig(path, dpi=150)
 
 
-def _by_choice(
-    options: Sequence[Option], price: Price, rates: Sequence[float]
-) -> list[tuple[Allocation, str]]:
+def _by_choice(options: Sequence[Option], price: Price, rates: Sequence[float]) -> list[tuple[Allocation, str]]:
     """What the rule chooses, each choice once, with the prices that lead to it."""
     found: dict[int, tuple[Allocation, list[str]]] = {}
     for rate in sorted(rates):

@@ -7,18 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, PlanError
 from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
+from polyhead.project.strategies import Branch
 from polyhead.sharing.ends import head_of, last_state
 from polyhead.sharing.part import Part
-from polyhead.strategy import Branch
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 
 
-def branch_path(
-    task: Task, strategy: Branch, *, trunk: str, shape: Architecture, tap: int, layers: int
-) -> Path:
+def branch_path(task: Task, strategy: Branch, *, trunk: str, shape: Architecture, tap: int, layers: int) -> Path:
     """`Embed, Layers(0, tap, trunk), Layers(tap, tap + layers, part), Pool, Head`; `trunk` is the trunk's digest.
 
     A tap at k means that private layer k + 1 reads state k; state 0 is the embedding's output.
@@ -72,7 +70,5 @@ class BranchPart(Part):
         wanted = [name for name in own if head or name.startswith("layers.")]
         missing = [name for name in wanted if name not in arrays or arrays[name].shape != own[name].shape]
         if missing:
-            raise PlanError(
-                "a branch cannot start from these weights", got=f"none that fit for {missing[:3]}"
-            )
+            raise PlanError("a branch cannot start from these weights", got=f"none that fit for {missing[:3]}")
         self.load_state_dict({**own, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})

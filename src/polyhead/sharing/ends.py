@@ -6,11 +6,11 @@ from typing import Literal
 
 import msgspec
 
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Head, Path, Pool
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 
 POOLER = "family:pooler"  # owner of the hidden layer that tasks share
 
@@ -24,9 +24,7 @@ def last_state(task: Task, shape: Architecture, positions: Literal["first", "mea
     return Pool(positions=positions)
 
 
-def head_of(
-    task: Task, shape: Architecture, hidden: int | None, *, bias: bool = True, shared: bool = False
-) -> Head:
+def head_of(task: Task, shape: Architecture, hidden: int | None, *, bias: bool = True, shared: bool = False) -> Head:
     """The head of the task; `hidden` None is the trunk's width, 0 no hidden layer; `shared`: it is the family's."""
     if shared and task.pair == "separate":
         raise ConfigError(

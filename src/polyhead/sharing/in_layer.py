@@ -8,14 +8,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError, PlanError
 from polyhead.nn.deltas import Deltas, LayerDelta, ends_of
 from polyhead.nn.layer import Dense
 from polyhead.plan import Delta, Embed, Layers, Path
+from polyhead.project.strategies import Adapter, InLayer
 from polyhead.sharing.ends import head_of, last_state, narrowed
-from polyhead.strategy import Adapter, InLayer
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 
 SHARED = "family:adapters"  # owner of the deltas, or of their encoders and decoders, that tasks share
 
@@ -159,9 +159,7 @@ class Adapters(nn.Module):
             return partial(self.ends, node) if node.tied and "encoder" in self._modules else None
         if node.ends not in shared:
             raise PlanError(
-                "a delta's encoder and decoder are missing",
-                got=f"none of '{node.ends}'",
-                allowed=list(shared),
+                "a delta's encoder and decoder are missing", got=f"none of '{node.ends}'", allowed=list(shared)
             )
         return partial(shared[node.ends].ends, node)
 

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from polyhead import cost
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, owners_of
+from polyhead.project.strategies import Adapter, InLayer, OnTop, Strategy
 from polyhead.sharing.branch import BranchPart, private_layers
 from polyhead.sharing.part import Family, Part
-from polyhead.strategy import Adapter, InLayer, OnTop, Strategy
+from polyhead.trunk.shape import Architecture
 
 
 def make_part(

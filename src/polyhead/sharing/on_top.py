@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from polyhead.architecture import Architecture
 from polyhead.plan import Embed, Layers, Path
+from polyhead.project.strategies import OnTop
 from polyhead.sharing.ends import head_of, last_state, narrowed
-from polyhead.strategy import OnTop
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 
 
 def on_top_path(task: Task, strategy: OnTop, *, trunk: str, shape: Architecture) -> Path:

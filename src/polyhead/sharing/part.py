@@ -9,7 +9,6 @@ from typing import Literal, Self
 import torch
 from torch import nn
 
-from polyhead.architecture import Architecture
 from polyhead.cost.arrays import feed_forward_of
 from polyhead.errors import PlanError
 from polyhead.nn.layer import Dense, Layer, fill_normal
@@ -17,10 +16,11 @@ from polyhead.nn.poolers import xavier
 from polyhead.nn.states import States
 from polyhead.nn.trunk import run_layer
 from polyhead.plan import Delta, Layers, Path
+from polyhead.project.strategies import Adapter
 from polyhead.sharing.in_layer import Adapters, places_of
 from polyhead.sharing.pooled import PooledPart
 from polyhead.sharing.prompted import PromptRows
-from polyhead.strategy import Adapter
+from polyhead.trunk.shape import Architecture
 
 LAYERED = ("enter", "layers", "leave", "delta")  # what computes in the trunk's precision
 
@@ -90,9 +90,7 @@ class Part(PooledPart):
         places = places_of([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}
         self.delta = (
-            Adapters(owner, places, shape, options=options, shared=ends, generator=generator)
-            if places
-            else None
+            Adapters(owner, places, shape, options=options, shared=ends, generator=generator) if places else None
         )
         own = [node for node in path.layers if node.weights == owner]
         self.first, self.last = (own[0].start, own[-1].stop - 1) if own else (0, -1)

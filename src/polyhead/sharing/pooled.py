@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from polyhead.architecture import Architecture
 from polyhead.errors import PlanError
 from polyhead.nn.heads import Head as HeadModule
 from polyhead.nn.layer import Dense
 from polyhead.nn.poolers import Attention, Learned
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.strategy import Pooled
+from polyhead.project.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 
 
 def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture, codec: Codec) -> Path:
@@ -74,9 +74,7 @@ class PooledPart(nn.Module):
         self.owner, self.positions, self.separate = head.part, node.positions, head.separate
         self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
         self.mix = Learned(depth) if node.layers == "learned" else None
-        self.pool = (
-            Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
-        )
+        self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
         self.dropout = nn.Dropout(dropout)
         inputs = 4 * width if head.separate else width
         self.head = HeadModule(

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from polyhead.architecture import Architecture
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, Pool, Prompt
+from polyhead.project.strategies import Prompted, Strategy
 from polyhead.sharing.ends import head_of
-from polyhead.strategy import Prompted, Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
+from polyhead.trunk.shape import Architecture
 
 
-def prompted_path(
-    task: Task, strategy: Prompted, *, trunk: str, shape: Architecture, group: Sequence[str]
-) -> Path:
+def prompted_path(task: Task, strategy: Prompted, *, trunk: str, shape: Architecture, group: Sequence[str]) -> Path:
     """`Embed(prompts), Layers(0, N, trunk), Pool(own rows), Head`; `trunk` is the trunk's digest.
 
     `group` holds the owners of the group's tasks in the project's order, this one's among them (`prompt_groups`); an

@@ -28,9 +28,7 @@ def encode(values: np.ndarray, codec: Codec) -> np.ndarray:
     values = np.ascontiguousarray(values, dtype=np.float32)
     # The minimum of values with a NaN is NaN: half the time of np.isnan over all of them.
     if values.size and np.isnan(values.min()):
-        raise StoreError(
-            "features hold values that are not numbers", do="find out why the encoder's states overflow"
-        )
+        raise StoreError("features hold values that are not numbers", do="find out why the encoder's states overflow")
     if codec.name == "float32":
         return values.astype("<f4", copy=False).view(np.uint8)
     if codec.name == "float16":
@@ -75,11 +73,7 @@ def through(values: np.ndarray, codec: Codec) -> np.ndarray:
 
 
 def calibrate(
-    values: np.ndarray,
-    *,
-    name: CodecName,
-    per: Literal["tensor", "dimension"] = "tensor",
-    before_mean: bool = False,
+    values: np.ndarray, *, name: CodecName, per: Literal["tensor", "dimension"] = "tensor", before_mean: bool = False
 ) -> Codec:
     """The codec with its constants fixed from training features (..., width).
 

@@ -35,7 +35,7 @@ def key_of(texts: Sequence[str], extra: str = "") -> bytes:
     return hashlib.sha256(b"".join(len(e).to_bytes(8, "little") + e for e in encoded)).digest()[:KEY_BYTES]
 
 
-class Taken(Value, frozen=True, kw_only=True):
+class FeatureBatch(Value, frozen=True, kw_only=True):
     """Some rows, decoded and padded: `values` are 0 where `mask` is False."""
 
     values: np.ndarray  # (rows, tokens, layers, width) float32
@@ -58,7 +58,7 @@ class Features:
         """Encoded bytes of these rows, without keys and offsets; a row asked for twice counts twice."""
         return int(self.lengths.sum()) * self._manifest.token_bytes
 
-    def take(self, indices: Sequence[int] | np.ndarray) -> Taken:
+    def take(self, indices: Sequence[int] | np.ndarray) -> FeatureBatch:
         """These rows (indices into the keys that were asked for), padded to the longest of them."""
         rows = np.asarray(indices, dtype=np.intp)
         layers, width = self._manifest.layers, self._manifest.width
@@ -67,17 +67,15 @@ class Features:
         mask = np.arange(longest) < lengths[:, None]
         shape = (len(rows), longest, layers, width)
         if not mask.any():
-            return Taken(values=np.zeros(shape, np.float32), mask=mask)
+            return FeatureBatch(values=np.zeros(shape, np.float32), mask=mask)
         # One copy of the encoded slices and one decode for the whole batch: calls, not bytes, cost the time.
-        raw = np.concatenate(
-            [self._blocks[block][start:stop] for block, start, stop in self._places[rows].tolist()]
-        )
+        raw = np.concatenate([self._blocks[block][start:stop] for block, start, stop in self._places[rows].tolist()])
         values = decode(raw.reshape(len(raw), layers, -1), self._manifest.codec, width)
         if mask.all():
-            return Taken(values=values.reshape(shape), mask=mask)
+            return FeatureBatch(values=values.reshape(shape), mask=mask)
         padded = np.zeros(shape, np.float32)
         padded[mask] = values
-        return Taken(values=padded, mask=mask)
+        return FeatureBatch(values=padded, mask=mask)
 
 
 class FeatureStore:
@@ -104,9 +102,7 @@ class FeatureStore:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", digest):
             raise StoreError("a store is named by a digest", got=digest, allowed="hexadecimal digits")
         if layers < 1 or width < 1:
-            raise StoreError(
-                "a store needs at least one layer and one dimension", got=f"{layers} and {width}"
-            )
+            raise StoreError("a store needs at least one layer and one dimension", got=f"{layers} and {width}")
         manifest = Manifest(format=FORMAT, digest=digest, layers=layers, width=width, codec=codec)
         folder = Path(root) / digest
         open_manifest(folder, manifest)
@@ -186,9 +182,7 @@ class FeatureStore:
             raise StoreError("every key needs one value", got=f"{len(keys)} keys and {len(values)} values")
         for key in keys:
             if len(key) != KEY_BYTES:
-                raise StoreError(
-                    "a key has the wrong length", got=f"{len(key)} bytes", allowed=f"{KEY_BYTES} bytes"
-                )
+                raise StoreError("a key has the wrong length", got=f"{len(key)} bytes", allowed=f"{KEY_BYTES} bytes")
         expected = (self._manifest.layers, self._manifest.width)
         for value in values:
             if value.ndim != 3 or value.shape[1:] != expected:

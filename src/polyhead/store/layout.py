@@ -103,9 +103,7 @@ def open_manifest(folder: Path, wanted: Manifest) -> None:
 
 def segment_folders(folder: Path) -> list[Path]:
     """Complete segments, oldest first; leftovers of killed writers are not among them."""
-    names = sorted(
-        entry.name for entry in os.scandir(folder / "segments") if re.fullmatch(r"\d{8,}", entry.name)
-    )
+    names = sorted(entry.name for entry in os.scandir(folder / "segments") if re.fullmatch(r"\d{8,}", entry.name))
     return [folder / "segments" / name for name in sorted(names, key=int)]
 
 
@@ -122,11 +120,7 @@ def open_segment(folder: Path, manifest: Manifest) -> Segment:
     _verified(folder, tuple(_stamp(folder / name) for name in ("segment.json", *FILES)))
     shape = (facts.tokens, manifest.token_bytes)
     # An empty file cannot be mapped.
-    data = (
-        np.memmap(folder / "data.bin", np.uint8, "r", shape=shape)
-        if facts.tokens
-        else np.empty(shape, np.uint8)
-    )
+    data = np.memmap(folder / "data.bin", np.uint8, "r", shape=shape) if facts.tokens else np.empty(shape, np.uint8)
     return Segment(folder=folder, keys=keys, offsets=offsets, data=np.asarray(data))
 
 
@@ -196,9 +190,7 @@ def writing(folder: Path, what: str, *, patience: float = 60.0) -> Iterator[None
         yield
 
 
-def _write_files(
-    temporary: Path, keys: list[bytes], lengths: list[int], blocks: Iterable[np.ndarray]
-) -> None:
+def _write_files(temporary: Path, keys: list[bytes], lengths: list[int], blocks: Iterable[np.ndarray]) -> None:
     temporary.mkdir()
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype("<i8")
     files = {
@@ -234,9 +226,7 @@ def _read_offsets(path: Path, facts: SegmentManifest) -> np.ndarray:
         open_plain(path, limit=8 * (facts.rows + 1) + LARGEST_HEADER).close()
         # Mapped first, since a header may claim any size; the map is refused when the file is shorter.
         offsets = np.array(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (
-        Exception
-    ) as error:  # numpy reads the header by Python's own parser, which raises errors of its own too
+    except Exception as error:  # numpy reads the header by Python's own parser, which raises errors of its own too
         raise StoreError(f"{path} is damaged", got=error, do=f"delete {path.parent}") from None
     good = offsets.dtype == np.int64 and offsets.shape == (facts.rows + 1,)
     if not good or offsets[0] != 0 or offsets[-1] != facts.tokens or (np.diff(offsets) < 0).any():

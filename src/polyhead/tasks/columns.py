@@ -11,10 +11,7 @@ from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.rows import DATASETS
 from polyhead.tasks.task import Task
 
-SEPARATORS = {
-    ".csv": (",", "commas"),
-    ".tsv": ("\t", "tabs"),
-}  # between columns, by the ending of a file's name
+SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
 
 
 class Source(Value):

@@ -6,7 +6,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.text.question import Given, Question, texts_of
-from polyhead.text.tokenise import repair
+from polyhead.text.tokenize import repair
 from polyhead.text.words import words_in
 
 

@@ -49,9 +49,7 @@ def check_packing(metadata: Any, wanted: Mapping[str, object] | Iterable[str], p
             column = group.column(number)
             size, packed = column.total_uncompressed_size, max(1, column.total_compressed_size)
             long = size > 4 * LONGEST_TEXT * max(1, group.num_rows)
-            if column.path_in_schema.split(".")[0] in names and (
-                long or (size > PACKED and size > DENSEST * packed)
-            ):
+            if column.path_in_schema.split(".")[0] in names and (long or (size > PACKED and size > DENSEST * packed)):
                 raise DataError(
                     f"{path}: column '{column.path_in_schema}' of rows {before + 1:,} to "
                     f"{before + group.num_rows:,} is too large to be read",

@@ -18,7 +18,7 @@ from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, Question
-from polyhead.text.tokenise import lone_surrogates, repair
+from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import joined, words_in
 
 

@@ -17,29 +17,12 @@ from typing import Any, BinaryIO, TextIO, cast
 from polyhead.config import Value
 from polyhead.errors import BadValue, DataError, EmptyData, MissingExtra
 from polyhead.files import open_plain
-from polyhead.tasks.limits import (
-    LONGEST_LINE,
-    MOST_VALUES,
-    SHORTEN,
-    check_packing,
-    lines_of,
-    too_long,
-    too_many_values,
-)
+from polyhead.tasks.limits import LONGEST_LINE, MOST_VALUES, SHORTEN, check_packing, lines_of, too_long, too_many_values
 from polyhead.text.prefix import LONGEST_TEXT
-from polyhead.text.tokenise import lone_surrogates
+from polyhead.text.tokenize import lone_surrogates
 
 DATASETS = "datasets:"  # begins the path of rows that come from a hub
-FORMATS = (
-    ".jsonl",
-    ".jsonl.gz",
-    ".csv",
-    ".csv.gz",
-    ".tsv",
-    ".tsv.gz",
-    f"{DATASETS}ID[/config][:split]",
-    ".parquet",
-)
+FORMATS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz", f"{DATASETS}ID[/config][:split]", ".parquet")
 # Characters of one CSV cell: all that a quote which is never closed can swallow. The csv module's own limit is 131,072.
 CELL_LIMIT = LONGEST_TEXT
 UTF_16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file of UTF-16 begins, as bytes that are not UTF-8 come out
@@ -109,9 +92,7 @@ class Rows:
             if isinstance(row, BadValue) or longest is None:
                 yield row
             else:
-                yield self._bad(
-                    "a text is too long", f"{longest:,} characters", row.number, SHORTEN, LONGEST_TEXT
-                )
+                yield self._bad("a text is too long", f"{longest:,} characters", row.number, SHORTEN, LONGEST_TEXT)
 
     def _each(self) -> Iterator[Row | BadValue]:
         if self.path.startswith(DATASETS):
@@ -229,9 +210,7 @@ class Rows:
     def _by_column(self, header: list[str], record: list[str], number: int) -> Row | BadValue:
         if len(record) != len(header):
             do = "quote cells that hold the delimiter or a line end"
-            return self._bad(
-                "the record has another number of cells than the header", len(record), number, do
-            )
+            return self._bad("the record has another number of cells than the header", len(record), number, do)
         if any(map(lone_surrogates, record)):
             return self._bad("the record is not UTF-8", record, number, "save the file as UTF-8")
         return Row(number=number, values=dict(zip(header, record, strict=True)))
@@ -270,9 +249,7 @@ class Rows:
                 got=error,
                 do="write the file again with strings in UTF-8, or its column as binary",
             ) from None
-        except (
-            ValueError
-        ) as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
+        except ValueError as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
             last = before + batch.num_rows
             raise DataError(
                 f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a value that Python has not",

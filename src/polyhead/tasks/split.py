@@ -15,7 +15,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import Given, texts_of
 
 
-class Undivided(Value, eq=False):
+class NoSplitNeeded(Value, eq=False):
     """The examples of a task of which some are to be held out, and the file that they were read from."""
 
     task: Task
@@ -55,9 +55,7 @@ def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[in
     return [sorted(rows) for rows in dealt if rows]
 
 
-def split_together(
-    several: Sequence[Undivided], fraction: float, seed: int
-) -> list[tuple[Examples, Examples]]:
+def split_together(several: Sequence[NoSplitNeeded], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
     """(kept, held out) of each task, as `split` does it, and what one task holds out no other one keeps.
 
     Rows with equal texts stay together across tasks and files, and so does what tasks read of one row of a file. Each
@@ -77,13 +75,13 @@ def split_together(
     ]
 
 
-def overlapping(several: Sequence[Undivided]) -> list[list[Undivided]]:
+def overlapping(several: Sequence[NoSplitNeeded]) -> list[list[NoSplitNeeded]]:
     """The tasks by what they read: in one list are those with rows of a file or texts in common; most are alone."""
     joined = _Joined()
     for index, one in enumerate(several if len(several) > 1 else ()):
         for things in _things(one):
             joined.join([("task", index), *things])
-    found: dict[int, list[Undivided]] = {}
+    found: dict[int, list[NoSplitNeeded]] = {}
     for index, one in enumerate(several):
         found.setdefault(joined.of(("task", index)), []).append(one)
     return list(found.values())
@@ -122,13 +120,13 @@ class _Joined:
         return number
 
 
-def _things(one: Undivided) -> list[tuple[object, object]]:
+def _things(one: NoSplitNeeded) -> list[tuple[object, object]]:
     """Of each example what other tasks' examples may have too: its row in the file, and its texts."""
     places = ((one.path, row) for row in one.examples.rows)
     return list(zip(places, map(_key, one.examples.inputs), strict=True))
 
 
-def _groups(several: Sequence[Undivided], seed: int) -> list[list[tuple[int, int]]]:
+def _groups(several: Sequence[NoSplitNeeded], seed: int) -> list[list[tuple[int, int]]]:
     """(task, row) of the examples that stay together, in an order that texts and seed alone decide."""
     joined, found = _Joined(), dict[int, list[tuple[int, int]]]()
     things = [_things(one) for one in several]
@@ -145,7 +143,7 @@ def _groups(several: Sequence[Undivided], seed: int) -> list[list[tuple[int, int
     return [found[group] for group in sorted(found, key=lambda group: ranks[group])]
 
 
-def _strata(several: Sequence[Undivided], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
+def _strata(several: Sequence[NoSplitNeeded], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
     """In the order of tasks and labels; a group has the label of its first row."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     for number, group in enumerate(groups):

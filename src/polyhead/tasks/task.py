@@ -1,19 +1,21 @@
-"""A task: a named question about a text, with its kind, labels and metric."""
+"""A task: a named question about a text. Its kind: what its answers, labels and metrics are."""
 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
 
 import msgspec
+import numpy as np
 
 from polyhead.arguments import check_fields
 from polyhead.config import Value
-from polyhead.errors import BadName, ConfigError
+from polyhead.errors import BadName, ConfigError, nearest
+from polyhead.tasks.example import Example
 
-KindName = Literal[
-    "single_label", "multi_label", "regression", "tagging", "multiple_choice", "span", "summarization"
-]
 PairMode = Literal["none", "joined", "separate"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -23,11 +25,9 @@ class Task(Value):
     """One question. Checked when made: BadName for its name, ConfigError for a field that it cannot use."""
 
     name: str
-    kind: KindName
+    kind: str  # the name of a registered kind
     labels: tuple[str, ...] = ()  # ordered: label i is output i of the head, for as long as the weights live
-    pair: PairMode = (
-        "none"  # joined: one input (A, separator, B), always so for span; separate: two, compared
-    )
+    pair: PairMode = "none"  # joined: one input (A, separator, B), always so for span; separate: two, compared
     metric: str | None = None  # None: the kind's default
     threshold: float = 0.5  # multi_label: a label is given from this probability on
     range: tuple[float, float] | None = None  # regression: lowest and highest value
@@ -37,13 +37,12 @@ class Task(Value):
     decoder: Literal["greedy", "constrained"] = "greedy"  # tagging: each word alone, or BIO labels in a row
 
     def __post_init__(self) -> None:
-        from polyhead.tasks.kinds import kind_of  # here, since the kinds are about tasks
-
         check_fields(self)
         check_name(self.name)
-        if self.pair == "none" and (pair := kind_of(self).pair) is not None:
-            msgspec.structs.force_setattr(self, "pair", pair)
-        kind_of(self).check(self)
+        kind = kind_named(self.kind)
+        if self.pair == "none" and kind.pair is not None:
+            msgspec.structs.force_setattr(self, "pair", kind.pair)
+        kind.check(self)
         if self.decoder != "greedy" and self.kind != "tagging":
             raise ConfigError(
                 f"task '{self.name}': kind '{self.kind}' has no use for 'decoder'",
@@ -60,6 +59,166 @@ class Task(Value):
 def owner_of(task: Task) -> str:
     """The owner of a task's own arrays."""
     return f"task:{task.name}"
+
+
+LossName = Literal[
+    "cross_entropy",
+    "binary_cross_entropy",
+    "squared_error",
+    "word_cross_entropy",
+    "ranking",
+    "span",
+    "token_cross_entropy",
+]
+ScoresOf = Literal["softmax", "sigmoid", "range"]
+Answer = dict[str, Any]
+"""Plain values, as they are written to JSON."""
+
+
+class Kind(ABC):
+    """What an answer looks like: its targets, its head's width, its loss, metrics and decoding.
+
+    An output is the head's raw float32 answer for one row: (width,), (words, width) when `per_word`, or (options,)
+    when `per_option`. Methods take the example too, as some labels and answers mean something only beside it.
+    """
+
+    name: ClassVar[str]
+    loss: ClassVar[LossName]
+    per_word: ClassVar[bool] = False  # the head reads each word (of a pair, those of the second text)
+    per_option: ClassVar[bool] = False  # the trunk reads a pair an option, the head gives each a number
+    pair: ClassVar[PairMode | None] = None  # the one way in which the kind reads a pair, if there is only one
+    # What makes a row's outputs the numbers of its answer; None where these depend on other rows or places too.
+    scores: ClassVar[ScoresOf | None] = None
+
+    @abstractmethod
+    def check(self, task: Task) -> None:
+        """Raises ConfigError for a task that does not say what the kind needs, or says what it cannot use."""
+
+    @abstractmethod
+    def width(self, task: Task) -> int:
+        """Outputs of the head, of each word when `per_word`, of each option when `per_option`."""
+
+    @abstractmethod
+    def metrics(self, task: Task) -> tuple[str, ...]:
+        """Names that `evaluate` gives, the default first; higher is better for all of them."""
+
+    @abstractmethod
+    def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
+        """A label of the data as a target. Raises BadValue or UnknownLabel with the task and the example's place."""
+
+    @abstractmethod
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
+        """One row's output as plain values."""
+
+    def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
+        """The same of many rows; each answer is, to the bit, what `decode` gives of it alone."""
+        return [self.decode(task, row, one) for row, one in zip(outputs, examples, strict=True)]
+
+    @abstractmethod
+    def evaluate(
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> dict[str, float]:
+        """Every metric of the kind on a whole split. Raises EmptyData when there is no row."""
+
+    def constant(
+        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
+    ) -> list[np.ndarray] | None:
+        """Outputs that give all examples one answer, the best by `targets`; None for a kind without such answers."""
+        return None
+
+    def fitting_metric(self, task: Task, targets: Sequence[np.ndarray]) -> str | None:
+        """The metric for a task that names none, where the default would hide how rare its labels are; else None."""
+        return None
+
+    def offsets(self, task: Task, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What may be added to the outputs so that rare labels are answered more often, the smallest first."""
+        return []
+
+    @abstractmethod
+    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
+        """Weights float32 (labels,) that balance the loss; None for a kind without classes."""
+
+    def default_metric(self, task: Task) -> str:
+        """The metric that chooses between models: the task's, or the kind's first."""
+        return task.metric or self.metrics(task)[0]
+
+    def parse(self, cell: str, separator: str | None) -> object:
+        """A label from the text of a CSV or TSV cell."""
+        return cell
+
+    def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
+        """What one window teaches, of a kind that reads words: the target of a text that has the window's words alone.
+
+        `read` (read,) are the words that the window reads, in order, `whole` (read,) whether it holds all of each.
+        """
+        return np.asarray(target[read])
+
+    def merge_windows(self, task: Task, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """One output from those of a row's windows: their mean."""
+        return np.asarray(np.mean(np.stack(outputs), axis=0, dtype=np.float64), np.float32)
+
+    def merge_words(
+        self, task: Task, outputs: Sequence[np.ndarray], read: Sequence[np.ndarray], best: np.ndarray
+    ) -> np.ndarray:
+        """One output (words, width) from windows that give some words each, NaN for words that none gives.
+
+        `read` says for each window which words its rows are, `best` (words,) which window should give a word (see
+        `text.words.best_windows`).
+        """
+        merged = np.full((len(best), outputs[0].shape[-1]), np.nan, np.float32)
+        for index, (rows, which) in enumerate(zip(outputs, read, strict=True)):
+            mine = best[which] == index
+            merged[which[mine]] = rows[mine]
+        return merged
+
+
+class Decoded(Value, eq=False):
+    """Answers to many rows as arrays; what a kind does not answer is None."""
+
+    label: np.ndarray | None = None  # int64 (rows,): index of the answered label
+    labels: np.ndarray | None = None  # bool (rows, labels): those that are answered
+    scores: np.ndarray | None = None  # float64 (rows, labels): probabilities
+    value: np.ndarray | None = None  # float64 (rows,)
+
+
+class RowKind(Kind):
+    """A kind with one output of fixed width for an input, whose answers to many are a few arrays."""
+
+    @abstractmethod
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
+        """The answers to rows with these outputs, (rows, width)."""
+
+    @abstractmethod
+    def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
+        """The same as plain values, row by row."""
+
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
+        """One row's output as plain values: `answers` of it alone."""
+        return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
+
+
+_KINDS: dict[str, Kind] = {}
+KINDS: Mapping[str, Kind] = MappingProxyType(_KINDS)
+"""The kinds that are registered, by name."""
+
+
+def register_kind(kind: Kind) -> None:
+    """Makes a kind known by its name; raises ConfigError where another kind has that name."""
+    if type(_KINDS.get(kind.name, kind)) is not type(kind):
+        raise ConfigError(f"there is a kind '{kind.name}' already", do="give the new kind another name")
+    _KINDS[kind.name] = kind
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of this name; raises ConfigError with the names that there are."""
+    if name not in _KINDS:
+        raise ConfigError(f"there is no kind '{name}'", allowed=list(_KINDS), do=nearest(name, _KINDS))
+    return _KINDS[name]
+
+
+def kind_of(task: Task) -> Kind:
+    """The kind of a task."""
+    return _KINDS[task.kind]
 
 
 def check_name(name: str, what: str = "task") -> None:

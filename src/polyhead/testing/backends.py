@@ -25,7 +25,7 @@ from polyhead.testing.tiny import (
     tiny_trunk,
     tiny_widths,
 )
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 MARGIN = 1e-5  # features nearer than this to where their code changes may be written either way
 HALF_STEP = 0.01  # of outputs, where a few features of size 1 move by a float16's step
@@ -50,9 +50,7 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         for name, lengths in BATCHES.items():
             batch = tiny_batch(trunk, lengths)
 
-            def agrees(
-                a: Backend = ours, b: Backend = yardstick, batch: TokenBatch = batch, t: object = tasks
-            ) -> None:
+            def agrees(a: Backend = ours, b: Backend = yardstick, batch: TokenBatch = batch, t: object = tasks) -> None:
                 _assert_agree(a, b, trunk, batch, t)  # type: ignore[arg-type]
 
             yield Check(subject=subject, name=f"equals the reference, {codec_name}, {name}", run=agrees)
@@ -105,11 +103,7 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         ("answers an empty batch with no rows", _assert_empty, lambda *_: ours),
         ("runs the layers that are counted", _assert_conditioned_layers, lambda *_: ours),
     ):
-        yield Check(
-            subject=subject,
-            name=f"{name}, prompts and adapters",
-            run=partial(run, some, trunk, tasks),
-        )
+        yield Check(subject=subject, name=f"{name}, prompts and adapters", run=partial(run, some, trunk, tasks))
 
 
 def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
@@ -128,9 +122,9 @@ def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: floa
         states = Trunk.from_data(trunk)(texts.ids, texts.mask, segments=texts.segments)
         value = stored_value(states, pool, texts.words)
     raw, seen = value.values.numpy(), value.mask.numpy()
-    moved = (
-        encode(raw - np.float32(margin), pool.codec) != encode(raw + np.float32(margin), pool.codec)
-    ).any(axis=(2, 3))
+    moved = (encode(raw - np.float32(margin), pool.codec) != encode(raw + np.float32(margin), pool.codec)).any(
+        axis=(2, 3)
+    )
     stable: np.ndarray = ~(moved & seen).any(axis=1)
     return stable
 
@@ -156,9 +150,7 @@ def _assert_agree(
             worst = float(np.abs(a - b).max(initial=0.0))
             assert worst <= ours.tolerance + HALF_STEP, f"{name}: differs by {worst} beside a border"
         else:
-            assert rows.mean() >= 0.25 or len(rows) < 4, (
-                f"{name}: only {rows.sum()} of {len(rows)} rows compared"
-            )
+            assert rows.mean() >= 0.25 or len(rows) < 4, f"{name}: only {rows.sum()} of {len(rows)} rows compared"
 
 
 def _outputs(backend: Backend, name: str, found: np.ndarray, task: LoadedTask) -> np.ndarray:
@@ -168,11 +160,7 @@ def _outputs(backend: Backend, name: str, found: np.ndarray, task: LoadedTask) -
 def _assert_same_twice(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     merged, batch = plan.merge({n: t.path for n, t in tasks.items()}), tiny_batch(trunk, BATCHES["ragged"])
     backend = make(trunk, tasks)
-    first, second, other = (
-        backend.run(merged, batch),
-        backend.run(merged, batch),
-        make(trunk, tasks),
-    )
+    first, second, other = (backend.run(merged, batch), backend.run(merged, batch), make(trunk, tasks))
     third = other.run(merged, batch)
     for name in tasks:
         assert first[name].tobytes() == second[name].tobytes() == third[name].tobytes(), name
@@ -266,9 +254,7 @@ def _assert_rows_alone(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, 
 def _assert_empty(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     nothing = np.zeros((0, 1), np.int64)
     batch = TokenBatch(ids=nothing, mask=nothing.astype(bool), segments=nothing, words=nothing)
-    for name, values in (
-        make(trunk, tasks).run(plan.merge({n: t.path for n, t in tasks.items()}), batch).items()
-    ):
+    for name, values in make(trunk, tasks).run(plan.merge({n: t.path for n, t in tasks.items()}), batch).items():
         assert len(values) == 0, name
 
 

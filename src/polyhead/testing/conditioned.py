@@ -10,22 +10,18 @@ import msgspec
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.plan import Delta, Dense, Embed, Head, Layers, Path, Pool, Prompt, joined
 from polyhead.testing.tiny import tiny_owned
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 _DELTAS = {
     "attention": Delta(kind="projected_attention", part="own", size=6, heads=2),
     "attention-tied": Delta(kind="projected_attention", part="own", size=6, heads=3, tied=True, gelu="after"),
-    "attention-ends": Delta(
-        kind="projected_attention", part="own", size=4, heads=2, tied=True, ends="family:ends"
-    ),
+    "attention-ends": Delta(kind="projected_attention", part="own", size=4, heads=2, tied=True, ends="family:ends"),
     "attention-ends-by-layer": Delta(
         kind="projected_attention", part="own", size=4, heads=2, ends="family:ends-by-layer"
     ),
     "attention-all": Delta(kind="projected_attention", part="family:adapters", size=4, tied=True),
     "attention-serial": Delta(kind="projected_attention", part="own", size=4, tied=True, serial=True),
-    "attention-scaled": Delta(
-        kind="projected_attention", part="own", size=4, tied=True, gelu="after", scaled=True
-    ),
+    "attention-scaled": Delta(kind="projected_attention", part="own", size=4, tied=True, gelu="after", scaled=True),
     "low-rank": Delta(kind="low_rank", part="own", size=3),
     "low-rank-gelu": Delta(kind="low_rank", part="own", size=3, gelu="inside"),
     "low-rank-serial": Delta(kind="low_rank", part="own", size=3, serial=True, gelu="after"),
@@ -98,10 +94,7 @@ def tiny_conditioned(trunk: TrunkData) -> dict[str, LoadedTask]:
     for name, layers in (
         ("top-attention", msgspec.structs.replace(narrow, feed_forward=0, heads=4)),
         ("top-feed-forward", msgspec.structs.replace(narrow, feed_forward=12, attention=False)),
-        (
-            "top-two-hidden-layers",
-            msgspec.structs.replace(narrow, feed_forward=10, attention=False, hidden_layers=2),
-        ),
+        ("top-two-hidden-layers", msgspec.structs.replace(narrow, feed_forward=10, attention=False, hidden_layers=2)),
         ("top-halves-alone", msgspec.structs.replace(narrow, feed_forward=12, residual=False)),
         ("top-layer", Layers(start=depth, stop=depth + 1)),
     ):
@@ -137,6 +130,4 @@ def _path(
 ) -> Path:
     whole = Layers(start=0, stop=trunk.architecture.layers)
     head = Head(kind="single_label", width=2, part=f"task:{name}", hidden=8, hidden_part=hidden_part)
-    return joined(
-        Path(nodes=(embed or Embed(trunk=trunk.digest), *(layers or (whole,)), pool or Pool(), head))
-    )
+    return joined(Path(nodes=(embed or Embed(trunk=trunk.digest), *(layers or (whole,)), pool or Pool(), head)))

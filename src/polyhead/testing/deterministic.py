@@ -14,7 +14,7 @@ from polyhead.testing.backends import MakeBackend
 from polyhead.testing.check import Check
 from polyhead.testing.conditioned import prompted_path, tiny_siblings
 from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_trunk
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 LENGTHS = (7, 2, 12, 5, 1)
 
@@ -88,9 +88,7 @@ def _assert_same_beside_others(make: MakeBackend, trunk: TrunkData, tasks: Mappi
         _assert_bits(_answers(make(trunk, asked), asked, batch), whole)
 
 
-def _assert_same_while_others_change(
-    make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]
-) -> None:
+def _assert_same_while_others_change(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:
     batch, names = tiny_batch(trunk, LENGTHS), list(tasks)
     stays = {name: tasks[name] for name in names[::4]}
     backend = make(trunk, stays)

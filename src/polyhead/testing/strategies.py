@@ -13,23 +13,22 @@ import numpy as np
 
 from polyhead import cost, plan
 from polyhead.bundle import write
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.write import write_bundle
-from polyhead.engine.inputs import AnyInput, Passage, form_of, forms_of
+from polyhead.engine.inputs import AnyInput, Passage, input_type_of, input_types_of
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, owners_of
-from polyhead.strategy import Pooled, Prompted, Strategy
+from polyhead.project.strategies import Pooled, Prompted, Strategy
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.base import LossName
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import LossName, Task
 from polyhead.testing.check import Check
 from polyhead.testing.tiny import tiny_batch, tiny_owned, tiny_part, tiny_tasks, tiny_trunk
 from polyhead.text.question import Question
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 TEXTS: tuple[AnyInput, ...] = (
     ("where is my order 12?",),
@@ -99,20 +98,13 @@ def tiny_bundle(root: FilePath, trunk: TrunkData, paths: Mapping[str, Path]) -> 
     return Bundle.open(root)
 
 
-def add_tiny(
-    root: FilePath, trunk: TrunkData, task: Task, path: Path, *, seed: int, replace: bool = False
-) -> None:
+def add_tiny(root: FilePath, trunk: TrunkData, task: Task, path: Path, *, seed: int, replace: bool = False) -> None:
     """Adds a task with drawn arrays to the bundle, which has the families that it reads."""
     write.add_tasks(root, [_draft(trunk, task, path, seed)], replace=replace)
 
 
 def _add(
-    root: FilePath,
-    trunk: TrunkData,
-    paths: Mapping[str, Path],
-    seeds: Mapping[str, int],
-    *,
-    replace: bool = False,
+    root: FilePath, trunk: TrunkData, paths: Mapping[str, Path], seeds: Mapping[str, int], *, replace: bool = False
 ) -> None:
     """Adds tiny tasks with their families in one step; each family's arrays are drawn from its name."""
     tasks = {task.name: task for task in tiny_tasks()}
@@ -142,7 +134,7 @@ def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> di
 
 def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput]:
     """Those of the texts that the task reads."""
-    return [text for text in texts if form_of(text) in forms_of(task)]
+    return [text for text in texts if input_type_of(text) in input_types_of(task)]
 
 
 def _model(path: Path, trunk: TrunkData, task: Task) -> Any:
@@ -184,16 +176,14 @@ def _assert_counted(strategy: Strategy, task: Task) -> None:
         real = {name: tuple(value.shape) for name, value in module.state_dict().items()}
         assert real == cost.part_arrays(path, shape, owner), owner
     counted = cost.added(plan.merge({task.name: path}), task.name, shape, tokens=8).parameters
-    assert counted == sum(p.numel() for p in model.parameters()) - sum(
-        p.numel() for p in model.trunk.parameters()
-    )
+    assert counted == sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in model.trunk.parameters())
 
 
 def _assert_gradients(strategy: Strategy, task: Task) -> None:
     import torch
 
     from polyhead.model import TextBatch
-    from polyhead.train.loss import LOSSES
+    from polyhead.train.loop.loss import LOSSES
 
     trunk = tiny_trunk()
     path = tiny_paths(strategy, trunk)[task.name]
@@ -290,9 +280,7 @@ def _assert_group_isolated(strategy: Strategy) -> None:
         before = outputs_by_task(Session(root, backend="torch", deterministic=True))
         for seed, replace in ((20, False), (30, True)):
             _add(root, trunk, group, {name: seed + i for i, name in enumerate(group)}, replace=replace)
-            _assert_same(
-                before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest)
-            )
+            _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest))
         remove_tasks(root, list(group))
         _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest))
         assert Bundle.open(root).trunk().digest == trunk.digest

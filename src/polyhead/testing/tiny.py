@@ -12,12 +12,12 @@ import numpy as np
 import tokenizers
 
 from polyhead import cost
-from polyhead.architecture import Architecture, Family, trunk_arrays
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, Positions
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import KindName, Task
-from polyhead.trunk_data import TextSettings, TrunkData
+from polyhead.tasks.task import Task
+from polyhead.trunk.data import TextSettings, TrunkData
+from polyhead.trunk.shape import Architecture, Family, trunk_arrays
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (
@@ -50,13 +50,7 @@ WORDS = (
     "and",
     "late",
 )
-PIECES = (
-    *SPECIAL,
-    *string.ascii_lowercase,
-    *(f"##{c}" for c in string.ascii_lowercase),
-    *"?.,!#0123456789",
-    *WORDS,
-)
+PIECES = (*SPECIAL, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *"?.,!#0123456789", *WORDS)
 PLAIN = Codec(name="float32")
 CODECS: Mapping[str, Codec] = {
     "float32": Codec(name="float32"),
@@ -77,9 +71,7 @@ def tiny_tokenizer() -> bytes:
     made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     made.decoder = tokenizers.decoders.WordPiece()
     made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return str(made.to_str()).encode()
 
@@ -102,9 +94,7 @@ def tiny_trunk(
     rng = np.random.default_rng(seed)
     arrays = {name: _drawn(name, size, rng) for name, size in trunk_arrays(shape)}
     settings = TextSettings(max_tokens=max_tokens)
-    return TrunkData(
-        name="tiny", architecture=shape, arrays=arrays, tokenizer=tiny_tokenizer(), settings=settings
-    )
+    return TrunkData(name="tiny", architecture=shape, arrays=arrays, tokenizer=tiny_tokenizer(), settings=settings)
 
 
 def _drawn(name: str, size: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -156,11 +146,7 @@ def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop
     positions = "tokens" if kind_of(task).per_word else pool.positions
     learned = pool.layers == "learned" or positions == "attention"
     head = Head(
-        kind=task.kind,
-        width=kind_of(task).width(task),
-        part=owner,
-        hidden=hidden,
-        separate=task.pair == "separate",
+        kind=task.kind, width=kind_of(task).width(task), part=owner, hidden=hidden, separate=task.pair == "separate"
     )
     chosen = Pool(
         layers=pool.layers,
@@ -190,10 +176,7 @@ def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTa
 def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
     """Tasks of two, 40 and 70 labels, of whole texts by every pooler and of words: name -> path and arrays."""
     paths = {}
-    pools: dict[KindName, tuple[Positions, ...]] = {
-        "single_label": ("first", "mean", "attention"),
-        "tagging": ("first",),
-    }
+    pools: dict[str, tuple[Positions, ...]] = {"single_label": ("first", "mean", "attention"), "tagging": ("first",)}
     for kind, several in pools.items():
         for positions, labels in itertools.product(several, (2, 40, 70)):
             name = f"{kind}-{positions}-{labels}"

@@ -9,7 +9,7 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import ConfigError
 from polyhead.text.encodings import Encodings
-from polyhead.text.tokenise import Encoded
+from polyhead.text.tokenize import Encoded
 
 
 class Batch(Value, eq=False):
@@ -74,11 +74,7 @@ def batches(
     """Padded batches by `cuts`. Put answers back in order with `answers[batch.members] = ...`."""
     lengths = np.array([len(one.ids) for one in encoded], np.int64)
     for cut in cuts(
-        lengths,
-        token_budget=token_budget,
-        multiple_of=multiple_of,
-        fixed_rows=fixed_rows,
-        max_tokens=max_tokens,
+        lengths, token_budget=token_budget, multiple_of=multiple_of, fixed_rows=fixed_rows, max_tokens=max_tokens
     ):
         some = [encoded[member] for member in cut.members]
         ids, segments = (np.concatenate([getattr(one, name) for one in some]) for name in ("ids", "segments"))

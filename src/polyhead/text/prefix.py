@@ -20,9 +20,7 @@ _BACK = 1000  # characters in which a space is looked for
 _PIECE = 100_000  # characters whose tokens are counted at a time
 
 
-def encoded_beginnings(
-    texts: Sequence[str], encode: Encode, least: int
-) -> tuple[list[tokenizers.Encoding], list[int]]:
+def encoded_beginnings(texts: Sequence[str], encode: Encode, least: int) -> tuple[list[tokenizers.Encoding], list[int]]:
     """Each text, or a beginning of it with at least so many tokens; and the characters of each."""
     begun = [beginning(text, WHOLE) for text in texts]
     found = encode(begun)

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Sized
 
 from polyhead.config import Value
 from polyhead.errors import BadValue
-from polyhead.text.tokenise import Input
+from polyhead.text.tokenize import Input
 
 
 class Question(Value):

@@ -23,9 +23,7 @@ class Template(Value):
         """How many special tokens there are."""
         return sum(map(len, self.ids))
 
-    def repeated(
-        self, special: Sequence[Sequence[int]], texts: Sequence[int], sizes: np.ndarray
-    ) -> np.ndarray:
+    def repeated(self, special: Sequence[Sequence[int]], texts: Sequence[int], sizes: np.ndarray) -> np.ndarray:
         """A number for each token, end to end: one for each special token, the same for all tokens of a text.
 
         `sizes` (entries, texts) are the texts' tokens.
@@ -63,13 +61,9 @@ def find_template(tokenizer: tokenizers.Tokenizer, texts: int) -> Template:
         runs.append(([], []))
         index += len(plain)
     if len(text_segments) != texts:
-        raise WeightsMismatch(
-            "the tokenizer repeats or drops a text", got=whole.tokens, do="use another trunk"
-        )
+        raise WeightsMismatch("the tokenizer repeats or drops a text", got=whole.tokens, do="use another trunk")
     return Template(
-        ids=tuple(run[0] for run in runs),
-        segments=tuple(run[1] for run in runs),
-        text_segments=tuple(text_segments),
+        ids=tuple(run[0] for run in runs), segments=tuple(run[1] for run in runs), text_segments=tuple(text_segments)
     )
 
 
@@ -79,6 +73,4 @@ def _probe(tokenizer: tokenizers.Tokenizer) -> str:
     for text in candidates:
         if len(tokenizer.encode(text, add_special_tokens=False)):
             return text
-    raise WeightsMismatch(
-        "the tokenizer finds no token in any text", do="use the tokenizer that belongs to the trunk"
-    )
+    raise WeightsMismatch("the tokenizer finds no token in any text", do="use the tokenizer that belongs to the trunk")

@@ -33,9 +33,7 @@ class Facts(Value):
 
 
 # SHA-256 of files that were tried. The first is that of all-MiniLM-L6-v2, with which the package is tested.
-_KNOWN: dict[str, Facts] = {
-    "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037": Facts(vocabulary=30522)
-}
+_KNOWN: dict[str, Facts] = {"be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037": Facts(vocabulary=30522)}
 
 
 class _Found(msgspec.Struct):

@@ -63,9 +63,7 @@ def _tried(content: bytes) -> dict[str, int]:
     if largest >= LARGEST_ID:
         raise ValueError(f"it has the id {largest}, and {LARGEST_ID - 1} is the largest that can be kept")
     if special > LARGEST_TEMPLATE:
-        raise ValueError(
-            f"it puts {special} special tokens around a text, and {LARGEST_TEMPLATE} are allowed"
-        )
+        raise ValueError(f"it puts {special} special tokens around a text, and {LARGEST_TEMPLATE} are allowed")
     return {"vocabulary": largest + 1}
 
 

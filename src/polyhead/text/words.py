@@ -11,7 +11,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.text.encodings import Encodings, ranges, starts_of
-from polyhead.text.tokenise import Encoded, encoded_at
+from polyhead.text.tokenize import Encoded, encoded_at
 
 NOWHERE = (-1, -1)  # the offsets of "no answer" among the places of a text
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -68,9 +68,7 @@ def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
     if not len(real) or not len(words):
         return np.full(len(words), -1, np.int32)
     starts, stops = encoded.offsets[real, 0], encoded.offsets[real, 1]
-    first = np.searchsorted(
-        stops, words[:, 0], side="right"
-    )  # the first token that ends after the word's start
+    first = np.searchsorted(stops, words[:, 0], side="right")  # the first token that ends after the word's start
     inside = np.minimum(first, len(real) - 1)
     overlaps = (first < len(real)) & (starts[inside] < words[:, 1])
     return np.where(overlaps, real[inside], -1).astype(np.int32)
@@ -98,7 +96,7 @@ class Search:
         return which[tokens >= 0], tokens[tokens >= 0]
 
 
-class Reads(Value, eq=False):
+class WindowWords(Value, eq=False):
     """The words of texts, and for each entry of encodings which of its text's words it reads, and where."""
 
     words: np.ndarray  # int32 (words, 2): of one text after the other
@@ -112,7 +110,7 @@ class Reads(Value, eq=False):
         return self.words[self.text_starts[text] : self.text_starts[text + 1]]
 
 
-def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> Reads:
+def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords:
     """The words of each input that its entries read, found in all of them at once; needs offsets."""
     sizes = np.fromiter(map(len, words), np.int64, len(words))
     text_starts = starts_of(sizes)
@@ -129,12 +127,8 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> Reads:
     owner, places, tokens = (np.concatenate(several) for several in zip(*found, strict=True))
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(encodings.row))
-    return Reads(
-        words=flat,
-        text_starts=text_starts,
-        places=places[order],
-        tokens=tokens[order],
-        starts=starts_of(counts),
+    return WindowWords(
+        words=flat, text_starts=text_starts, places=places[order], tokens=tokens[order], starts=starts_of(counts)
     )
 
 

@@ -13,17 +13,17 @@ from polyhead.bundle.attempts import keep_attempts
 from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.engine.isolation import certified
+from polyhead.certify import certified
 from polyhead.errors import TrainError
 from polyhead.files import remove_tree
 from polyhead.nn.threads import within_limits
 from polyhead.plan import Path
 from polyhead.progress import duration
-from polyhead.project import Choice, Project, strategy_of
-from polyhead.strategy import Branch, Pooled
-from polyhead.train.baseline import baseline_path, with_baselines
-from polyhead.train.branch_task import (
-    Grove,
+from polyhead.project.strategies import Branch, Pooled
+from polyhead.project.tables import Choice, Project, strategy_of
+from polyhead.seq2seq.run import has_summaries, train_with_summaries
+from polyhead.train.branch.task import (
+    BranchSearch,
     branch_paths,
     choose,
     chosen_part,
@@ -32,38 +32,29 @@ from polyhead.train.branch_task import (
     kept_grove,
     write_options,
 )
-from polyhead.train.checkpoint import cache_folder
-from polyhead.train.codecs import pooled_paths
-from polyhead.train.compared import Compared, rivals, unit_is_better
-from polyhead.train.decided import Choices, Decisions, Wish, choices, left_line
-from polyhead.train.drafts import drafts_of
-from polyhead.train.events import Events
-from polyhead.train.extract import Extraction, Extractor
-from polyhead.train.fingerprints import Fingerprint, fingerprints_of, rescored, tag, untrained
-from polyhead.train.inputs import wanted
-from polyhead.train.lineage import load_any_trunk
-from polyhead.train.lines import task_lines
-from polyhead.train.live import is_live, live_paths, train_unit
-from polyhead.train.numerics import numerics, precision_of
-from polyhead.train.opened import opened
-from polyhead.train.outlook import outlook
-from polyhead.train.prepare import Prepared, prepare
-from polyhead.train.summarize_run import has_summaries, train_with_summaries
-from polyhead.train.taps import wanted_taps
-from polyhead.train.task_run import Trained, train_task
-from polyhead.train.units import check_budget, check_readers, check_whole, prepared_units, units_of
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run of `train` did."""
-
-    bundle: str
-    trained: dict[str, dict[str, dict[str, float]]]  # task -> split -> metric -> value
-    kept: tuple[str, ...]  # tasks that were trained already, unchanged
-    left: dict[str, str] = {}  # tasks that were not trained this way, and stay so: why
-    compared: dict[str, Compared] = {}  # tasks that had a live version: it beside the new one
-    extraction: Extraction
-    seconds: float
+from polyhead.train.data.codecs import pooled_paths
+from polyhead.train.data.extract import Extraction, Extractor
+from polyhead.train.data.inputs import wanted
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.taps import wanted_taps
+from polyhead.train.data.units import check_budget, check_readers, check_whole, prepared_units, units_of
+from polyhead.train.heads.baseline import baseline_path, with_baselines
+from polyhead.train.heads.run import train_task
+from polyhead.train.heads.trained import Trained
+from polyhead.train.loop.checkpoint import cache_folder
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.numerics import numerics, precision_of
+from polyhead.train.outcome import Outcome
+from polyhead.train.recipes.lineage import load_any_trunk
+from polyhead.train.recipes.live import is_live, live_paths, train_unit
+from polyhead.train.record.compared import VersionComparison, rivals, unit_is_better
+from polyhead.train.record.decided import Choices, Decisions, TrainOptions, choices, left_line
+from polyhead.train.record.drafts import drafts_of
+from polyhead.train.record.fingerprints import Fingerprint, fingerprints_of, rescored, tag, untrained
+from polyhead.train.record.lines import task_lines
+from polyhead.train.record.opened import opened
+from polyhead.train.record.outlook import outlook
 
 
 @typed
@@ -85,7 +76,7 @@ def train_project(
     encodes nothing. What was rolled back or removed stays so but for the tasks to `retrain`, which are trained whatever
     was decided; with `if_better` a live version stays unless the new one scores better on the same validation rows."""
     folder, cache = FilePath(folder), FilePath(cache) if cache else None
-    wish = Wish(retrain=retrain, if_better=if_better)
+    wish = TrainOptions(retrain=retrain, if_better=if_better)
     wish.check([entry.name for entry in project.tasks], only)
     if has_summaries(project):
         return train_with_summaries(
@@ -123,7 +114,7 @@ def _train(
     cache: FilePath,
     branches: set[str],
     events: Events,
-    wish: Wish,
+    wish: TrainOptions,
 ) -> Outcome:
     """Trains what is to be trained and writes it; `branches` are all tasks of the project that have them."""
     bundle = opened(root, extractor.data, [p.task.name for p in prepared])
@@ -166,7 +157,7 @@ def _chosen(
     prepared: Sequence[Prepared],
     prints: Mapping[str, Fingerprint],
     units: Sequence[tuple[str, ...]],
-    wish: Wish,
+    wish: TrainOptions,
 ) -> Choices:
     """What is to be trained, after all that was decided before."""
     return choices(
@@ -175,11 +166,7 @@ def _chosen(
         {name: tag(one) for name, one in prints.items()},
         Decisions.of(bundle),
         wish,
-        {
-            p.task.name: (bundle.tasks[p.task.name].task, p.task)
-            for p in prepared
-            if p.task.name in bundle.lines
-        },
+        {p.task.name: (bundle.tasks[p.task.name].task, p.task) for p in prepared if p.task.name in bundle.lines},
     )
 
 
@@ -187,9 +174,7 @@ def _one_precision(prepared: Sequence[Prepared]) -> str:
     precisions = sorted({precision_of(p.training) for p in prepared})
     if len(precisions) > 1:
         raise TrainError(
-            "tasks of one run must read the trunk in one precision",
-            got=precisions,
-            do="set one [training] precision",
+            "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"
         )
     return precisions[0]
 
@@ -222,7 +207,7 @@ class _Run:
         self._prints, self._paths, self._todo, self._branches = prints, paths, todo, branches
         self.scores: dict[str, dict[str, dict[str, float]]] = {}
         self.left: dict[str, str] = {}  # what lost to its live version
-        self.compared: dict[str, Compared] = {}
+        self.compared: dict[str, VersionComparison] = {}
 
     def train_pooled(self, p: Prepared) -> None:
         """A task on kept features; its checkpoints go when it is in the bundle."""
@@ -243,7 +228,7 @@ class _Run:
             return
         extractor, events = self._extractor, self._events
         shape, precision = extractor.data.architecture, extractor.precision
-        groves: dict[str, Grove] = {}
+        groves: dict[str, BranchSearch] = {}
         for p in branched:
             name, folder = p.task.name, self._folder("branches", p)
             if name in todo or choice.rule == "budget":
@@ -257,9 +242,7 @@ class _Run:
         chosen = choose(list(groves.values()), choice, shape)
         for p in (p for p in branched if p.task.name in todo):
             name, folder = p.task.name, self._folder("branches", p)
-            trained = chosen_part(
-                p, groves[name], chosen[name], extractor, precision=precision, folder=folder
-            )
+            trained = chosen_part(p, groves[name], chosen[name], extractor, precision=precision, folder=folder)
             self._commit([(p, trained)])
 
     def train_unit(self, unit: list[Prepared]) -> None:
@@ -321,18 +304,13 @@ class _Run:
             act()  # every task of the bundle is trained by this run
             return
         others = len(certified(self._root, "train", act, changing=names).before)
-        said = (
-            "one other task of the bundle answers its"
-            if others == 1
-            else f"{others} other tasks answer their"
-        )
+        said = "one other task of the bundle answers its" if others == 1 else f"{others} other tasks answer their"
         self._events.line(f"{', '.join(names)}: {said} probes as before")
 
-    def _remember(self, bundle: Bundle, names: list[str], found: Mapping[str, Compared]) -> None:
+    def _remember(self, bundle: Bundle, names: list[str], found: Mapping[str, VersionComparison]) -> None:
         """Notes what lost, and says so; its checkpoints stay, so that it can be had by `retrain`."""
         attempts = {
-            name: one.attempt(tag(self._prints[name]), bundle.lines[name].record)
-            for name, one in found.items()
+            name: one.attempt(tag(self._prints[name]), bundle.lines[name].record) for name, one in found.items()
         }
         keep_attempts(self._root, attempts)
         for name in names:
@@ -349,9 +327,7 @@ def _read(prepared: Sequence[Prepared], todo: list[Prepared], choice: Choice) ->
     return [p for p in prepared if p.task.name in names or (among_all and isinstance(p.strategy, Branch))]
 
 
-def _extract(
-    todo: list[Prepared], paths: dict[str, list[Path]], extractor: Extractor, events: Events
-) -> Extraction:
+def _extract(todo: list[Prepared], paths: dict[str, list[Path]], extractor: Extractor, events: Events) -> Extraction:
     progress = events.progress("encoding", unit="texts")
     requests = []
     for p in todo:

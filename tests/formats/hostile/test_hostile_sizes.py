@@ -16,14 +16,14 @@ from polyhead.config import read_toml
 from polyhead.cost import added, added_each
 from polyhead.errors import BundleError, ConfigError, CorruptFile, DataError, PolyheadError, StoreError
 from polyhead.files import open_plain
+from polyhead.importing.peft import base_named
 from polyhead.nn.load import load_trunk
-from polyhead.nn.lora import base_named
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool, merge
-from polyhead.project import Project
+from polyhead.project.tables import Project
 from polyhead.store.features import FeatureStore
 from polyhead.tasks.rows import Rows
 from polyhead.testing import tiny_trunk
-from polyhead.train.lineage import lineage_of
+from polyhead.train.recipes.lineage import lineage_of
 from tiny import write_trunk
 
 PLAIN = Codec(name="float32")

@@ -15,8 +15,8 @@ pytest.importorskip("transformers")
 import summarizers
 from polyhead.errors import ConfigError, PolyheadError, TrunkError, WeightsMismatch
 from polyhead.nn.load import load_trunk
-from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
-from polyhead.seq2seq_data import Summarizer, SummarySettings
+from polyhead.seq2seq.data import Summarizer, SummarySettings
+from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
 from tiny import write_trunk
 
 PLANT = """
@@ -51,7 +51,7 @@ READ = """
 import sys
 from polyhead.errors import PolyheadError
 from polyhead.nn.load import load_trunk
-from polyhead.nn.seq2seq import Seq2Seq, load_seq2seq
+from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
 for folder in sys.argv[1:]:
     try:
         if folder.endswith("encoder"):

@@ -11,9 +11,9 @@ from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, CorruptFile, WeightsMismatch
 from polyhead.testing import tiny_trunk
 from polyhead.text import tokenizer_file
-from polyhead.text.tokenise import Tokeniser
+from polyhead.text.tokenize import Tokenizer
 from polyhead.text.tokenizer_file import check_ids, facts_of
-from polyhead.trunk_data import TextSettings
+from polyhead.trunk.data import TextSettings
 
 TINY = json.loads(tiny_trunk().tokenizer)
 BPE = {
@@ -147,7 +147,7 @@ def refused(content):
     """The error for this file, which comes within 10 seconds."""
     begun = seconds()
     with pytest.raises(WeightsMismatch, match="tokenizer") as caught:
-        Tokeniser(content, TextSettings(max_tokens=8))
+        Tokenizer(content, TextSettings(max_tokens=8))
     assert seconds() - begun < 10
     error = caught.value
     assert error.got is not None and error.allowed and error.do and "Traceback" not in str(error)
@@ -233,9 +233,9 @@ def resealed(root, architecture=None, tokenizer=None):
     """The bundle without its tasks, its trunk changed and every digest in agreement."""
     import hashlib
 
-    from polyhead.architecture import Architecture
     from polyhead.bundle import manifest
     from polyhead.config import digested
+    from polyhead.trunk.shape import Architecture
 
     path, bundle = root / "trunk/trunk.json", json.loads((root / "bundle.json").read_bytes())
     said = json.loads(path.read_bytes())

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from polyhead.engine.backends.base import Backend, LoadedTask
-from polyhead.engine.graph.ops import Runtime
+from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError, MissingExtra
 from polyhead.processor import processor
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 BackendName = Literal["torch", "torch-cuda", "openvino", "onnxruntime", "reference"]
 BACKENDS: tuple[BackendName, ...] = ("torch", "torch-cuda", "openvino", "onnxruntime", "reference")
@@ -92,9 +92,7 @@ def open_runtime(name: str, *, precision: str | None = None, scales: Scales | No
     """
     if name not in RUNTIMES:
         raise BackendError(
-            f"'{name}' compiles no graphs",
-            allowed=RUNTIMES,
-            do="choose one of these, or open a session with it",
+            f"'{name}' compiles no graphs", allowed=RUNTIMES, do="choose one of these, or open a session with it"
         )
     if name == "openvino":
         try:

@@ -71,9 +71,7 @@ class Backend(Runner, Protocol):
     tolerance: float  # largest absolute difference of outputs from the reference backend at float32 weights
     version: str  # of the library that computes
     calibration: str  # digest of the scales by which it computes in int8; "" where there are none
-    weight_bits: (
-        int | None
-    )  # of weights in int8: 8, or 7 on processors whose sums of bytes saturate; else None
+    weight_bits: int | None  # of weights in int8: 8, or 7 on processors whose sums of bytes saturate; else None
 
     @property
     def layers_run(self) -> int:

@@ -11,22 +11,22 @@ import msgspec
 import numpy as np
 
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
-from polyhead.engine.graph.arrangement import Arrangement
-from polyhead.engine.graph.compose import composed
-from polyhead.engine.graph.kept import Graph, Graphs, Recipe
-from polyhead.engine.graph.ops import Ops, Runtime, Tensor
-from polyhead.engine.graph.pairs import compared_outputs
-from polyhead.engine.graph.program import GraphCall, Program
-from polyhead.engine.graph.walk import Walk
+from polyhead.engine.compile.arrangement import Arrangement
+from polyhead.engine.compile.compose import composed
+from polyhead.engine.compile.kept import Graph, Graphs, Recipe
+from polyhead.engine.compile.ops import Ops, Runtime, Tensor
+from polyhead.engine.compile.pairs import compared_outputs
+from polyhead.engine.compile.program import GraphCall, Program
+from polyhead.engine.compile.walk import Walk
 from polyhead.errors import BackendError
 from polyhead.plan import Plan
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 PROGRAMS = 64  # plans that are remembered
 
 
 @runtime_checkable
-class Stating(Protocol):
+class DescribedRuntime(Protocol):
     """A runtime that says what it computes with; one that does not is labelled by its name and precision alone."""
 
     version: str  # of its library
@@ -50,16 +50,11 @@ class GraphBackend:
     """
 
     def __init__(
-        self,
-        runtime: Runtime,
-        trunk: TrunkData,
-        tasks: Mapping[str, LoadedTask],
-        *,
-        deterministic: bool = False,
+        self, runtime: Runtime, trunk: TrunkData, tasks: Mapping[str, LoadedTask], *, deterministic: bool = False
     ) -> None:
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
         self.version, self.calibration, self.weight_bits = "", "", None
-        if isinstance(runtime, Stating):
+        if isinstance(runtime, DescribedRuntime):
             self.version, self.calibration = runtime.version, runtime.calibration
             self.weight_bits = runtime.weight_bits
         self.packs = not deterministic
@@ -86,10 +81,10 @@ class GraphBackend:
         """Outputs of a task over pairs read separately, from the features of both texts."""
         return self.now().compared(task, first, second)
 
-    def now(self) -> Moment:
+    def now(self) -> Snapshot:
         """The tasks of this moment, whatever comes and goes; graphs that only they need go with it."""
         loaded = self._loaded
-        return Moment(loaded, self._count, partial(self._left, loaded), exact=self._deterministic)
+        return Snapshot(loaded, self._count, partial(self._left, loaded), exact=self._deterministic)
 
     # -- what is loaded ----------------------------------------------------------------------------------------------
 
@@ -148,7 +143,7 @@ class GraphBackend:
                 self._hold(self._loaded)
 
 
-class Moment:
+class Snapshot:
     """A backend's tasks as they were loaded at one moment."""
 
     def __init__(self, loaded: _Loaded, count: Count, left: Callable[[], None], *, exact: bool) -> None:

@@ -12,14 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.engine.backends.base import (
-    Count,
-    LoadedTask,
-    Stage,
-    TokenBatch,
-    owned_arrays,
-    whole,
-)
+from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
 from polyhead.engine.process import TORCH_POOL
 from polyhead.errors import BackendError, without_frames
 from polyhead.model import Model, Pooled, TextBatch
@@ -28,7 +21,7 @@ from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.pooled import compared
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device
 
@@ -187,8 +180,7 @@ class TorchBackend:
 
     def _texts(self, batch: TokenBatch) -> TextBatch:
         ids, mask, segments, words = (
-            torch.from_numpy(one).to(self._device)
-            for one in (batch.ids, batch.mask, batch.segments, batch.words)
+            torch.from_numpy(one).to(self._device) for one in (batch.ids, batch.mask, batch.segments, batch.words)
         )
         return TextBatch(ids=ids, mask=mask, segments=segments, words=words)
 

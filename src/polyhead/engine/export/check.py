@@ -12,26 +12,20 @@ import tokenizers
 from polyhead.bundle.probe import Probe
 from polyhead.engine.export.record import Export, ModelFile, TaskFiles
 from polyhead.engine.export.text import IDS, MASK, SEGMENTS, WORDS
-from polyhead.engine.isolation.answers import Answering
+from polyhead.engine.pinned import Answering
 from polyhead.engine.session import Session
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, read_alone
-from polyhead.text.tokenise import Input, repair
+from polyhead.text.tokenize import Input, repair
 from polyhead.text.words import first_subtokens, words_in
 
 ASKED = 8  # probes of a task that are compared
-TEXTS = (
-    "Thank you!",
-    "Is it broken?",
-    "Send one back to Anna Reed, please: I was charged twice.",
-    "no",
-    "It is.",
-)
+TEXTS = ("Thank you!", "Is it broken?", "Send one back to Anna Reed, please: I was charged twice.", "no", "It is.")
 Values = dict[str, np.ndarray]
 
 
-class Exported:
+class ExportedModel:
     """Runs an export with ONNX Runtime and `tokenizers`, and nothing else."""
 
     def __init__(self, root: FilePath, export: Export) -> None:
@@ -78,7 +72,7 @@ class Exported:
         return dict(zip(file.outputs, self._sessions[file.file].run(list(file.outputs), given), strict=True))
 
 
-def differences(exported: Exported, files: TaskFiles, session: Session) -> list[float]:
+def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> list[float]:
     """For each input the largest difference of a logit from the session's.
 
     Asked are some of the task's pinned probes and a few texts of our own, as far as the trunk reads them whole; the
@@ -90,7 +84,7 @@ def differences(exported: Exported, files: TaskFiles, session: Session) -> list[
     rows, tokens = list[Input](), list[np.ndarray]()
     for probe, words in zip(asked, places, strict=True):
         for texts in read_alone([probe.given]):
-            (encoded,) = session.tokeniser.encode([texts])
+            (encoded,) = session.tokenizer.encode([texts])
             rows.append(_repaired(texts))
             tokens.append(first_subtokens(encoded, words_in(texts) if words is None else words))
     found, apart, row = exported.logits(files, rows, tokens), list[float](), 0
@@ -109,7 +103,7 @@ def _asked(files: TaskFiles, session: Session) -> Iterator[Probe]:
     """Those that are read whole."""
     pinned = Answering(session.bundle).probes(files.task.name)[:ASKED]
     for probe in (*pinned, *_of_our_own(files.task)):
-        read = session.tokeniser.encode(read_alone([probe.given]))
+        read = session.tokenizer.encode(read_alone([probe.given]))
         if not any(one.cut or len(one.ids) > files.max_tokens for one in read):
             yield probe
 

@@ -14,30 +14,30 @@ import onnx
 
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
+from polyhead.engine.compile.deltas import Function
+from polyhead.engine.compile.encoder import Arrays, Inside, Run, embed
+from polyhead.engine.compile.fold import folded
+from polyhead.engine.compile.heads import answers
+from polyhead.engine.compile.ops import Tensor
+from polyhead.engine.compile.pairs import compared_outputs
+from polyhead.engine.compile.reads import Read, form_of, states_read
 from polyhead.engine.export.text import TextOps
-from polyhead.engine.graph.deltas import Function
-from polyhead.engine.graph.encoder import Arrays, Inside, Run, embed
-from polyhead.engine.graph.fold import folded
-from polyhead.engine.graph.heads import answers
-from polyhead.engine.graph.ops import Tensor
-from polyhead.engine.graph.pairs import compared_outputs
-from polyhead.engine.graph.reads import Read, form_of, states_read
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, joined, merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 Shape = tuple[int | str, ...]
 
 
-class Built(msgspec.Struct, frozen=True):
+class BuiltGraph(msgspec.Struct, frozen=True):
     """A model whose larger arrays stand beside it, by name."""
 
     model: onnx.ModelProto
     arrays: dict[str, np.ndarray]
 
 
-def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> Built:
+def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> BuiltGraph:
     """The text to the states at these depths, `state_6` (rows, tokens, width); 0 is what the first layer reads."""
     shape = trunk.architecture
     ops = TextOps(shape, first=shape.first_position)
@@ -72,7 +72,7 @@ def longest_read(path: Path, trunk: TrunkData) -> int:
     return min(trunk.settings.max_tokens, trunk.architecture.max_tokens - shifted)
 
 
-def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> Built:
+def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     """The task's own layers, pooler and head: `logits`, and `scores` or `value` where the kind has them row by row.
 
     Of a task over pairs read separately: `features` (rows, width) of one text.
@@ -103,7 +103,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> Built:
     return _answering(ops, task, ops.reshape(out, (-1, path.head.width)), ("rows", path.head.width))
 
 
-def pair_graph(loaded: LoadedTask, task: Task) -> Built:
+def pair_graph(loaded: LoadedTask, task: Task) -> BuiltGraph:
     """Features `first` and `second` (rows, width) of both texts to the task's answer."""
     ops, head = OnnxOps(), loaded.path.head
     logits = compared_outputs(ops, head, loaded.arrays, _hidden(loaded))
@@ -136,7 +136,7 @@ def _inside(node: Layers, trunk: TrunkData, loaded: LoadedTask) -> dict[int, Ins
     return {i: Function(delta, i, [own], [ends], epsilon=epsilon) for i in range(node.start, node.stop)}
 
 
-def _answering(ops: OnnxOps, task: Task, logits: Tensor, shape: Shape) -> Built:
+def _answering(ops: OnnxOps, task: Task, logits: Tensor, shape: Shape) -> BuiltGraph:
     outputs = {"logits": logits}
     how, half = kind_of(task).scores, ops.constant(np.array(0.5, np.float32))
     if how == "softmax":
@@ -151,9 +151,9 @@ def _answering(ops: OnnxOps, task: Task, logits: Tensor, shape: Shape) -> Built:
     return _built(ops, outputs, dict.fromkeys(outputs, shape), task.name)
 
 
-def _built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], label: str) -> Built:
+def _built(ops: OnnxOps, outputs: dict[str, Tensor], shapes: dict[str, Shape], label: str) -> BuiltGraph:
     model = ops.graph(outputs, label=label, shapes=shapes)
-    return Built(model, ops.arrays)
+    return BuiltGraph(model, ops.arrays)
 
 
 def _state(depth: int) -> str:

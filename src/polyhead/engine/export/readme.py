@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from polyhead.engine.export.record import RECORD, Export, TaskFiles
 from polyhead.engine.export.text import IDS
-from polyhead.engine.inputs import Form
+from polyhead.engine.inputs import InputType
 from polyhead.tasks.kinds import kind_of
 
-_TEXTS: dict[Form, str] = {
+_TEXTS: dict[InputType, str] = {
     "text": '["The lamp is broken and late.", "Thank you!"]',
     "pair": '[("Is the lamp good?", "The lamp is bad."), ("Thanks!", "Thank you!")]',
     "question": '[("Which lamp?", "the red one"), ("Which lamp?", "the other")]  # a pair for each option',
@@ -80,7 +80,7 @@ def _examples(export: Export) -> Iterator[str]:
         yield f"```python\n{begin}{_APART.format(texts=_TEXTS['pair'])}```"
 
 
-def _is_whole(files: TaskFiles, form: Form) -> bool:
+def _is_whole(files: TaskFiles, form: InputType) -> bool:
     """Whether the task answers whole inputs of this form, each by one run of its model."""
     return files.reads == form and files.compare is None and not kind_of(files.task).per_word
 
@@ -111,9 +111,7 @@ def _files(export: Export) -> Iterator[str]:
 
 def _notes(export: Export) -> Iterator[str]:
     for name, files in export.tasks.items():
-        yield (
-            f"- **{name}** ({files.task.kind}): " + ". ".join(_said(files, export.tokenizer.max_tokens)) + "."
-        )
+        yield (f"- **{name}** ({files.task.kind}): " + ". ".join(_said(files, export.tokenizer.max_tokens)) + ".")
 
 
 def _said(files: TaskFiles, longest: int) -> Iterator[str]:

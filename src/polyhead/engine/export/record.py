@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from polyhead.config import Value
-from polyhead.engine.inputs import Form
+from polyhead.engine.inputs import InputType
 from polyhead.tasks.task import Task
 
 FORMAT = 1
@@ -25,16 +25,14 @@ class ModelFile(Value):
     file: str
     inputs: dict[str, Array]
     outputs: dict[str, Array]
-    digests: dict[
-        str, str
-    ]  # SHA-256 of the file, and of the one beside it that holds its arrays, where there is one
+    digests: dict[str, str]  # SHA-256 of the file, and of the one beside it that holds its arrays, where there is one
 
 
 class TaskFiles(Value):
     """How one task is answered: its model is run on what it reads of the trunk's outputs and of the text."""
 
     task: Task
-    reads: Form  # text: one; pair: two as one input; question: a pair for each option
+    reads: InputType  # text: one; pair: two as one input; question: a pair for each option
     version: str  # in the bundle
     arrays: str  # digest of the arrays that the task owns
     max_tokens: int  # of a text or pair that it reads, special tokens included

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from polyhead.architecture import Architecture
 from polyhead.engine.backends.onnx.ops import OnnxOps
-from polyhead.engine.graph.encoder import HIDDEN
-from polyhead.engine.graph.ops import InputKind, Tensor
+from polyhead.engine.compile.encoder import HIDDEN
+from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.plan import Positions
+from polyhead.trunk.shape import Architecture
 
 IDS, MASK, SEGMENTS, WORDS = "input_ids", "attention_mask", "token_type_ids", "words"
 
@@ -108,9 +108,7 @@ class TextOps(OnnxOps):
             return added
         text = self.input("text", "float", (1, -1, 1))
         prompt = self.transpose(self.subtract(self._number(1.0), text), (0, 2, 1))
-        hidden = self.multiply(
-            self.node("Unsqueeze", self.multiply(text, prompt), self.whole(1)), self._number(HIDDEN)
-        )
+        hidden = self.multiply(self.node("Unsqueeze", self.multiply(text, prompt), self.whole(1)), self._number(HIDDEN))
         return self.add(added, hidden)
 
     def _keep(self) -> Tensor:

@@ -9,22 +9,15 @@ import msgspec
 import numpy as np
 from onnx import TensorProto
 
-from polyhead import __version__
+from polyhead._version import __version__
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.whole import workspace
 from polyhead.config import to_json
 from polyhead.engine.backends.onnx.files import LARGEST, write_model
 from polyhead.engine.backends.onnx.ops import OPSET
 from polyhead.engine.changes import loaded
-from polyhead.engine.export.check import Exported, differences
-from polyhead.engine.export.graphs import (
-    Built,
-    depths_read,
-    longest_read,
-    pair_graph,
-    task_graph,
-    trunk_graph,
-)
+from polyhead.engine.export.check import ExportedModel, differences
+from polyhead.engine.export.graphs import BuiltGraph, depths_read, longest_read, pair_graph, task_graph, trunk_graph
 from polyhead.engine.export.readme import readme
 from polyhead.engine.export.record import (
     FORMAT,
@@ -38,7 +31,7 @@ from polyhead.engine.export.record import (
     TaskFiles,
     TokenizerFile,
 )
-from polyhead.engine.inputs import forms_of
+from polyhead.engine.inputs import input_types_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
@@ -94,9 +87,9 @@ class _Writing(msgspec.Struct, frozen=True):
 
     def export(self, names: Iterable[str]) -> Export:
         """All files but those that tell about them; nothing is compared yet."""
-        bundle, tokeniser = self.session.bundle, self.session.tokeniser
+        bundle, tokenizer = self.session.bundle, self.session.tokenizer
         self.folder.mkdir(parents=True)
-        tokenizer = write_file(self.folder / TOKENIZER, [bundle.tokenizer])
+        tokenizer_sha256 = write_file(self.folder / TOKENIZER, [bundle.tokenizer])
         tasks = {name: self._task(name) for name in names}
         depths = {depth for name in tasks for depth in depths_read(bundle.tasks[name].path)}
         trunk = self._file(TRUNK, trunk_graph(bundle.trunk(), depths)) if depths else None
@@ -106,7 +99,7 @@ class _Writing(msgspec.Struct, frozen=True):
             trunk_digest=bundle.digest,
             opset=OPSET,
             tokenizer=TokenizerFile(
-                file=TOKENIZER, sha256=tokenizer, max_tokens=tokeniser.max_tokens, pad_id=tokeniser.pad_id
+                file=TOKENIZER, sha256=tokenizer_sha256, max_tokens=tokenizer.max_tokens, pad_id=tokenizer.pad_id
             ),
             trunk=trunk,
             tasks=tasks,
@@ -125,7 +118,7 @@ class _Writing(msgspec.Struct, frozen=True):
             compare = self._file(f"pairs/{name}.onnx", pair_graph(task, record.task))
         return TaskFiles(
             task=record.task,
-            reads=forms_of(record.task)[0],
+            reads=input_types_of(record.task)[0],
             version=bundle.version(name),
             arrays=record.arrays,
             max_tokens=longest_read(record.path, trunk),
@@ -133,7 +126,7 @@ class _Writing(msgspec.Struct, frozen=True):
             compare=compare,
         )
 
-    def _file(self, name: str, built: Built) -> ModelFile:
+    def _file(self, name: str, built: BuiltGraph) -> ModelFile:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         digests = write_model(path, built.model, built.arrays, largest=self.largest)
@@ -152,7 +145,7 @@ class _Writing(msgspec.Struct, frozen=True):
 
 def _checked(folder: FilePath, export: Export, session: Session, show: Callable[[str], None]) -> Export:
     """With what was measured; raises BackendError for a task whose answers differ."""
-    exported, tasks = Exported(folder, export), {}
+    exported, tasks = ExportedModel(folder, export), {}
     for name, files in export.tasks.items():
         show(f"comparing {name}")
         found = np.sort(differences(exported, files, session)).tolist()  # NaN last
@@ -165,9 +158,7 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
                 allowed=TOLERANCE,
                 do="report this, with the bundle's plan (`polyhead inspect`); nothing was written",
             )
-        tasks[name] = msgspec.structs.replace(
-            files, largest_difference=max(found, default=0.0), probes=len(found)
-        )
+        tasks[name] = msgspec.structs.replace(files, largest_difference=max(found, default=0.0), probes=len(found))
     return msgspec.structs.replace(export, tasks=tasks)
 
 

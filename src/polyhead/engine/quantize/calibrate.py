@@ -11,15 +11,15 @@ import numpy as np
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.agreement import Agreement, agreement_of
+from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.evaluate import evaluate_bundle
-from polyhead.engine.graph.ops import Runtime
-from polyhead.engine.inputs import Form, form_of
+from polyhead.engine.inputs import InputType, input_type_of
 from polyhead.engine.quantize.files import Change
 from polyhead.engine.quantize.scales import Scales
-from polyhead.engine.quantize.watch import Watching
+from polyhead.engine.quantize.watch import ObservingRuntime
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
-from polyhead.project import Project
+from polyhead.project.tables import Project
 
 SAMPLE = 256  # tokens of each value that choose between scales
 PIECE = 64  # texts answered at a time where they are compared
@@ -63,9 +63,9 @@ def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
             allowed="two or more",
             do="give a file of more texts, one a line: --texts",
         )
-    forms: dict[Form, list[int]] = {}
+    forms: dict[InputType, list[int]] = {}
     for place, row in enumerate(rows):
-        forms.setdefault(form_of(row.input), []).append(place)
+        forms.setdefault(input_type_of(row.input), []).append(place)
     share, first, second = min(1.0, 2 * most / len(rows)), list[int](), list[int]()
     for places in forms.values():
         count = max(min(len(places), 2), round(share * len(places)))
@@ -75,11 +75,9 @@ def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
     return [rows[i] for i in sorted(first)], [rows[i] for i in sorted(second)]
 
 
-def calibrated(
-    bundle: Bundle, rows: Sequence[Row], runtimes: Runtimes, *, show: Callable[[str], None]
-) -> Scales:
+def calibrated(bundle: Bundle, rows: Sequence[Row], runtimes: Runtimes, *, show: Callable[[str], None]) -> Scales:
     """The scales of all products of a bundle's tasks, from what they read of these texts in float32."""
-    watching = Watching(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
+    watching = ObservingRuntime(runtimes(precision="float32"), rows=-(-SAMPLE // len(rows)))
     session, names = Session(bundle, backend=watching), tuple(bundle.tasks)
     for number, row in enumerate(rows):  # one at a time: without padding
         session.predict([row.input], tasks=names, words=[row.words])
@@ -133,9 +131,7 @@ def check(changes: Mapping[str, Change], limits: Limits) -> None:
         )
 
 
-def _change(
-    agreement: Agreement | None, before: tuple[str, float] | None, after: tuple[str, float] | None
-) -> Change:
+def _change(agreement: Agreement | None, before: tuple[str, float] | None, after: tuple[str, float] | None) -> Change:
     if before is None or after is None:
         return Change(agreement=agreement)
     return Change(agreement=agreement, metric=before[0], before=before[1], after=after[1])
@@ -169,9 +165,7 @@ def _agreements(
         yield name, agreement_of(record.task, [one for one, _ in mine], [two for _, two in mine])
 
 
-def _scores(
-    session: Session, labelled: Labelled | None, show: Callable[[str], None]
-) -> dict[str, tuple[str, float]]:
+def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], None]) -> dict[str, tuple[str, float]]:
     """By task its metric and score, of those that have a file to be scored on."""
     if labelled is None:
         return {}

@@ -23,7 +23,7 @@ from polyhead.engine.quantize.scales import Scale, Scales
 from polyhead.errors import BackendError, PolyheadError
 from polyhead.files import make_folder, remove_leftovers, rename_inside, replace_file, temporary_name
 from polyhead.processor import processor
-from polyhead.trunk_data import check_finite
+from polyhead.trunk.data import check_finite
 
 log = logging.getLogger(__name__)
 CACHE, RECORD = "cache", "int8.json"
@@ -144,9 +144,7 @@ def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibratio
     unknown = [name for name in tasks if name not in elsewhere | here]
     if unknown:
         log.warning(
-            "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again",
-            backend,
-            ", ".join(unknown),
+            "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again", backend, ", ".join(unknown)
         )
 
 
@@ -177,9 +175,7 @@ def write_scales(
     return record
 
 
-def write_changes(
-    bundle: Bundle, record: Calibration, *, backend: str, changes: Mapping[str, Change]
-) -> Calibration:
+def write_changes(bundle: Bundle, record: Calibration, *, backend: str, changes: Mapping[str, Change]) -> Calibration:
     """Keeps what the scales of `record` change on this machine, in place of what was measured before on its like."""
     place, tasks = (backend, processor().weight_bits), _measured(bundle, changes)
     with writing(bundle.root, "what int8 changes cannot be kept"):

@@ -27,7 +27,7 @@ LEAST_DIVISOR = 2.0**-126  # float32 holds smaller numbers with fewer digits, an
 REACH = {8: 127, 7: 64}
 
 
-class Eight(Value, eq=False):
+class Int8Weights(Value, eq=False):
     """Weights in 8 bits, as a graph multiplies with them."""
 
     whole: np.ndarray  # int8 (outputs, inputs)
@@ -70,14 +70,14 @@ class Scale(Value, eq=False):
         places = np.round(x / self.smooth / self.step) + self.zero
         return np.asarray((np.clip(places, 0, 255) - self.zero) * self.step, np.float32)
 
-    def weights(self, weight: np.ndarray, *, bits: int) -> Eight:
+    def weights(self, weight: np.ndarray, *, bits: int) -> Int8Weights:
         """`W smooth` in so many bits, 7 or 8, with a step for each output and the shift that rounding left."""
         smoothed = np.asarray(weight, np.float32) * self.smooth
         largest = np.maximum(np.abs(smoothed).max(axis=1, keepdims=True), LEAST**2)
         steps = np.asarray(largest / REACH[bits], np.float32)
         whole = np.round(smoothed / steps).astype(np.int8)
         shift = None if self.mean is None else (smoothed - whole * steps) @ (self.mean / self.smooth)
-        return Eight(whole=whole, steps=steps, shift=shift)
+        return Int8Weights(whole=whole, steps=steps, shift=shift)
 
     def product(self, x: np.ndarray, weight: np.ndarray, *, bits: int) -> np.ndarray:
         """`x W^T` as a graph computes it: (..., inputs) to (..., outputs)."""
@@ -105,7 +105,7 @@ class Scales:
         return None if any(one is None for one in found) else [one for one in found if one is not None]
 
 
-class Seen:
+class ObservedRange:
     """What a value was over some texts, which one product or several read."""
 
     def __init__(self, weights: Iterable[np.ndarray]) -> None:
@@ -128,7 +128,7 @@ class Seen:
             self._widen(flat.min(axis=0), flat.max(axis=0), [sample])
             self._sum(flat.sum(axis=0, dtype=np.float64), len(flat))
 
-    def join(self, other: Seen) -> None:
+    def join(self, other: ObservedRange) -> None:
         """Takes in what another value was that products with the same weights read."""
         self.weights |= other.weights
         if other.rows:
@@ -164,9 +164,9 @@ class Seen:
         )
 
 
-def scales_of(seen: Iterable[Seen]) -> Scales:
+def scales_of(seen: Iterable[ObservedRange]) -> Scales:
     """The scales of all products that were seen, one for all that read the same value."""
-    apart: list[Seen] = []
+    apart: list[ObservedRange] = []
     for one in seen:
         same = [other for other in apart if other.weights.keys() & one.weights.keys()]
         for other in same:

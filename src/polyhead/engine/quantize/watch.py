@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from polyhead.engine.graph.ops import Build, Compiled, Ops, Runtime, Tensor
-from polyhead.engine.quantize.scales import Scales, Seen, scales_of
+from polyhead.engine.compile.ops import Build, Compiled, Ops, Runtime, Tensor
+from polyhead.engine.quantize.scales import ObservedRange, Scales, scales_of
 
 OUTPUT = "read."  # how the outputs begin that a watched graph has beside its own
 
 
-class Watching:
+class ObservingRuntime:
     """A runtime whose graphs of layers also give what their products `x W^T` with constant weights read.
 
     Padding is seen as any token is: where that matters, ask for one text at a time.
@@ -25,7 +25,7 @@ class Watching:
         """Of each value that a graph gives, so many rows are kept."""
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
         self._runtime, self._rows = runtime, rows
-        self._seen: list[Seen] = []
+        self._seen: list[ObservedRange] = []
 
     def compile(self, build: Build, *, label: str, layers: bool) -> Compiled:
         """The graph, watched where it runs layers."""
@@ -55,11 +55,11 @@ class _Read:
     def __init__(self, value: Tensor) -> None:
         self.value, self.weights = value, list[np.ndarray]()
 
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[ObservedRange]:
         """One for the value, or one for each group of its rows, which weights (groups, outputs, inputs) multiply."""
         if self.weights[0].ndim == 2:
-            return [Seen(self.weights)]
-        return [Seen(weights) for weights in zip(*self.weights, strict=True)]
+            return [ObservedRange(self.weights)]
+        return [ObservedRange(weights) for weights in zip(*self.weights, strict=True)]
 
 
 class _WatchingOps:
@@ -88,7 +88,7 @@ class _WatchingOps:
 class _Watched:
     """A compiled graph that notes what its products read, and gives what it gave unwatched."""
 
-    def __init__(self, graph: Compiled, seen: Sequence[Sequence[Seen]], rows: int) -> None:
+    def __init__(self, graph: Compiled, seen: Sequence[Sequence[ObservedRange]], rows: int) -> None:
         self._graph, self._seen, self._rows = graph, seen, rows
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

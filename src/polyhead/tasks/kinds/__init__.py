@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING
-
-from polyhead.tasks.kinds.base import Kind
 from polyhead.tasks.kinds.multi_label import MultiLabel
 from polyhead.tasks.kinds.multiple_choice import MultipleChoice
 from polyhead.tasks.kinds.regression import Regression
@@ -13,26 +9,9 @@ from polyhead.tasks.kinds.single_label import SingleLabel
 from polyhead.tasks.kinds.span import Span
 from polyhead.tasks.kinds.summarization import Summarization
 from polyhead.tasks.kinds.tagging import Tagging
+from polyhead.tasks.task import KINDS, kind_named, kind_of, register_kind
 
-if TYPE_CHECKING:
-    from polyhead.tasks.task import Task
+__all__ = ["KINDS", "kind_named", "kind_of", "register_kind"]
 
-KINDS = MappingProxyType(
-    {
-        kind.name: kind
-        for kind in (
-            SingleLabel(),
-            MultiLabel(),
-            Regression(),
-            Tagging(),
-            MultipleChoice(),
-            Span(),
-            Summarization(),
-        )
-    }
-)
-
-
-def kind_of(task: Task) -> Kind:
-    """The kind of a task."""
-    return KINDS[task.kind]
+for _kind in (SingleLabel(), MultiLabel(), Regression(), Tagging(), MultipleChoice(), Span(), Summarization()):
+    register_kind(_kind)

@@ -11,10 +11,10 @@ from polyhead import metrics
 from polyhead.errors import ConfigError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Decoded, RowKind, Task
 
 
-class MultiLabel(base.RowKind):
+class MultiLabel(RowKind):
     """A sigmoid for each label; the answer holds those that reach the task's threshold."""
 
     name = "multi_label"
@@ -62,12 +62,12 @@ class MultiLabel(base.RowKind):
             target[base.label_index(task, one, example)] = 1.0
         return target
 
-    def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """`labels` and `scores`."""
         scores = sigmoid(outputs)
-        return base.Decoded(labels=scores >= task.threshold, scores=scores)
+        return Decoded(labels=scores >= task.threshold, scores=scores)
 
-    def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
+    def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
         """`{"labels", "scores": {label: probability}}` for each row, labels in the task's order."""
         assert decoded.labels is not None and decoded.scores is not None
         names = task.labels
@@ -77,11 +77,7 @@ class MultiLabel(base.RowKind):
         ]
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
         base.check_split(task, outputs, targets)
@@ -93,9 +89,7 @@ class MultiLabel(base.RowKind):
             "accuracy": metrics.accuracy(wanted, found),
         }
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The logarithm of each label's odds."""
         shares = np.stack(targets).astype(np.float64).mean(axis=0)
         bounded = np.clip(shares, 0.5 / len(targets), 1 - 0.5 / len(targets))

@@ -14,11 +14,11 @@ from polyhead import metrics
 from polyhead.errors import DataError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Task
-from polyhead.text.tokenise import repair
+from polyhead.tasks.task import Answer, Kind, Task
+from polyhead.text.tokenize import repair
 
 
-class MultipleChoice(base.Kind):
+class MultipleChoice(Kind):
     """The answer is the option with the largest number, the first of equals."""
 
     name = "multiple_choice"
@@ -27,9 +27,7 @@ class MultipleChoice(base.Kind):
 
     def check(self, task: Task) -> None:
         """No labels of its own; options are read cut, each beside its question."""
-        base.check_unused(
-            task, "labels", "range", "positive", "threshold", "pair", "null_answers", "long_texts"
-        )
+        base.check_unused(task, "labels", "range", "positive", "threshold", "pair", "null_answers", "long_texts")
         base.check_metric(task, self.metrics(task))
 
     def width(self, task: Task) -> int:
@@ -68,7 +66,7 @@ class MultipleChoice(base.Kind):
             else "an option of the question",
         )
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"index", "option", "scores", "ranked"}`: probabilities in the order of the options; indices, best first."""
         outputs, options = np.asarray(outputs).reshape(-1), example.options
         if len(options) != len(outputs) or not len(outputs):
@@ -82,20 +80,14 @@ class MultipleChoice(base.Kind):
         return {"index": ranked[0], "option": options[ranked[0]], "scores": scores, "ranked": ranked}
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`accuracy`."""
         base.check_split(task, outputs, targets)
         found = np.array([int(np.argmax(row)) for row in outputs], np.int64)
         return {"accuracy": metrics.accuracy(np.stack(targets), found)}
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The place that is right most often."""
         places = np.array(targets, np.int64)
         most = max([int(places.max()) + 1, *(len(example.options) for example in examples)])

@@ -12,13 +12,13 @@ from polyhead import metrics
 from polyhead.errors import ConfigError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Decoded, RowKind, Task
 
 # Python's float() also takes 1_000, nan, inf, digits of other scripts and blanks around the number.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
-class Regression(base.RowKind):
+class Regression(RowKind):
     """One linear output, trained on values scaled to [0, 1] by the task's range."""
 
     name = "regression"
@@ -53,11 +53,7 @@ class Regression(base.RowKind):
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """`(value - low) / (high - low)`, float32 ()."""
         low, high = _range(task)
-        value = (
-            math.nan
-            if isinstance(label, bool) or not isinstance(label, (int, float))
-            else base.as_float(label)
-        )
+        value = math.nan if isinstance(label, bool) or not isinstance(label, (int, float)) else base.as_float(label)
         if not low <= value <= high:
             raise base.bad_value(
                 task,
@@ -69,30 +65,24 @@ class Regression(base.RowKind):
             )
         return np.asarray((value - low) / (high - low), np.float32)
 
-    def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """`value`, in the task's range."""
-        return base.Decoded(value=_values(task, outputs)[:, 0])
+        return Decoded(value=_values(task, outputs)[:, 0])
 
-    def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
+    def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
         """`{"value"}` for each row."""
         assert decoded.value is not None
         return [{"value": value} for value in decoded.value.tolist()]
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`pearson`, `spearman`."""
         base.check_split(task, outputs, targets)
         wanted, found = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
         return {"pearson": metrics.pearson(wanted, found), "spearman": metrics.spearman(wanted, found)}
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The mean."""
         mean = np.asarray([np.mean(np.asarray(targets, np.float64))], np.float32)
         return [mean] * len(examples)

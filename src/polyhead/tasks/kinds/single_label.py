@@ -10,13 +10,13 @@ from polyhead import metrics
 from polyhead.errors import ConfigError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Decoded, RowKind, Task
 
 RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
 BY_LABEL = ("f1", "macro_f1", "macro_recall", "matthews")
 
 
-class SingleLabel(base.RowKind):
+class SingleLabel(RowKind):
     """Softmax over the labels; the answer is the most probable one, the first of equals."""
 
     name = "single_label"
@@ -48,11 +48,11 @@ class SingleLabel(base.RowKind):
         """The label's index, int64 ()."""
         return np.asarray(base.label_index(task, label, example), np.int64)
 
-    def decode_rows(self, task: Task, outputs: np.ndarray) -> base.Decoded:
+    def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
         """`label` and `scores`."""
-        return base.Decoded(label=outputs.argmax(axis=-1), scores=base.softmax(outputs))
+        return Decoded(label=outputs.argmax(axis=-1), scores=base.softmax(outputs))
 
-    def answers(self, task: Task, decoded: base.Decoded) -> list[base.Answer]:
+    def answers(self, task: Task, decoded: Decoded) -> list[Answer]:
         """`{"label", "scores": {label: probability}}` for each row."""
         assert decoded.label is not None and decoded.scores is not None
         names = task.labels
@@ -62,11 +62,7 @@ class SingleLabel(base.RowKind):
         ]
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`f1` (with `positive`), `accuracy`, `macro_f1`, `macro_recall`, `matthews`."""
         base.check_split(task, outputs, targets)
@@ -81,9 +77,7 @@ class SingleLabel(base.RowKind):
             table["f1"] = metrics.f1_of(task.labels.index(task.positive))
         return {name: table[name](wanted, found) for name in self.metrics(task)}
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The shares of the labels: the most frequent one is answered."""
         shares = _shares(task, targets).astype(np.float32)
         return [shares] * len(examples)

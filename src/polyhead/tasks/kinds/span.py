@@ -19,14 +19,14 @@ from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Task
-from polyhead.text.tokenise import repair
+from polyhead.tasks.task import Answer, Kind, Task
+from polyhead.text.tokenize import repair
 
 LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens
 ANSWERS = 'a list of {"text": ..., "start": its first character in the context}'
 
 
-class Found(Value):
+class BestSpan(Value):
     """The best span of some outputs: places of its first and last word, and the sum of their two numbers."""
 
     first: int
@@ -34,7 +34,7 @@ class Found(Value):
     score: float
 
 
-class Span(base.Kind):
+class Span(Kind):
     """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_words`."""
 
     name = "span"
@@ -100,7 +100,7 @@ class Span(base.Kind):
             found.append((int(inside[0]), int(inside[-1]), start, end))
         return np.array(found or [(0, 0, 0, 0)], np.int64)
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"text", "start", "end", "score"}`, characters of the context; None but for the score without an answer.
 
         The score is the product of the two probabilities, each a softmax over the places that were read.
@@ -118,11 +118,7 @@ class Span(base.Kind):
         return {"text": example.text[start:end], "start": start, "end": end, "score": score}
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`f1` and `exact_match` of the answers' texts."""
         base.check_split(task, outputs, targets)
@@ -140,14 +136,9 @@ class Span(base.Kind):
             start, end = (0, 0) if found is None else _characters(found, places)
             given.append(text[start:end])
             wanted.append([text[start:end] for start, end in target[:, 2:].tolist()])
-        return {
-            "f1": metrics.answer_f1(wanted, given),
-            "exact_match": metrics.exact_match(wanted, given),
-        }
+        return {"f1": metrics.answer_f1(wanted, given), "exact_match": metrics.exact_match(wanted, given)}
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """No answer where there may be none, else the first word."""
         outputs = [np.zeros((len(example.places), 2), np.float32) for example in examples]
         for output in outputs:
@@ -199,7 +190,7 @@ def _stretch(outputs: np.ndarray, read: np.ndarray) -> np.ndarray:
     return stretch
 
 
-def best_span(outputs: np.ndarray) -> Found | None:
+def best_span(outputs: np.ndarray) -> BestSpan | None:
     """The words first <= last, at most LONGEST of them, with the largest sum `start[first] + end[last]`.
 
     Of equals the one that begins first, then the shortest. None where no word was read.
@@ -214,10 +205,10 @@ def best_span(outputs: np.ndarray) -> Found | None:
     best = float(scores[first, more])
     if best == -np.inf:
         return None
-    return Found(first=int(first) + 1, last=int(first + more) + 1, score=best)
+    return BestSpan(first=int(first) + 1, last=int(first + more) + 1, score=best)
 
 
-def answered(task: Task, outputs: np.ndarray) -> Found | None:
+def answered(task: Task, outputs: np.ndarray) -> BestSpan | None:
     """The best span; None for no answer: no word was read, or "no answer" scores more and the task allows it."""
     best = best_span(outputs)
     if best is None or (task.null_answers and float(np.asarray(outputs[0], np.float64).sum()) > best.score):
@@ -228,9 +219,7 @@ def answered(task: Task, outputs: np.ndarray) -> Found | None:
 def widened(target: np.ndarray, places: np.ndarray) -> int:
     """How many right answers begin or end inside a word, and so took the whole word."""
     answers = target[target[:, 1] > 0]
-    return int(
-        np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3]))
-    )
+    return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
 
 
 def _answers(label: object) -> list[tuple[str, int]] | None:
@@ -252,7 +241,7 @@ def _answers(label: object) -> list[tuple[str, int]] | None:
     return found
 
 
-def _characters(found: Found, places: np.ndarray) -> tuple[int, int]:
+def _characters(found: BestSpan, places: np.ndarray) -> tuple[int, int]:
     return int(places[found.first, 0]), int(places[found.last, 1])
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from polyhead import metrics
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Task
-from polyhead.text.tokenise import repair
+from polyhead.tasks.task import Answer, Kind, Task
+from polyhead.text.tokenize import repair
 
 
-class Summarization(base.Kind):
+class Summarization(Kind):
     """Text for text. A target is every reference of a row, an output the summary: arrays of strings."""
 
     name = "summarization"
@@ -21,9 +21,7 @@ class Summarization(base.Kind):
 
     def check(self, task: Task) -> None:
         """One text, without labels, whose end is cut where it is too long."""
-        base.check_unused(
-            task, "null_answers", "labels", "positive", "threshold", "range", "pair", "long_texts"
-        )
+        base.check_unused(task, "null_answers", "labels", "positive", "threshold", "range", "pair", "long_texts")
         base.check_metric(task, self.metrics(task))
 
     def width(self, task: Task) -> int:
@@ -44,24 +42,16 @@ class Summarization(base.Kind):
         found = [repair(one) for one in several if isinstance(one, str) and one.strip()]
         if not found or len(found) < len(several):
             raise base.bad_value(
-                task,
-                example,
-                "a summary is needed",
-                got=label,
-                allowed="a string that is not blank, or a list of such",
+                task, example, "a summary is needed", got=label, allowed="a string that is not blank, or a list of such"
             )
         return np.array(found, np.str_)
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"summary"}`."""
         return {"summary": str(np.asarray(outputs).reshape(())[()])}
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`rouge_l`, `rouge_1`, `rouge_2`."""
         base.check_split(task, outputs, targets)

@@ -19,12 +19,12 @@ from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base, transitions
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Answer, Kind, Task
 
 UNREAD = -1  # the label index of a word that was not read
 
 
-class Tagging(base.Kind):
+class Tagging(Kind):
     """Softmax over the labels at the first sub-token of each word; the task's decoder chooses; the first of equals."""
 
     name = "tagging"
@@ -64,24 +64,18 @@ class Tagging(base.Kind):
         """The labels' indices, int64 (words,)."""
         if not isinstance(label, list):
             raise base.bad_value(
-                task,
-                example,
-                "a list of labels is needed, one a word",
-                got=label,
-                allowed=task.labels,
+                task, example, "a list of labels is needed, one a word", got=label, allowed=task.labels
             )
         return np.array([base.label_index(task, one, example) for one in label], np.int64)
 
-    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> base.Answer:
+    def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"spans": [{"start", "end", "label", "text", "score"}]}` for BIO labels, score the mean of its
         words'; `{"words": [{"start", "end", "label", "score"}]}` for plain ones, without the words that were
         not read.
         """
         return self.decode_all(task, [outputs], [example])[0]
 
-    def decode_all(
-        self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[base.Answer]:
+    def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
         """The words of all rows at once."""
         rows = [np.asarray(row).reshape(-1, len(task.labels)) for row in outputs]
         places = [example.places for example in examples]
@@ -95,21 +89,14 @@ class Tagging(base.Kind):
         if not rows:
             return []
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        found = (
-            best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
-        )
+        found = best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
         scores = np.take_along_axis(base.softmax(flat), found[:, None], axis=-1)[:, 0]
         if is_bio(task):
             texts = [example.text for example in examples]
-            return [
-                {"spans": spans}
-                for spans in _spans(task, found, scores, starts, np.concatenate(places), texts)
-            ]
+            return [{"spans": spans} for spans in _spans(task, found, scores, starts, np.concatenate(places), texts)]
         each = zip(np.concatenate(places).tolist(), found.tolist(), scores.tolist(), strict=True)
         words_of = [
-            {"start": start, "end": end, "label": task.labels[index], "score": score}
-            if index != UNREAD
-            else None
+            {"start": start, "end": end, "label": task.labels[index], "score": score} if index != UNREAD else None
             for (start, end), index, score in each
         ]
         return [
@@ -118,11 +105,7 @@ class Tagging(base.Kind):
         ]
 
     def evaluate(
-        self,
-        task: Task,
-        outputs: Sequence[np.ndarray],
-        targets: Sequence[np.ndarray],
-        examples: Sequence[Example],
+        self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`."""
         base.check_split(task, outputs, targets)
@@ -130,9 +113,7 @@ class Tagging(base.Kind):
         for row, (one, target) in enumerate(zip(found, targets, strict=True)):
             if len(one) != len(target):
                 raise DataError(
-                    f"task '{task.name}': one output a word",
-                    got=f"{len(one)} in row {row}",
-                    allowed=len(target),
+                    f"task '{task.name}': one output a word", got=f"{len(one)} in row {row}", allowed=len(target)
                 )
         flat = np.concatenate(targets), np.concatenate(found)
         if not is_bio(task):
@@ -140,14 +121,9 @@ class Tagging(base.Kind):
         outside = task.labels.index("O")
         found = [np.where(one == UNREAD, outside, one) for one in found]
         named = [[[task.labels[i] for i in row] for row in side] for side in (targets, found)]
-        return {
-            "span_f1": metrics.span_f1(*named),
-            "accuracy": metrics.accuracy(flat[0], np.concatenate(found)),
-        }
+        return {"span_f1": metrics.span_f1(*named), "accuracy": metrics.accuracy(flat[0], np.concatenate(found))}
 
-    def constant(
-        self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]
-    ) -> list[np.ndarray]:
+    def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The counts of the labels, for every word: the most frequent one is answered."""
         words = np.concatenate([np.asarray(target, np.int64) for target in targets])
         counts = np.bincount(words, minlength=len(task.labels)).astype(np.float32)
@@ -216,9 +192,7 @@ def tags_of(spans: Sequence[TaggedSpan], words: np.ndarray) -> list[str]:
 
 def _check_bio(task: Task) -> None:
     names = [label.partition("-") for label in task.labels if label != "O"]
-    stray = [
-        "-".join(filter(None, (head, name))) for head, _, name in names if head not in ("B", "I") or not name
-    ]
+    stray = ["-".join(filter(None, (head, name))) for head, _, name in names if head not in ("B", "I") or not name]
     begun = [name for head, _, name in names if head == "B"]
     headless = [f"I-{name}" for head, _, name in names if head == "I" and name not in begun]
     if "O" not in task.labels or stray or headless:
@@ -231,12 +205,7 @@ def _check_bio(task: Task) -> None:
 
 
 def _spans(
-    task: Task,
-    found: np.ndarray,
-    scores: np.ndarray,
-    starts: np.ndarray,
-    places: np.ndarray,
-    texts: Sequence[str],
+    task: Task, found: np.ndarray, scores: np.ndarray, starts: np.ndarray, places: np.ndarray, texts: Sequence[str]
 ) -> list[list[dict[str, object]]]:
     """Each text's spans, as `metrics.spans_of` reads its labels; its words begin at `starts` and end at the next."""
     head, name = _read(task)
@@ -253,9 +222,7 @@ def _spans(
     if not len(begins):
         return answers
     # The sum of each span by itself, so that no score depends on other texts' words.
-    sums = np.add.reduceat(np.append(scores, 0.0).astype(np.float64), np.stack([begins, stops], 1).ravel())[
-        ::2
-    ]
+    sums = np.add.reduceat(np.append(scores, 0.0).astype(np.float64), np.stack([begins, stops], 1).ravel())[::2]
     row = np.searchsorted(starts, begins, side="right") - 1
     which = (row, places[begins, 0], places[stops - 1, 1], found[begins], sums / (stops - begins))
     for text, start, end, index, score in zip(*(each.tolist() for each in which), strict=True):

@@ -11,9 +11,7 @@ import onnx
 from polyhead.engine.backends.onnx.ops import INLINE
 from polyhead.files import write_file
 
-LARGEST = (
-    1 << 30
-)  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
+LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
 ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 
 
@@ -43,7 +41,4 @@ def write_model(
         for key, value in (("location", beside.name), ("offset", at), ("length", array.nbytes)):
             one.external_data.add(key=key, value=str(value))
         at += array.nbytes
-    return {
-        path.name: write_file(path, [whole.SerializeToString()]),
-        beside.name: write_file(beside, chunks),
-    }
+    return {path.name: write_file(path, [whole.SerializeToString()]), beside.name: write_file(beside, chunks)}

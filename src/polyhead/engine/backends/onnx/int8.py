@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from polyhead.engine.backends.onnx.ops import OnnxOps
-from polyhead.engine.graph.ops import Tensor
+from polyhead.engine.compile.ops import Tensor
 from polyhead.engine.quantize.scales import Scale, Scales
 
 
@@ -30,9 +30,7 @@ class Int8Ops(OnnxOps):
                 return self._product(a, weight, scale)
         if weight is not None and weight.ndim == 3:
             each = self._scales.of_each(weight)
-            if (
-                each is not None
-            ):  # one product has one step for what it reads, so each group is one of its own
+            if each is not None:  # one product has one step for what it reads, so each group is one of its own
                 parts = [self.slice(a, 0, i, i + 1) for i in range(len(weight))]
                 return self.concat(list(map(self._product, parts, weight, each)), 0)
         return super().matmul(a, b, transposed=transposed)

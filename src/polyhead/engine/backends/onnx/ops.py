@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from polyhead.engine.graph.ops import InputKind, Size, Tensor
+from polyhead.engine.compile.ops import InputKind, Size, Tensor
 
 OPSET, IR = 20, 10  # of 2023: `Gelu` is of this set; runtimes from then on read it
 INLINE = 1024  # bytes up to which an array stands among the nodes: shapes and numbers, which optimisers read
@@ -28,11 +28,7 @@ class OnnxOps:
         self._known: dict[object, tuple[object, str]] = {}
 
     def graph(
-        self,
-        outputs: Mapping[str, Tensor],
-        *,
-        label: str,
-        shapes: Mapping[str, Sequence[int | str]] | None = None,
+        self, outputs: Mapping[str, Tensor], *, label: str, shapes: Mapping[str, Sequence[int | str]] | None = None
     ) -> onnx.ModelProto:
         """The model with these outputs, by name; arrays larger than `INLINE` are named, and lie in `arrays`.
 
@@ -40,9 +36,7 @@ class OnnxOps:
         """
         nodes = [helper.make_node("Identity", [x], [name]) for name, x in outputs.items()]
         read = {name for node in nodes for name in node.input}
-        for node in reversed(
-            self._nodes
-        ):  # what nothing reads would keep runtimes from fusing what is before it
+        for node in reversed(self._nodes):  # what nothing reads would keep runtimes from fusing what is before it
             if read.intersection(node.output):
                 read.update(node.input)
                 nodes.insert(0, node)
@@ -51,10 +45,7 @@ class OnnxOps:
             nodes,
             label,
             list(self.inputs.values()),
-            [
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, (shapes or {}).get(name))
-                for name in outputs
-            ],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, (shapes or {}).get(name)) for name in outputs],
             initializer=[_written(name, array) for name, array in self.arrays.items()],
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)

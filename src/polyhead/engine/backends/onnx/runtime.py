@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from polyhead.engine.backends.onnx.int8 import Int8Ops
 from polyhead.engine.backends.onnx.ops import INLINE, OnnxOps
-from polyhead.engine.graph.ops import Build
+from polyhead.engine.compile.ops import Build
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError
 from polyhead.processor import processor, processors

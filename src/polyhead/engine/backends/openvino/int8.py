@@ -7,7 +7,7 @@ import openvino as ov
 import openvino.opset13 as op
 
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
-from polyhead.engine.graph.ops import Tensor
+from polyhead.engine.compile.ops import Tensor
 from polyhead.engine.quantize.scales import Scale, Scales
 
 LEVELS = 256
@@ -39,9 +39,7 @@ class Int8Ops(OpenVINOOps):
                 return self._product(a, weight, scale)
         if transposed and weight is not None and weight.ndim == 3:
             each = self._scales.of_each(weight)
-            if (
-                each is not None
-            ):  # one product has one step for what it reads, so each group is one of its own
+            if each is not None:  # one product has one step for what it reads, so each group is one of its own
                 parts = [self.slice(a, 0, i, i + 1) for i in range(len(weight))]
                 products = map(self._product, parts, weight, each)
                 return self.concat(list(products), 0)

@@ -8,7 +8,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as op
 
-from polyhead.engine.graph.ops import InputKind, Size, Tensor
+from polyhead.engine.compile.ops import InputKind, Size, Tensor
 from polyhead.processor import processor
 
 _KINDS = {"int": np.int64, "float": np.float32}
@@ -152,9 +152,7 @@ def rounded(weights: np.ndarray) -> ov.Node:
     OpenVINO's own conversion goes number by number, which takes far longer, and rounds a quarter of them the other way.
     """
     bits = np.ascontiguousarray(weights, np.float32).view(np.uint32)
-    upper = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
-        np.uint16
-    )
+    upper = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
     upper[np.isnan(weights)] = 0x7FC0
     return op.constant(ov.Tensor(upper, upper.shape, ov.Type.bf16), shared_memory=False)
 

@@ -14,7 +14,7 @@ import openvino as ov
 
 from polyhead.engine.backends.openvino.int8 import Int8Ops
 from polyhead.engine.backends.openvino.ops import OpenVINOOps
-from polyhead.engine.graph.ops import Build
+from polyhead.engine.compile.ops import Build
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError
 from polyhead.processor import processor, processors

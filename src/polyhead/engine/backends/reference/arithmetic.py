@@ -36,9 +36,7 @@ def softmax(scores: Array) -> Array:
 
 def gelu(values: Array) -> Array:
     """`x (1 + erf(x / sqrt 2)) / 2`."""
-    out: Array = (values * 0.5 * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float32))).astype(
-        np.float32
-    )
+    out: Array = (values * 0.5 * (1.0 + np.asarray(_erf(values / math.sqrt(2.0)), np.float32))).astype(np.float32)
     return out
 
 

@@ -21,7 +21,7 @@ from polyhead.engine.backends.reference.layer import run_layers
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Plan, Pool
 from polyhead.store.codec import through
-from polyhead.trunk_data import TrunkData
+from polyhead.trunk.data import TrunkData
 
 
 class _States(msgspec.Struct, frozen=True):
@@ -253,9 +253,7 @@ def _stored(states: _States, node: Pool, batch: TokenBatch) -> Array:
     """
     pool, layers = node.stored(), states.layers
     if pool.layers == "mean" and pool.of >= len(layers):
-        raise PlanError(
-            "a pool averages more layers than its path runs", got=pool.of, allowed=len(layers) - 1
-        )
+        raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=len(layers) - 1)
     mixed = layers[{"last": len(layers) - 1, "mean": len(layers) - pool.of, "all": 1}[pool.layers] :]
     widths = [states.shape[-1] for states in mixed]
     if len(set(widths)) > 1:

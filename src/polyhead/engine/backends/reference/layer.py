@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from polyhead.architecture import Architecture
 from polyhead.engine.backends.reference.arithmetic import Array, Arrays, attention, dense, gelu, norm
 from polyhead.engine.backends.reference.delta import LayerDelta, Owned
 from polyhead.plan import Dense, Layers
+from polyhead.trunk.shape import Architecture
 
 
 def run_layers(node: Layers, hidden: Array, sees: Array, *, shape: Architecture, owned: Owned) -> list[Array]:

@@ -1,0 +1,26 @@
+"""Proof that a change to a bundle changed no other task's answers: pinned probes answered before and after, bit by bit.
+
+`certified` makes a change and proves it, or undoes it; `verify` repeats the proof at any time; the certificates between
+them lie in the bundle.
+"""
+
+from polyhead.certify.certificate import Certificate, Operation
+from polyhead.certify.change import CertifiedChange, certified, certified_once
+from polyhead.certify.verification import Finding, Verification, checked, verify
+from polyhead.engine.pinned import AnswerChange, Answered, Answering, numerics
+
+__all__ = [
+    "AnswerChange",
+    "Answered",
+    "Answering",
+    "Certificate",
+    "CertifiedChange",
+    "Finding",
+    "Operation",
+    "Verification",
+    "certified",
+    "certified_once",
+    "checked",
+    "numerics",
+    "verify",
+]

@@ -1,0 +1,279 @@
+"""A change to a bundle with its proof, or none at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle import remove
+from polyhead.bundle.begun import StartedOperation, attempt, finish
+from polyhead.bundle.files import check_no_links, writing
+from polyhead.bundle.format import CERTIFICATES
+from polyhead.bundle.lines import all_on_disk
+from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
+from polyhead.bundle.read import Bundle
+from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash
+from polyhead.config import Value
+from polyhead.engine.pinned import AnswerChange, Answered, Answering, changes, numerics
+from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
+from polyhead.files import make_folder
+
+Changed = Mapping[str, tuple[str | None, str | None]]
+
+
+def certified(
+    root: FilePath | str, operation: Operation, act: Callable[[], None], *, changing: Sequence[str]
+) -> Certificate:
+    """Runs `act`, proves that every task not in `changing` answers its probes with the same bits, writes that down.
+
+    All or nothing: if `act` fails, or a task that is not in `changing` has another live version or other bits after
+    it, bundle.json is put back. Raises what `act` raised, or IsolationError that names the tasks. A second operation
+    waits, for a minute at most. What `act` changes, it changes through the methods of Bundle.
+    """
+    root = FilePath(root)
+    with locked(root, operation):
+        remove.sweep(root)
+        return _certified(_State.of(root, changing), operation, act)
+
+
+class CertifiedChange(Value):
+    """An operation that is asked for once: its proof, and what it set out to do, for `polyhead.bundle.begun.finish`."""
+
+    certificate: Certificate
+    begun: StartedOperation
+    is_repeated: bool  # the same command had done it before, when it was stopped
+
+
+def certified_once(
+    root: FilePath | str,
+    operation: Operation,
+    act: Callable[[Mapping[str, str]], object],
+    *,
+    asked: Sequence[str],
+    wanted: Callable[[], Mapping[str, str]],
+    changing: Sequence[str],
+) -> CertifiedChange:
+    """What `certified` does with an operation that makes `wanted` versions live, and never twice for one command.
+
+    Where the command that asked the same was stopped after that, it is proven now, and not done again. `wanted` is
+    called under the lock, and `act` with what it gave.
+    """
+    root = FilePath(root)
+    with locked(root, operation):
+        remove.sweep(root)
+        lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
+        tried = attempt(root, operation, asked, lines=lines, wanted=wanted)
+        begun = tried.begun
+        try:
+            if tried.is_done:
+                certificate = _proven_since(root, begun, operation, changing)
+            else:
+                certificate = _certified(_State.of(root, changing), operation, lambda: act(begun.wanted))
+        except Exception:
+            with suppress(PolyheadError):
+                if not begun.is_done(read_bundle_file(root).tasks):  # it was put back
+                    finish(root, begun)
+            raise
+    return CertifiedChange(certificate=certificate, begun=begun, is_repeated=tried.is_done)
+
+
+def _proven_since(
+    root: FilePath, begun: StartedOperation, operation: Operation, changing: Sequence[str]
+) -> Certificate:
+    """The certificate of what was done already: the one that it left, else one that is written now."""
+    last = next(Ledger(root).sound(), None)
+    if last is not None and last.operation == operation and last.bundle == bundle_hash(root):
+        return last
+    return _certified(_State.of(root, changing).since(begun.before), operation, lambda: None)
+
+
+def _certified(state: _State, operation: Operation, act: Callable[[], object]) -> Certificate:
+    before, asked_now = _before(state)
+    try:
+        act()
+        certificate = _proven(state, before, asked_now, operation)
+    except BaseException as error:
+        _put_back(state, operation, error)
+        raise
+    with suppress(BundleError, LockError):  # what cannot be deleted now, the next operation deletes
+        remove.sweep(state.root)
+    return certificate
+
+
+@contextmanager
+def locked(root: FilePath, operation: str) -> Iterator[None]:
+    """Holds the lock of operations as a whole; `writing` holds that of one write."""
+    read_bundle_file(root)  # before a folder is made where no bundle is
+    what = f"'{operation}' on {root} failed"
+    check_no_links(root, CERTIFICATES)
+    try:
+        make_folder(root / CERTIFICATES, root=root)
+    except OSError as error:
+        raise BundleError(
+            f"{what}: there is no place for its certificate", got=error, do="check the folder's permissions"
+        ) from None
+    with writing(root / CERTIFICATES, what):
+        yield
+
+
+class _State(msgspec.Struct, frozen=True, kw_only=True):
+    """A bundle before an operation, and what is known of it."""
+
+    root: FilePath
+    bundle: Bundle
+    others: Bundle  # the tasks that are to be left alone
+    content: BundleFile
+    sha256: str  # of bundle.json
+    versions: dict[str, list[str]]  # on disk, by owner
+    ledger: Ledger
+    numerics: dict[str, str]
+    answering: Answering  # of the others
+
+    @classmethod
+    def of(cls, root: FilePath, changing: Sequence[str]) -> _State:
+        """The bundle as it is now. A task that is to be changed may be one that cannot be read."""
+        bundle = Bundle.open(root, verify=False)
+        others = bundle.view({name: line for name, line in bundle.lines.items() if name not in changing})
+        content = read_bundle_file(root)
+        return cls(
+            root=root,
+            bundle=bundle,
+            others=others,
+            content=content,
+            sha256=bundle_hash(root),
+            versions=all_on_disk(root, content),
+            ledger=Ledger(root),
+            numerics=numerics(),
+            answering=Answering(others),
+        )
+
+    def since(self, before: Mapping[str, Live]) -> _State:
+        """Of an operation that was done already, these versions being live before it."""
+        bundle = self.bundle.view({**self.bundle.lines, **before})
+        return msgspec.structs.replace(self, bundle=bundle, sha256="")
+
+
+def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
+    """The others' answers: those of a certificate of exactly this version, else asked now; and which were asked."""
+    lines = state.others.lines
+    known = {name: found for name, (found, _) in state.ledger.find(lines, state.numerics).items()}
+    asked = state.answering.answered([name for name in lines if name not in known])
+    return {name: (asked if name in asked else known)[name] for name in lines}, set(asked)
+
+
+def _proven(state: _State, before: dict[str, Answered], asked_now: set[str], operation: Operation) -> Certificate:
+    """The certificate of the change from `state` to what is on disk now, written; IsolationError without proof."""
+    try:
+        now = Bundle.open(state.root)
+        _check_lines(before, now.lines, operation)
+        answering = Answering(now)
+        after = answering.answered(now.tasks)
+        before = _checked(state, before, after, asked_now, operation)
+        changed = _changed(state.bundle.lines, now.lines)
+        compared = _compared(state, answering, changed)
+    except IsolationError:
+        raise
+    except PolyheadError as error:
+        raise IsolationError(
+            f"'{operation}' cannot be proven to leave other tasks alone, so the bundle was put back",
+            got=error.what,
+            do=error.do,
+        ) from error
+    return state.ledger.write(
+        Certificate(
+            operation=operation,
+            changed=changed,
+            numerics=state.numerics,
+            before=before,
+            after=after,
+            unchanged=True,
+            answers_changed={name: those for name, (_, those) in compared.items()},
+            answers_asked={name: count for name, (count, _) in compared.items()},
+            bundle_before=state.sha256,
+            bundle=bundle_hash(state.root),
+        )
+    )
+
+
+def _check_lines(before: Mapping[str, Answered], lines: Mapping[str, Live], operation: str) -> None:
+    """That bundle.json names the same versions of the tasks to be left alone, also of those without probes."""
+    reasons = {name: "is gone" for name in before if name not in lines}
+    for name, line in lines.items():
+        if name in before and not before[name].is_of(line):
+            reasons[name] = f"has version {line.version} live, not {before[name].version} as it was"
+    if reasons:
+        raise _refused(operation, reasons)
+
+
+def _checked(
+    state: _State, before: dict[str, Answered], after: Mapping[str, Answered], asked_now: set[str], operation: str
+) -> dict[str, Answered]:
+    """`before`, which `after` equals.
+
+    Where a certificate said what was before, and a program of that day may have computed otherwise, the versions of
+    before are asked again first.
+    """
+    differing = [name for name in before if before[name] != after[name]]
+    again = state.answering.answered([name for name in differing if name not in asked_now])
+    differing = [name for name in differing if again.get(name) != after[name]]
+    if differing:
+        raise _refused(operation, dict.fromkeys(differing, "answers its probes otherwise"))
+    return before | again
+
+
+def _refused(operation: str, reasons: Mapping[str, str]) -> IsolationError:
+    return IsolationError(
+        f"'{operation}' changed tasks that it had to leave alone, so the bundle was put back",
+        got=[f"{name} {reason}" for name, reason in reasons.items()],
+        allowed="the same live version and the same bits on every probe",
+        do="run `polyhead tasks verify`; if it finds no file that was touched, report it",
+        tasks=tuple(reasons),
+    )
+
+
+def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str, tuple[str | None, str | None]]:
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {
+        name: (before[name].version if name in before else None, after[name].version if name in after else None)
+        for name in names
+    }
+
+
+def _compared(state: _State, answering: Answering, changed: Changed) -> dict[str, tuple[int, tuple[AnswerChange, ...]]]:
+    """For each task with a new version whose old one can be read: how many probes were asked, which answers changed."""
+    found = {}
+    for name, (old, new) in changed.items():
+        if old is not None and new is not None:
+            with suppress(BundleError):
+                before = Answering(state.bundle.view({name: state.bundle.lines[name]}))
+                found[name] = changes(before, answering, name)
+    return found
+
+
+def _put_back(state: _State, operation: str, error: BaseException) -> None:
+    """bundle.json as it was; versions that the operation added go. Says so where that is not possible."""
+    try:
+        now = read_bundle_file(state.root)
+    except BundleError:
+        now = state.content  # nothing can be read from it: the whole file is put back
+    try:
+        lost = remove.put_back(state.root, state.content, now, state.versions)
+    except (BundleError, LockError) as refused:
+        raise IsolationError(
+            f"'{operation}' failed, and bundle.json could not be put back: what was changed is live, without proof",
+            got=refused.got,
+            do="make room or give access, then run `polyhead tasks verify`",
+            tasks=tuple(_changed(state.bundle.lines, now.tasks)),
+        ) from error
+    if lost:
+        raise IsolationError(
+            f"'{operation}' deleted versions that were live, so the bundle cannot be put back wholly",
+            got=lost,
+            do="restore these tasks from a copy of the bundle",
+            tasks=lost,
+        ) from error
+    with suppress(BundleError, LockError):
+        remove.sweep(state.root)

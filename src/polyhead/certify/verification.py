@@ -1,0 +1,210 @@
+"""Proving again, at any time, that a bundle's files and answers are the ones that its certificates saw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle.files import hash_inside
+from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, TASK, TASKS
+from polyhead.bundle.lines import families_on_disk, on_disk
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.models import MODELS, old_models_touched
+from polyhead.bundle.owners import owner_at, owner_named, place_of
+from polyhead.bundle.read import Bundle
+from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
+from polyhead.certify.change import locked
+from polyhead.config import Value
+from polyhead.engine.pinned import Answered, Answering, numerics
+from polyhead.errors import BackendError, PolyheadError
+
+
+class Finding(Value):
+    """Something that is not as it was written or proven; without an owner it is about the trunk or the whole bundle."""
+
+    what: str
+    file: str | None = None  # inside the bundle
+    task: str | None = None
+    family: str | None = None  # owner
+
+
+class Verification(Value):
+    """What a repeated proof found. Nothing differs if there are no findings."""
+
+    findings: tuple[Finding, ...]
+    tasks: int
+    certificates: int  # that were there
+    equal: dict[str, str]  # task -> the certificate whose bits it answered again
+    probes: int  # of those tasks
+    unproven: tuple[str, ...]  # tasks without probes
+    unseen: tuple[str, ...]  # tasks with probes that no certificate of these numerics has seen in this version
+    uncertified: bool  # the last operation on the bundle had left no certificate
+    written: str | None  # the certificate that was written for that reason
+
+
+def verify(root: FilePath | str) -> list[Finding]:
+    """Whatever is not as it was: see `checked`."""
+    return list(checked(root).findings)
+
+
+def checked(root: FilePath | str) -> Verification:
+    """Hashes every file of the bundle, then asks every task its probes again and compares with its certificates.
+
+    Where the last operation left no certificate (its process was killed, or it was made without one) and nothing
+    differs, one is written now. Raises BundleError where there is no bundle to look at.
+    """
+    root = FilePath(root)
+    Bundle.open(root, verify=False)
+    is_writable = os.access(root, os.W_OK)
+    with locked(root, "verify") if is_writable else nullcontext():
+        bundle, ledger = Bundle.open(root, verify=False), Ledger(root)
+        touched = [_finding(root, error) for error in bundle.touched()]
+        old = [_finding(root, error) for error in (*_old_versions(bundle, ledger), *_old_families(bundle))]
+        edited = [Finding(what=w, file=f"{CERTIFICATES}/{file}") for file, w in ledger.problems()]
+        proof = _Proof.of(bundle, ledger, touched)
+        findings = tuple(dict.fromkeys((*touched, *old, *edited, *proof.differing())))
+        last = next(ledger.sound(), None)
+        is_uncertified = last is None or last.bundle != bundle_hash(root)
+        written, there = None, len(ledger.files)
+        if is_writable and not findings and (is_uncertified or proof.unseen):
+            written = ledger.write(proof.certificate(last)).name
+    return Verification(
+        findings=findings,
+        tasks=len(bundle.lines),
+        certificates=there,
+        equal={name: proof.known[name][1].name for name in proof.equal},
+        probes=sum(proof.now[name].probes for name in proof.equal),
+        unproven=tuple(name for name, answered in proof.now.items() if not answered.probes),
+        unseen=proof.unseen,
+        uncertified=is_uncertified,
+        written=written,
+    )
+
+
+class _Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tasks answer now of which all files are whole, and what the certificates say."""
+
+    bundle: Bundle
+    numerics: dict[str, str]
+    known: dict[str, tuple[Answered, Certificate]]
+    now: dict[str, Answered]
+    refused: dict[str, BackendError]  # tasks whose answers are no finite numbers
+
+    @classmethod
+    def of(cls, bundle: Bundle, ledger: Ledger, touched: Sequence[Finding]) -> _Proof:
+        """Asks them; none where the trunk itself was touched, and none that reads arrays of an owner that was."""
+        label, damaged = numerics(), {_owner(finding) for finding in touched}
+        lines = {
+            name: line
+            for name, line in bundle.lines.items()
+            if damaged.isdisjoint({None, owner_named(name)})
+            and damaged.isdisjoint(bundle.view({name: line}).tasks[name].needs)
+        }
+        now, refused = _answered(bundle, lines)
+        known = ledger.find({name: line for name, line in lines.items() if name in now}, label)
+        return cls(bundle=bundle, numerics=label, known=known, now=now, refused=refused)
+
+    @property
+    def equal(self) -> list[str]:
+        """Tasks that answered again with the bits of a certificate."""
+        return [n for n, found in self.now.items() if found.probes and self._saw(n) == found]
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Tasks that no certificate of these numerics has seen in this version."""
+        return tuple(n for n, found in self.now.items() if found.probes and n not in self.known)
+
+    def differing(self) -> list[Finding]:
+        """Tasks that answered otherwise, or gave no answer."""
+        return [Finding(what=error.what, task=name) for name, error in self.refused.items()] + [
+            Finding(
+                what=f"task '{name}' answers its probes otherwise than {self.known[name][1].name} says, though no file "
+                "of it was touched: what computes has changed",
+                task=name,
+            )
+            for name, found in self.now.items()
+            if self._saw(name) not in (None, found)
+        ]
+
+    def certificate(self, last: Certificate | None) -> Certificate:
+        """What was proven, for the operations after the certificate `last`."""
+        old, lines = last.after if last is not None else {}, self.bundle.lines
+        other = [n for n in {**old, **lines} if n not in old or n not in lines or not old[n].is_of(lines[n])]
+        changed = {n: (old[n].version if n in old else None, lines[n].version if n in lines else None) for n in other}
+        return Certificate(
+            operation="verify",
+            changed=changed,
+            numerics=self.numerics,
+            before={name: found for name, (found, _) in self.known.items()},
+            after=self.now,
+            unchanged=True,
+            bundle_before=last.bundle if last is not None else "",
+            bundle=bundle_hash(self.bundle.root),
+        )
+
+    def _saw(self, name: str) -> Answered | None:
+        return self.known[name][0] if name in self.known else None
+
+
+def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, Answered], dict[str, BackendError]]:
+    """What each task answers, and the error in the place of one that gives no finite numbers."""
+    left, refused = dict(lines), dict[str, BackendError]()
+    while True:
+        try:
+            return Answering(bundle.view(left)).answered(left), refused
+        except BackendError as error:
+            name = str(error.facts.get("task"))
+            if left.pop(name, None) is None:
+                raise
+            refused[name] = error
+
+
+def _old_versions(bundle: Bundle, ledger: Ledger) -> Iterator[PolyheadError]:
+    """Of versions that a task could be rolled back to: each file against task.json, and that against a certificate."""
+    for name, live in bundle.lines.items():
+        for version in bundle.versions(name):
+            if version == live.version:
+                continue
+            try:
+                record = ledger.record_of(name, version) or hash_inside(bundle.root, TASKS, name, version, TASK)
+            except PolyheadError as error:
+                yield error
+                continue
+            yield from bundle.view({name: Live(version=version, record=record)}).touched_tasks()
+    yield from old_models_touched(bundle.root)
+
+
+def _old_families(bundle: Bundle) -> Iterator[PolyheadError]:
+    """Of versions of families that are not live: each file against family.json."""
+    for owner in families_on_disk(bundle.root):
+        live = bundle.families.get(owner)
+        for version in on_disk(bundle.root, owner):
+            if live is not None and version == live.version:
+                continue
+            try:
+                record = hash_inside(bundle.root, *place_of(owner), version, FAMILY)
+            except PolyheadError as error:
+                yield error
+                continue
+            yield from bundle.touched_family(owner, Live(version=version, record=record))
+
+
+def _finding(root: FilePath, error: PolyheadError) -> Finding:
+    """The error with the file and the task or family that it is about; without one it is about the trunk."""
+    path = error.facts.get("path")
+    inside = str(FilePath(str(path)).relative_to(root)) if path is not None else None
+    parts = FilePath(inside).parts if inside is not None else ()
+    return Finding(
+        what=error.what,
+        file=inside,
+        task=parts[1] if len(parts) > 1 and parts[0] in (TASKS, MODELS) else None,
+        family=owner_at(*parts[:2]) if len(parts) > 1 and parts[0] == FAMILIES else None,
+    )
+
+
+def _owner(finding: Finding) -> str | None:
+    return owner_named(finding.task) if finding.task is not None else finding.family

@@ -1,0 +1,207 @@
+"""What is loaded at one time: tasks, the arrays of every owner, and which tasks and layers share graphs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+
+from polyhead import cost
+from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
+from polyhead.engine.compile.encoder import Arrays
+from polyhead.engine.compile.heads import SlotForm
+from polyhead.engine.compile.kept import Token
+from polyhead.engine.compile.reads import Chain, Read, chain, depth, first_of, form_of, reads_of, states_read
+from polyhead.engine.compile.seats import Group, seated
+from polyhead.errors import BackendError
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, joined, merge, split
+from polyhead.plan.nodes import owners_of_node
+from polyhead.plan.passes import Passes, passes_of
+from polyhead.trunk.data import TrunkData
+
+SLOTS = 32  # most tasks whose poolers and heads are one graph
+FIXED_SLOTS = 16  # so many, spare ones among them, in deterministic mode
+LANES = 8  # most siblings whose layers are one graph: their states stand in memory at once
+_CONTENTS = itertools.count(1)
+
+
+class Owner(msgspec.Struct, frozen=True, eq=False):
+    """Arrays under one name; the token changes with what they hold."""
+
+    token: Token
+    arrays: dict[str, np.ndarray]
+
+
+class HeadForm(msgspec.Struct, frozen=True):
+    """What tasks must have alike to stand in the slots of one graph: what they read, and how."""
+
+    read: Chain
+    prompt: str  # owner of the rows that are read, where these are rows of their own; else empty
+    form: SlotForm
+
+
+class LaneForm(msgspec.Struct, frozen=True):
+    """What siblings must have alike to run as one: the text, and the layers but for who owns their arrays."""
+
+    root: Embed
+    node: Layers
+
+
+class Arrangement:
+    """Tasks that are loaded together; nothing in it changes, another one follows it.
+
+    Layers are cut where any loaded task needs it, so that every call, whatever its tasks, runs the same pieces.
+    """
+
+    def __init__(
+        self,
+        trunk: TrunkData,
+        tasks: Mapping[str, LoadedTask],
+        *,
+        deterministic: bool,
+        before: Arrangement | None = None,
+    ) -> None:
+        self.trunk, self.deterministic = trunk, deterministic
+        self.tasks: dict[str, LoadedTask] = dict(tasks)
+        self.owners: dict[str, Owner] = _owners(self.tasks, before.owners if before else {})
+        self.owners[TRUNK] = Owner((TRUNK, 0), dict(trunk.arrays))
+        for name, task in self.tasks.items():
+            self._check_arrays(name, task.path)
+        full = merge({name: self._pieces(task.path) for name, task in self.tasks.items()})
+        self.paths = {name: full.path(name) for name in self.tasks}
+        self.passes = passes_of(full)
+        plan, reads = self.passes.plan, list(reads_of(self.passes))
+        self.begins = not deterministic and not self.passes.asides and _begins(plan)
+        self.kept = self._kept(plan, reads)
+        self.stacks: tuple[Group[LaneForm, Chain], ...] = seated(
+            self._lanes(plan), before.stacks if before else (), most=LANES
+        )
+        self.stack_of = {member: group.members for group in self.stacks for member in group.members}
+        self.groups: tuple[Group[HeadForm, str], ...] = seated(
+            self._slots(plan, reads),
+            before.groups if before else (),
+            most=FIXED_SLOTS if deterministic else SLOTS,
+            spare=deterministic,
+        )
+        self.group_of = {name: group for group in self.groups for name in group.members}
+
+    @property
+    def plan(self) -> Plan:
+        """Of all tasks."""
+        return merge(self.paths)
+
+    def passes_for(self, plan: Plan) -> Passes:
+        """How a plan of some of the tasks is run; BackendError where it is not made of their paths."""
+        for name in plan.tasks:
+            if name not in self.tasks:
+                raise BackendError(f"task '{name}' is not loaded", allowed=list(self.tasks))
+            if joined(plan.path(name)) != joined(self.tasks[name].path):
+                raise BackendError(
+                    f"the plan runs other layers or pools for task '{name}' than those it was loaded with",
+                    got=plan.path(name).nodes,
+                    do="load the task with this path",
+                )
+        return passes_of(merge({name: self.paths[name] for name in plan.tasks}))
+
+    def arrays(self, owner: str) -> Arrays:
+        """All that an owner has."""
+        return self.owners[owner].arrays
+
+    def tokens(self, *nodes: Node) -> tuple[Token, ...]:
+        """The arrays that these nodes read, beside the trunk's."""
+        names = dict.fromkeys(owner for node in nodes for owner in owners_of_node(node))
+        return tuple(self.owners[name].token for name in names if name != TRUNK)
+
+    def _check_arrays(self, name: str, path: Path) -> None:
+        for array in cost.arrays_of_path(path, self.trunk.architecture):
+            owner = self.owners.get(array.owner)
+            found = None if owner is None else owner.arrays.get(array.name)
+            if found is None or found.shape != array.shape:
+                raise BackendError(
+                    f"task '{name}' reads layers, prompts or heads whose arrays are not loaded as its path has them",
+                    got=f"{array.name} of {array.owner}: {'none' if found is None else found.shape}",
+                    allowed=array.shape,
+                    do="give every owner's arrays with the tasks that read them",
+                )
+
+    def _pieces(self, path: Path) -> Path:
+        """The path; in deterministic mode each layer by itself, so that no other task makes a cut."""
+        last = path.layers[-1].stop if path.layers else 0
+        return split(path, range(1, last)) if self.deterministic else path
+
+    def _kept(self, plan: Plan, reads: Iterable[Read]) -> dict[Chain, tuple[int, ...]]:
+        """Which states are kept of each step's layers: those that a pool of any loaded task or the next layers read."""
+        found: dict[int, set[int]] = {}
+        for index, step in enumerate(plan.steps):
+            if isinstance(step.node, Layers):
+                found.setdefault(step.parent, set()).add(depth(plan, step.parent))
+                if self.deterministic:
+                    found.setdefault(index, set()).add(depth(plan, index))
+        for read in reads:
+            for at, number in states_read(plan, read, mixed=not self.deterministic):
+                found.setdefault(at, set()).add(number)
+        return {chain(plan, step): tuple(sorted(numbers)) for step, numbers in found.items()}
+
+    def _lanes(self, plan: Plan) -> dict[Chain, tuple[LaneForm, tuple[Token, ...]]]:
+        """Steps that may run beside others: all but those of the plain trunk."""
+        if self.deterministic:
+            return {}
+        found = {}
+        for index, step in enumerate(plan.steps):
+            own = chain(plan, index)
+            if isinstance(step.node, Layers) and not all(is_plain(node) for node in own):
+                form = LaneForm(first_of(plan, index), _anonymous(step.node))
+                found[own] = form, self.tokens(step.node)
+        return found
+
+    def _slots(self, plan: Plan, reads: Iterable[Read]) -> dict[str, tuple[HeadForm, tuple[Token, ...]]]:
+        found = {}
+        for read in reads:
+            prompt = str(read.pool.part) if self.deterministic and read.aside else ""
+            for name in read.tasks:
+                path = self.tasks[name].path
+                form = form_of(plan, read, path, self.trunk.architecture, shared=not self.deterministic)
+                found[name] = HeadForm(chain(plan, read.at), prompt, form), self.tokens(path.pool, path.head)
+        return {name: found[name] for name in self.tasks}
+
+
+def is_plain(node: Node) -> bool:
+    """Whether every text has it: an embedding without prompts, layers of the trunk."""
+    if isinstance(node, Embed):
+        return not node.prompts
+    return isinstance(node, Layers) and node.weights == TRUNK and node.delta is None
+
+
+def _begins(plan: Plan) -> bool:
+    """Whether one text without prompts is read, by the trunk's own layers: then these begin with the embedding."""
+    roots = [index for index, step in enumerate(plan.steps) if step.parent < 0]
+    below = [plan.steps[child].node for root in roots for child in plan.children(root)]
+    return len(roots) == len(below) == 1 and is_plain(plan.steps[roots[0]].node) and is_plain(below[0])
+
+
+def _anonymous(node: Layers) -> Layers:
+    """The layers, whoever owns their arrays."""
+    delta: Delta | None = node.delta
+    if delta is not None:
+        delta = msgspec.structs.replace(delta, part="", ends=None)
+    weights = node.weights if node.weights == TRUNK else ""
+    return msgspec.structs.replace(node, weights=weights, delta=delta)
+
+
+def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dict[str, Owner]:
+    """The arrays of every owner; those that hold what they held before keep their token."""
+    merged = owned_arrays(tasks)
+    own = {task.path.head.part for task in tasks.values()}
+    found: dict[str, Owner] = {}
+    for owner, arrays in merged.items():
+        old = before.get(owner)
+        if old is not None and owner in own and old.arrays.keys() != arrays.keys():
+            old = None
+        # Of what tasks share each brings what it reads: what the last reader of an array left is kept for the next.
+        if old is not None and all(same(old.arrays.get(leaf, array), array) for leaf, array in arrays.items()):
+            found[owner] = Owner(old.token, {**old.arrays, **arrays})
+        else:
+            found[owner] = Owner((owner, next(_CONTENTS)), arrays)
+    return found

@@ -1,0 +1,328 @@
+"""From what is loaded to a program: which graph every step of a plan is, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polyhead.bundle.tensors import release
+from polyhead.engine.compile.arrangement import Arrangement, HeadForm, is_plain
+from polyhead.engine.compile.encoder import Arrays
+from polyhead.engine.compile.fold import folded
+from polyhead.engine.compile.heads import answers, output_of, padded
+from polyhead.engine.compile.kept import Graphs, Recipe
+from polyhead.engine.compile.layout import Shape
+from polyhead.engine.compile.ops import Build, Ops, Tensor
+from polyhead.engine.compile.program import (
+    EMBEDDED,
+    LAID,
+    GraphCall,
+    InputState,
+    Key,
+    OutputPlace,
+    OwnState,
+    ParallelStates,
+    Program,
+    program_of,
+)
+from polyhead.engine.compile.reads import Read, chain, depth, reads_of, root_of, states_read
+from polyhead.engine.compile.seats import Group, Seat
+from polyhead.engine.compile.spans import Span, beside_graph, embed_graph, span_graph
+from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Prompt
+
+# What poolers read beside the states: inputs, and what of a layout these are.
+_READ = {
+    "attention": {"places": "places", "keep": "keep"},
+    "mean": {"places": "places", "share": "share"},
+    "prompt": {"places": "places", "share": "share"},
+    "tokens": {"places": "words"},
+    "first": {"places": "first"},
+}
+
+
+def composed(arranged: Arrangement, graphs: Graphs, plan: Plan) -> Program:
+    """The program of a plan of some of the loaded tasks; nothing is compiled yet."""
+    return _Composer(arranged, graphs, plan).program()
+
+
+class _Composer:
+    def __init__(self, arranged: Arrangement, graphs: Graphs, plan: Plan) -> None:
+        passes = arranged.passes_for(plan)
+        self._arranged, self._graphs, self._tasks, self._plan = arranged, graphs, plan.tasks, passes.plan
+        self._shape = arranged.trunk.architecture
+        self._reads = {name: read for read in reads_of(passes) for name in read.tasks}
+        self._layers = {chain(self._plan, i): i for i, s in enumerate(self._plan.steps) if isinstance(s.node, Layers)}
+        self._own: dict[int, list[OwnState]] = {}
+        self._beside: dict[int, list[ParallelStates]] = {}
+
+    def program(self) -> Program:
+        roots = [i for i, step in enumerate(self._plan.steps) if step.parent < 0]
+        calls = [] if self._arranged.begins else [self._embedding(root) for root in roots]
+        calls = [*calls, *self._spans(), *self._besides(), *self._heads()]
+        reads = dict.fromkeys(key for call in calls for _, key in call.inputs)
+        return program_of(self._tasks, [self._root(root, list(reads)) for root in roots], calls)
+
+    # -- embeddings --------------------------------------------------------------------------------------------------
+
+    def _root(self, index: int, reads: Sequence[Key]) -> InputState:
+        step, shape = self._plan.steps[index], self._shape
+        assert isinstance(step.node, Embed)
+        prompts = self._prompts(index)
+        shifted = sum(prompt.rows for prompt in prompts) if step.node.shift else 0
+        return InputState(
+            step=index,
+            tasks=step.tasks,
+            shape=Shape(
+                first_position=shape.first_position + shifted,
+                segments=shape.segments,
+                width=shape.width,
+                prompts=tuple(prompt.rows for prompt in prompts),
+                isolated=not step.node.prompts,
+                pack=not self._arranged.deterministic,
+                fill=self._graphs.runtime.fills,
+            ),
+            most=shape.positions,
+            reads=tuple(str(what) for what, step, whose in reads if (step, whose) == (index, "") and what in LAID),
+            prompts=self._table(prompts),
+            own=tuple(self._own.get(index, ())),
+            beside=tuple(self._beside.get(index, ())),
+        )
+
+    def _prompts(self, root: int) -> tuple[Prompt, ...]:
+        """Those before the text: of a joint group, or isolated ones, but for deterministic mode."""
+        node = self._plan.steps[root].node
+        assert isinstance(node, Embed)
+        if node.prompts or self._arranged.deterministic:
+            return node.prompts
+        asides = (name for name, read in self._reads.items() if read.aside and root_of(self._plan, read.at) == root)
+        return tuple(dict.fromkeys(self._own_prompt(name) for name in asides))
+
+    def _own_prompt(self, name: str) -> Prompt:
+        path = self._arranged.tasks[name].path
+        return next(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
+
+    def _table(self, prompts: Sequence[Prompt]) -> np.ndarray:
+        rows = [np.zeros((1, self._shape.embedding_width or self._shape.width), np.float32)]
+        return np.concatenate([*rows, *(self._arranged.arrays(one.part)["prompt.weight"] for one in prompts)])
+
+    def _embedding(self, root: int, whose: str = "", tasks: tuple[str, ...] = ()) -> GraphCall:
+        step = self._plan.steps[root]
+        build = embed_graph(self._shape, self._arranged.arrays(TRUNK))
+        return GraphCall(
+            graph=self._graphs.graph(Recipe(key="embedding", build=build, label="the embedding", layers=True)),
+            tasks=tasks or step.tasks,
+            inputs=self._embedded(root, whose),
+            states=(("state.0", ((0, root, whose),)),),
+            is_shared=is_plain(step.node) and not whose,
+        )
+
+    def _embedded(self, root: int, whose: str = "", *, prompted: bool = True) -> tuple[tuple[str, Key], ...]:
+        names = EMBEDDED if prompted else EMBEDDED[:3]
+        return tuple((n, (n, root, whose)) for n in names if n != "segments" or self._shape.segments)
+
+    # -- layers ------------------------------------------------------------------------------------------------------
+
+    def _spans(self) -> Iterator[GraphCall]:
+        for own, index in self._layers.items():
+            members = self._arranged.stack_of.get(own, (own,))
+            if not all(member in self._layers for member in members):
+                yield self._span([index])
+            elif own == members[0]:
+                yield self._span([self._layers[member] for member in members])
+
+    def _span(self, lanes: Sequence[int]) -> GraphCall:
+        """The layers of one step, or of several at once."""
+        plan, arranged = self._plan, self._arranged
+        steps = [plan.steps[lane] for lane in lanes]
+        nodes = tuple(step.node for step in steps if isinstance(step.node, Layers))
+        root, parents = root_of(plan, lanes[0]), list(dict.fromkeys(step.parent for step in steps))
+        kept = sorted({number for lane in lanes for number in arranged.kept[chain(plan, lane)]})
+        begins = arranged.begins and parents == [root]
+        span = Span(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
+        tokens = arranged.tokens(*nodes)
+        owners = {TRUNK, *(token[0] for token in tokens)}
+        inputs = self._embedded(root, prompted=False) if begins else ()
+        if not begins:
+            inputs = tuple((f"hidden.{i}", (depth(plan, one), one, "")) for i, one in enumerate(parents))
+        return GraphCall(
+            graph=self._graphs.graph(
+                Recipe(
+                    key=("span", span, tokens),
+                    build=span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners}),
+                    label=span.label,
+                    layers=True,
+                    alone=tokens if len(lanes) == 1 else (),
+                )
+            ),
+            tasks=tuple(dict.fromkeys(name for step in steps for name in step.tasks)),
+            inputs=(*inputs, ("added", ("added", root, ""))),
+            states=tuple((f"state.{number}", tuple((number, lane, "") for lane in lanes)) for number in kept),
+            layers=sum(node.stop - node.start for node in nodes),
+            is_shared=all(is_plain(node) for node in chain(plan, lanes[0])),
+            alone=lambda: [self._span([lane]) for lane in lanes] if len(lanes) > 1 else [],
+        )
+
+    def _besides(self) -> Iterator[GraphCall]:
+        """In deterministic mode each isolated prompt in rows of its own, which see the states of the text."""
+        if not self._arranged.deterministic:
+            return
+        made: set[Key] = set()
+        for name, read in self._reads.items():
+            if not read.aside:
+                continue
+            prompt = self._own_prompt(name)
+            tasks = tuple(one for one, r in self._reads.items() if r.aside and self._own_prompt(one) == prompt)
+            steps = _down_to(self._plan, read.at)
+            for above, index in zip([-1, *steps], steps, strict=False):
+                key = (depth(self._plan, index), index, prompt.part)
+                if key in made:
+                    continue
+                made.add(key)
+                if above < 0:
+                    slots = len(self._arranged.group_of[name].seats)
+                    table = self._table([prompt])
+                    self._beside.setdefault(index, []).append(
+                        ParallelStates(whose=prompt.part, slots=slots, prompts=table)
+                    )
+                    yield self._embedding(index, prompt.part, tasks)
+                else:
+                    # A layer that prompts alone need runs for them alone, and counts once.
+                    first = all(at != index for _, at, _ in made - {key})
+                    counted = first and not any(self._plan.children(index))
+                    yield self._layer_beside((above, index), prompt.part, tasks, counted=counted)
+
+    def _layer_beside(self, steps: tuple[int, int], whose: str, tasks: tuple[str, ...], *, counted: bool) -> GraphCall:
+        above, index = steps
+        node, before = self._plan.steps[index].node, depth(self._plan, above)
+        assert isinstance(node, Layers)
+        return GraphCall(
+            graph=self._graphs.graph(
+                Recipe(
+                    key=("beside", node),
+                    build=beside_graph(node, self._shape, self._arranged.arrays(TRUNK)),
+                    label=f"layer {node.start} beside its text",
+                    layers=True,
+                )
+            ),
+            tasks=tasks,
+            inputs=(
+                ("hidden.0", (before, above, whose)),
+                ("hidden.1", (before, above, "")),
+                ("added", ("added", root_of(self._plan, index), whose)),
+            ),
+            states=(("state.1", ((1, index, whose),)),),
+            layers=int(counted),
+        )
+
+    # -- poolers and heads -------------------------------------------------------------------------------------------
+
+    def _heads(self) -> Iterator[GraphCall]:
+        for group in self._arranged.groups:
+            names = [name for name in group.members if name in self._reads]
+            if names:
+                yield self._head(group, names, self._reads[names[0]])
+
+    def _head(self, group: Group[HeadForm, str], names: Sequence[str], read: Read) -> GraphCall:
+        head = group.form
+        states = states_read(self._plan, read, mixed=not self._arranged.deterministic)
+        root, whose = root_of(self._plan, read.at), head.prompt
+        inputs: list[tuple[str, Key]] = [
+            (f"state.{i}", (number, step, whose)) for i, (step, number) in enumerate(states)
+        ]
+        if head.form.pool.positions == "prompt" and not whose:
+            own = self._own_rows(group, names, root)
+            self._own.setdefault(root, []).append(own)
+            whose = own.whose
+        inputs += [(name, (of, root, whose)) for name, of in _READ[head.form.pool.positions].items()]
+        return self._group_call(group, names, tuple(inputs))
+
+    def _own_rows(self, group: Group[HeadForm, str], names: Sequence[str], root: int) -> OwnState:
+        """The prompt rows of each slot; a slot that is not asked reads the first."""
+        prompts = self._prompts(root)
+        starts = dict(zip(prompts, np.cumsum([0, *(prompt.rows for prompt in prompts)]), strict=False))
+        shape = (len(group.seats), max(prompt.rows for prompt in prompts))
+        offsets, share = np.zeros(shape, np.int64), np.zeros((shape[0], 1, shape[1]), np.float32)
+        for slot, seat in enumerate(group.seats):
+            if seat.member is not None and seat.member in names:
+                prompt = self._own_prompt(seat.member)
+                offsets[slot, : prompt.rows] = starts[prompt] + np.arange(prompt.rows)
+                share[slot, 0, : prompt.rows] = 1 / prompt.rows
+        return OwnState(whose=f"slots {len(self._own.get(root, ()))}", offsets=offsets, share=share)
+
+    def _group_call(
+        self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
+    ) -> GraphCall:
+        arranged, outputs = self._arranged, _outputs_of(self._arranged, group)
+        graph = self._graphs.graph(
+            Recipe(
+                key=("heads", group.form.form, tuple(seat.tokens for seat in group.seats)),
+                build=_slots_graph(arranged, group, outputs),
+                label=f"poolers and heads of {', '.join(group.members)}",
+                layers=False,
+                outputs=outputs,
+            )
+        )
+        return GraphCall(
+            graph=graph,
+            tasks=tuple(names),
+            inputs=inputs,
+            answers=tuple(self._answers(group, names, graph.recipe.outputs)),
+            alone=lambda: (
+                [self._group_call(self._only(group, name), [name], inputs) for name in names]
+                if len(group.members) > 1
+                else []
+            ),
+        )
+
+    def _answers(
+        self, group: Group[HeadForm, str], names: Sequence[str], outputs: Sequence[str]
+    ) -> Iterator[OutputPlace]:
+        """Where the tasks' outputs stand; `outputs` are those of the graph, which may know tasks that left since."""
+        for number, seat in enumerate(group.seats):
+            if seat.member is not None and seat.member in names:
+                head, output = self._arranged.tasks[seat.member].path.head, outputs[number]
+                slot = outputs[:number].count(output)
+                yield OutputPlace(seat.member, output, slot, None if head.separate else head.width)
+
+    def _only(self, group: Group[HeadForm, str], name: str) -> Group[HeadForm, str]:
+        """The group with one member: in its seat, where its place among the others matters."""
+        seats = [seat if seat.member == name else Seat() for seat in group.seats]
+        if not self._arranged.deterministic and group.form.form.pool.positions != "prompt":
+            seats = [seat for seat in seats if seat.member is not None]
+        return Group(group.form, tuple(seats))
+
+
+def _outputs_of(arranged: Arrangement, group: Group[HeadForm, str]) -> tuple[str, ...]:
+    """The name of each slot's output; a spare slot is as wide as the first that is none."""
+    names = [None if seat.member is None else output_of(arranged.tasks[seat.member].path.head) for seat in group.seats]
+    first = next(name for name in names if name is not None)
+    return tuple(name or first for name in names)
+
+
+def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Sequence[str]) -> Build:
+    """All slots' answers, under the names of their outputs."""
+    form, tasks = group.form.form, [arranged.tasks[name] for name in group.members]
+    filled: list[tuple[Path, Arrays, Arrays, Arrays] | None] = []
+    for seat in group.seats:
+        if seat.member is None:
+            filled.append(None)
+            continue
+        path = arranged.tasks[seat.member].path
+        part, hidden, pooler = path.head.part, path.head.hidden_part, path.pool.part
+        filled.append((path, arranged.arrays(part), arranged.arrays(hidden or part), arranged.arrays(pooler or part)))
+
+    def build(ops: Ops) -> dict[str, Tensor]:
+        slots = [None if one is None else padded(folded(*one, width=form.width), form) for one in filled]
+        release(array for task in tasks if task.is_mapped for array in task.arrays.values())
+        return answers(ops, form, slots, outputs)
+
+    return build
+
+
+def _down_to(plan: Plan, index: int) -> list[int]:
+    """The steps from the root to this one."""
+    found = [index]
+    while plan.steps[found[0]].parent >= 0:
+        found.insert(0, plan.steps[found[0]].parent)
+    return found

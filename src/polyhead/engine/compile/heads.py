@@ -1,0 +1,184 @@
+"""Poolers and heads of several tasks as one graph: a slot a task, some slots' products side by side (decision 23).
+
+What is read of the states is chosen first (positions, layers, codec), once for all tasks that read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.compile.fold import Slot
+from polyhead.engine.compile.ops import Ops, Tensor
+from polyhead.plan import Activation, Codec, Head, Pool
+from polyhead.store.codec import LARGEST_HALF
+
+# Heads of attention of slots side by side, at most: what lies between products takes memory for each.
+SIDE = 128
+FEATURES = "features"  # the output of slots whose heads compare two texts
+
+
+class SlotForm(Value):
+    """What tasks must have alike to stand in the slots of one graph."""
+
+    pool: Pool  # whoever owns its arrays
+    width: int  # of the states
+    layers: int  # how many states are read side by side: 1, or all that a learned mix reads
+    mixed: bool  # the states come averaged already
+    hidden: int  # outputs of the first map; 0: it is the whole head
+    activation: Activation
+    output: str | None  # the name of all slots' outputs; None: each its own
+
+
+def room_for(labels: int) -> int:
+    """Outputs of a slot: 32, 64, 128, ...; heads of like width share a product."""
+    return max(32, 1 << (labels - 1).bit_length())
+
+
+def output_of(head: Head) -> str:
+    """The name under which a head's outputs stand beside those of like width."""
+    return FEATURES if head.separate else str(room_for(head.width))
+
+
+def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Sequence[str]) -> dict[str, Tensor]:
+    """Under each slot's name the outputs (slots of it, texts, labels), or (..., texts, words, labels).
+
+    None is a spare slot, as wide as the first that is none. `outputs` names each slot's.
+
+    Inputs: `state.0`, ... (rows, tokens, width); `places` (texts, positions), which of all rows' tokens are read, laid
+    end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions).
+    Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
+    """
+    read = [_coded(ops, one, form.pool.codec) for one in _read(ops, form)]
+    if form.pool.layers == "mean" and len(read) > 1:
+        read = [_mean(ops, read)]
+    x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
+    spare = next(slot for slot in slots if slot is not None).emptied()
+    several = [slot or spare for slot in slots]
+    positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
+    beside = _beside(form, len(several))
+    found: dict[str, list[Tensor]] = {}
+    for start in range(0, len(several), beside):
+        some, names = several[start : start + beside], outputs[start : start + beside]
+        given = _given(ops, x, form, some)
+        for name, mine, out in _dense(ops, given, some, names, form):
+            found.setdefault(name, []).append(ops.reshape(out, (len(mine), -1, *positions, mine[0].width)))
+    return {name: some[0] if len(some) == 1 else ops.concat(some, 0) for name, some in found.items()}
+
+
+def _beside(form: SlotForm, slots: int) -> int:
+    """How many of so many slots stand side by side, each with inputs of its own; where all read the same, one."""
+    if form.pool.positions == "attention":
+        parts = min(slots, -(-slots * form.pool.heads // SIDE))
+        return -(-slots // parts)
+    return slots if form.pool.positions == "prompt" else 1
+
+
+def _given(ops: Ops, x: Tensor, form: SlotForm, slots: Sequence[Slot]) -> Tensor:
+    """What the first maps of slots side by side read, (slots, texts or texts * positions, inputs)."""
+    if form.pool.positions == "attention":
+        return _attended(ops, x, slots, form)
+    if form.pool.positions == "prompt":
+        x = ops.matmul(ops.input("share", "float", (-1, 1, -1)), x)
+    return ops.reshape(x, (len(slots), -1, form.layers * form.width))
+
+
+def _dense(
+    ops: Ops, x: Tensor, slots: Sequence[Slot], names: Sequence[str], form: SlotForm
+) -> Iterator[tuple[str, list[Slot], Tensor]]:
+    """Of what all slots read, (slots, rows, inputs): each name, its slots and their outputs, (slots, rows, outputs)."""
+    maps = [(one.first, one.first_bias) for one in slots]
+    if any(one.second is not None for one in slots):  # else features, or heads of one map
+        x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](_mapped(ops, x, maps))
+        lasts = [(one.second, one.second_bias) for one in slots]
+        maps = [(one, bias) for one, bias in lasts if one is not None and bias is not None]
+    for name in dict.fromkeys(names):
+        mine = [number for number, one in enumerate(names) if one == name]
+        given = x
+        if len(mine) < len(slots):
+            parts = [ops.slice(x, 0, number, number + 1) for number in mine]
+            given = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
+        yield name, [slots[number] for number in mine], _mapped(ops, given, [maps[number] for number in mine])
+
+
+def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tensor:
+    """Each slot's map of what it reads: (slots, rows, inputs) to (slots, rows, outputs)."""
+    if len(maps) == 1:
+        matrix, bias = maps[0]
+    else:
+        matrix, bias = np.stack([one for one, _ in maps]), np.stack([one[None] for _, one in maps])
+    return ops.add(ops.matmul(x, ops.constant(matrix)), ops.constant(bias))
+
+
+def padded(slot: Slot, form: SlotForm) -> Slot:
+    """The slot with room for more outputs; features stay as they are."""
+    if form.output == FEATURES:
+        return slot
+    last = ("first", "first_bias") if slot.second is None else ("second", "second_bias")
+    more = [(0, 0), (0, room_for(slot.width) - slot.width)]
+    return msgspec.structs.replace(
+        slot, **{name: np.pad(getattr(slot, name), more[-getattr(slot, name).ndim :]) for name in last}
+    )
+
+
+def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
+    """What is read of each state, (texts, positions, width): before codecs."""
+    count = form.layers if form.pool.layers == "learned" else 1 if form.mixed else form.pool.of
+    states = [ops.input(f"state.{i}", "float", (-1, -1, form.width)) for i in range(count)]
+    if form.pool.layers == "mean" and len(states) > 1 and not form.pool.codec.before_mean:
+        states = [_mean(ops, states)]
+    places = ops.input("places", "int", (-1, -1))
+    read = [ops.gather(ops.reshape(state, (-1, form.width)), places) for state in states]
+    if form.pool.positions == "mean":
+        share = ops.input("share", "float", (-1, 1, -1))
+        read = [ops.matmul(share, one) for one in read]
+    return read
+
+
+def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = ops.add(total, part)
+    return ops.multiply(total, ops.constant(np.array(1.0 / len(parts), np.float32)))
+
+
+def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
+    """What a reader of the store sees of these values (see `store.codec`); NaN where they are not finite."""
+    if codec.name == "float32":
+        return x
+    # 0 x is NaN where x is no finite number, which clipping and comparing would hide.
+    return ops.add(_through(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
+
+
+def _through(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
+    if codec.name == "float16":
+        return ops.halved(_clipped(ops, x, np.array(-LARGEST_HALF), np.array(LARGEST_HALF)))
+    if codec.name == "sign":
+        return ops.signed(x)
+    if codec.name == "uint8":
+        # Clipped to [-zero, 255 - zero] and not moved by zero, of which a lower precision would leave less.
+        scale, zero = (np.array(one, np.float32) for one in (codec.scale, codec.zero))
+        levels = _clipped(ops, ops.round(ops.divide(x, ops.constant(scale))), -zero, 255 - zero)
+        return ops.multiply(levels, ops.constant(scale))
+    return x
+
+
+def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
+    return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
+
+
+def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm) -> Tensor:
+    """Attention pooling of each slot, (slots, texts, width): each step is one product for all their heads."""
+    keep = ops.input("keep", "float", (-1, -1))
+    keep = ops.reshape(keep, (ops.size(keep, 0), 1, -1))
+    queries = np.concatenate([slot.scores for slot in slots if slot.scores is not None], axis=1)
+    values = np.concatenate([slot.values for slot in slots if slot.values is not None])
+    scores = ops.matmul(x, ops.constant(queries))  # (texts, positions, heads of all)
+    weights = ops.softmax(ops.add(ops.transpose(scores, (0, 2, 1)), keep))
+    pooled = ops.transpose(ops.matmul(weights, x), (1, 0, 2))  # (heads of all, texts, inputs)
+    heads = form.pool.heads
+    out = ops.reshape(ops.matmul(pooled, ops.constant(values)), (len(slots), heads, -1, form.width // heads))
+    return ops.reshape(ops.transpose(out, (0, 2, 1, 3)), (len(slots), -1, form.width))

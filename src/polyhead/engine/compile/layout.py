@@ -1,0 +1,153 @@
+"""How a batch's texts stand in the rows that a graph reads: one a row and padded, or several to a row."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.compile.encoder import HIDDEN
+from polyhead.errors import BackendError
+from polyhead.text.packing import few, packed, work
+
+
+class Shape(Value):
+    """What a layout follows beside the batch."""
+
+    first_position: int  # of a text
+    segments: int  # of the trunk
+    width: int
+    prompts: tuple[int, ...] = ()  # rows of each prompt
+    isolated: bool = False  # texts do not see prompts, and these not each other
+    pack: bool = True
+    fill: bool = True  # where texts may be packed: rows and positions up to one of few numbers
+
+
+class Layout:
+    """Rows, and where each text's tokens stand in them; a text's prompt rows stand right before it.
+
+    The batch as it is, or packed: then attention is block-diagonal and positions restart. Where texts may be packed the
+    rows are filled up to one of few shapes (`few`), unless `Shape.fill` says otherwise. Arrays are made when they are
+    first asked for; "places" count the positions of all rows, laid end to end.
+    """
+
+    def __init__(self, batch: TokenBatch, shape: Shape) -> None:
+        self._batch, self._shape, self._more = batch, shape, sum(shape.prompts)
+        texts, tokens = batch.ids.shape
+        self._lengths = batch.mask.sum(axis=1)
+        if not (batch.mask == (np.arange(tokens) < self._lengths[:, None])).all():
+            raise BackendError("a text's tokens must stand before its padding", do="pad at the end")
+        self._size, self._is_packed = (texts, tokens + self._more), False
+        row, start = np.arange(texts), np.zeros(texts, np.int64)
+        if shape.pack and texts > 1:
+            found = packed(self._lengths + self._more, width=shape.width)
+            filled = few if shape.fill else lambda *size: size
+            padded, beside = filled(*self._size), filled(found.rows, found.tokens)
+            if work(*beside, width=shape.width) < work(*padded, width=shape.width):
+                self._size, self._is_packed = (found.rows, found.tokens), True
+                row, start = found.row, found.start
+        if shape.pack and shape.fill:
+            self._size = few(*self._size)
+        self._start: np.ndarray = row * self._size[1] + start
+
+    @property
+    def before(self) -> np.ndarray:
+        """(texts,) int64: the place of each text's first prompt row."""
+        return self._start
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """(texts, tokens) int64: of each text's tokens; padding reads its text's last."""
+        steps = np.minimum(np.arange(self._batch.ids.shape[1]), self._lengths[:, None] - 1)
+        return np.asarray((self._start + self._more)[:, None] + steps)
+
+    @property
+    def first(self) -> np.ndarray:
+        """(texts, 1) int64: of each text's first token."""
+        return np.asarray(self.places[:, :1])
+
+    @property
+    def words(self) -> np.ndarray:
+        """(texts, words) int64: of each word's first token; of a word that is not there the text's."""
+        return np.take_along_axis(self.places, np.maximum(self._batch.words, 0), axis=1)
+
+    @cached_property
+    def keep(self) -> np.ndarray:
+        """(texts, tokens) float32: 0, or a low number for padding."""
+        return np.where(self._batch.mask, np.float32(0.0), np.float32(HIDDEN))
+
+    @property
+    def share(self) -> np.ndarray:
+        """(texts, 1, tokens) float32: 1 / length, or 0 for padding."""
+        return np.asarray(self._batch.mask / self._lengths[:, None], np.float32)[:, None]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """(rows, positions) int64, as the next three."""
+        return self._batch.ids if self._is_plain else self._spread(self._batch.ids)
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Of each token in its text, as the trunk counts them."""
+        first, tokens = self._shape.first_position, self._batch.ids.shape[1]
+        each = np.ascontiguousarray(np.broadcast_to(np.arange(first, first + tokens), self._batch.ids.shape))
+        return each if self._is_plain else self._spread(each, fill=first)
+
+    @property
+    def segments(self) -> np.ndarray:
+        """Of each token."""
+        known = np.minimum(self._batch.segments, self._shape.segments - 1)
+        return np.asarray(known if self._is_plain else self._spread(known))
+
+    @property
+    def text(self) -> np.ndarray:
+        """(rows, positions, 1) float32: 1 at tokens of texts."""
+        return self._spread(self._batch.mask).astype(np.float32)[..., None]
+
+    @property
+    def which(self) -> np.ndarray:
+        """(rows, positions) int64: 0, or the number from 1 of a prompt row."""
+        found = np.zeros(self._size, np.int64)
+        found.ravel()[self._start[:, None] + np.arange(self._more)] = np.arange(1, self._more + 1)
+        return found
+
+    @cached_property
+    def added(self) -> np.ndarray:
+        """(rows, 1, 1 or positions, positions) float32: 0 where a position is read, else a low number."""
+        if self._is_packed or (self._more and self._shape.isolated):
+            return self._seen()
+        texts, stop = len(self.keep), self._more + self.keep.shape[1]
+        found = np.full(self._size, np.float32(HIDDEN))
+        found[:texts, : self._more], found[:texts, self._more : stop] = 0.0, self.keep
+        return found[:, None, None]
+
+    @property
+    def _is_plain(self) -> bool:
+        return self._size == self._batch.ids.shape and not self._is_packed
+
+    @cached_property
+    def _there(self) -> np.ndarray:
+        """The places of all tokens."""
+        return np.asarray(self.places[self._batch.mask])
+
+    def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
+        """(texts, tokens) to (rows, positions)."""
+        found = np.full(self._size, fill, np.int64)
+        found.ravel()[self._there] = values[self._batch.mask]
+        return found
+
+    def _seen(self) -> np.ndarray:
+        """A position sees its own text and, unless they are isolated, all its prompts."""
+        sizes = self._lengths + self._more
+        owner = np.full(self._size, -1, np.int64)
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        owner.ravel()[np.repeat(self._start, sizes) + within] = np.repeat(np.arange(len(sizes)), sizes)
+        seen = owner[:, :, None] == owner[:, None, :]
+        if self._more and self._shape.isolated:
+            prompt = np.zeros(self._size, np.int64)  # 0: the text
+            numbers = np.repeat(np.arange(1, len(self._shape.prompts) + 1), self._shape.prompts)
+            prompt.ravel()[self._start[:, None] + np.arange(self._more)] = numbers
+            seen &= (prompt[:, None, :] == 0) | (prompt[:, :, None] == prompt[:, None, :])
+        return np.where(seen, np.float32(0.0), np.float32(HIDDEN))[:, None]

@@ -1,0 +1,156 @@
+"""A plan as calls of graphs, in the order in which answers come soonest: all is decided before a batch comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.compile.kept import Graph
+from polyhead.engine.compile.layout import Layout, Shape
+from polyhead.errors import BackendError
+
+# An array of a run: a state's number or an input's name, the plan's step, and whose rows: "" the text's.
+Key = tuple[int | str, int, str]
+Values = dict[Key, np.ndarray]
+EMBEDDED = ("ids", "positions", "segments", "text", "which", "prompts")  # what an embedding reads
+LAID = (*EMBEDDED[:5], "added", "places", "first", "keep", "share", "words")  # what a layout gives
+
+
+class OutputPlace(msgspec.Struct, frozen=True):
+    """Where a task's outputs stand among those of its group."""
+
+    task: str
+    output: str  # of the graph
+    slot: int  # of this output
+    width: int | None  # None: all
+
+
+class GraphCall(Value, eq=False):
+    """One call of one graph."""
+
+    graph: Graph
+    tasks: tuple[str, ...]  # that need it
+    inputs: tuple[tuple[str, Key], ...]
+    states: tuple[tuple[str, tuple[Key, ...]], ...] = ()  # outputs that are kept, each the rows of so many lanes
+    answers: tuple[OutputPlace, ...] = ()
+    layers: int = 0
+    is_shared: bool = False  # what fails here fails for all
+    alone: Callable[[], Sequence[GraphCall]] = tuple  # the same in parts, a lane or a task each
+
+
+class OwnState(Value, eq=False):
+    """Prompt rows that a group's slots read, each its own, counted from a text's first prompt row."""
+
+    whose: str
+    offsets: np.ndarray  # (slots, rows) int64
+    share: np.ndarray  # (slots, 1, rows) float32
+
+    def values(self, step: int, before: np.ndarray) -> Values:
+        """Places and shares, (slots * texts) rows."""
+        places = before[None, :, None] + self.offsets[:, None]
+        return {
+            ("places", step, self.whose): places.reshape(-1, self.offsets.shape[1]),
+            ("share", step, self.whose): np.repeat(self.share, len(before), axis=0),
+        }
+
+
+class ParallelStates(Value, eq=False):
+    """A prompt in rows of its own beside the texts."""
+
+    whose: str
+    slots: int  # of the group that reads it
+    prompts: np.ndarray  # (1 + prompt rows, embedding width), the first zero
+
+    def values(self, step: int, keep: np.ndarray) -> Values:
+        """What its embedding, its layers and its pool read."""
+        texts, rows = len(keep), len(self.prompts) - 1
+        nothing = np.zeros((texts, rows), np.int64)
+        found: dict[str, np.ndarray] = dict.fromkeys(("ids", "positions", "segments"), nothing)
+        found["text"] = np.zeros((texts, rows, 1), np.float32)
+        found["which"] = np.tile(np.arange(1, rows + 1), (texts, 1))
+        found["prompts"] = self.prompts
+        found["added"] = np.pad(keep, ((0, 0), (0, rows)))[:, None, None]
+        found["places"] = np.tile(np.arange(texts * rows).reshape(texts, rows), (self.slots, 1))
+        found["share"] = np.full((self.slots * texts, 1, rows), 1 / rows, np.float32)
+        return {(name, step, self.whose): array for name, array in found.items()}
+
+
+class InputState(Value, eq=False):
+    """How a batch becomes what the graphs above one embedding read."""
+
+    step: int
+    tasks: tuple[str, ...]
+    shape: Shape
+    most: int  # positions of the trunk
+    reads: tuple[str, ...]  # what of the layout
+    prompts: np.ndarray  # (1 + prompt rows, embedding width), the first zero
+    own: tuple[OwnState, ...] = ()
+    beside: tuple[ParallelStates, ...] = ()
+
+    def values(self, batch: TokenBatch) -> Values:
+        """All inputs; BackendError for texts too long."""
+        tokens, rows = batch.ids.shape[1], len(self.prompts) - 1
+        if self.shape.first_position + tokens > self.most:
+            raise BackendError(
+                "the trunk has no positions for this text behind its prompts",
+                got=f"{tokens} tokens behind {rows} prompt rows",
+                allowed=f"{self.most - self.shape.first_position} tokens",
+                do="give shorter texts, or leave `shift` out",
+            )
+        laid = Layout(batch, self.shape)
+        found: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
+        found["prompts", self.step, ""] = self.prompts
+        for own in self.own:
+            found |= own.values(self.step, laid.before)
+        for beside in self.beside:
+            found |= beside.values(self.step, laid.keep)
+        return found
+
+
+class Program(Value, eq=False):
+    """All that one batch of a plan runs."""
+
+    tasks: tuple[str, ...]
+    roots: tuple[InputState, ...]
+    calls: tuple[GraphCall, ...]
+    repeated: frozenset[Graph]  # run more than once a batch: their outputs are copied
+
+    @property
+    def layers(self) -> int:
+        """Of all calls."""
+        return sum(call.layers for call in self.calls)
+
+
+def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterable[GraphCall]) -> Program:
+    """The calls in order: again and again the answers that need the fewest layers which have not run."""
+    calls = list(calls)
+    makers = {key: call for call in calls for _, keys in call.states for key in keys}
+    found: dict[int, GraphCall] = {}
+
+    def needed(call: GraphCall) -> dict[int, GraphCall]:
+        """The call and what it rests on, without what is there."""
+        if id(call) in found:
+            return {}
+        rest: dict[int, GraphCall] = {}
+        for maker in (makers[key] for _, key in call.inputs if key in makers):
+            rest |= needed(maker)
+        return rest | {id(call): call}
+
+    heads = [call for call in calls if call.answers]
+    while heads:
+        several = [needed(head) for head in heads]
+        layers = [sum(call.layers for call in some.values()) for some in several]
+        soonest = layers.index(min(layers))
+        found |= several[soonest]
+        del heads[soonest]
+    graphs = [call.graph for call in found.values()]
+    return Program(
+        tasks=tuple(tasks),
+        roots=tuple(roots),
+        calls=tuple(found.values()),
+        repeated=frozenset(graph for graph in graphs if graphs.count(graph) > 1),
+    )

@@ -1,0 +1,190 @@
+"""One run of a program: calls of graphs one after another, answers as they come; what fails for a task fails alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from polyhead.engine.backends.base import Stage, TokenBatch
+from polyhead.engine.compile.encoder import HIDDEN
+from polyhead.engine.compile.kept import Graph
+from polyhead.engine.compile.program import GraphCall, Program, Values
+
+# Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
+# number, weights too, so there are few.
+TEXTS = (4, 16, 32, 64)
+WORDS = (16, 64, 256, 1024, 2048)
+PLACES = 4096  # texts times positions of such a call, at most, beyond the least texts
+# A call reads all weights, which is taken to cost so many times the least texts or words; and so many positions as much
+# as the maps of one text (docs/project/log.md says from what).
+CALL, POSITIONS = 10, 90
+# Of what they read, what has a row for each text, and what stands where there is none.
+BY_TEXT: Mapping[str, float] = {"places": 0, "keep": HIDDEN, "share": 0.0}
+GraphOutputs = dict[str, np.ndarray]  # of a graph of poolers and heads, by name
+
+
+class Walk:
+    """A batch on its way through a program. With `apart` the same thread may run others between two stages.
+
+    With `exact` no product has another shape than the batch gives it.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        batch: TokenBatch,
+        *,
+        count: Callable[[int], None],
+        apart: bool = False,
+        exact: bool = False,
+    ) -> None:
+        self._program, self._batch, self._count = program, batch, count
+        self._apart, self._exact = apart, exact
+        self._values: Values = {}
+        self._failed: dict[str, Exception] = {}
+        self._left = program.layers
+
+    def stages(self) -> Iterator[Stage]:
+        """What becomes known, call by call."""
+        program, told = self._program, 0
+        for root in program.roots:
+            try:
+                self._values |= root.values(self._batch)
+            except Exception as error:
+                if set(root.tasks) == set(program.tasks):
+                    raise
+                self._fail(root.tasks, error)
+        for call in program.calls:
+            outputs = self._run(call) if not self._failed.keys() >= set(call.tasks) else {}
+            self._left -= call.layers
+            if outputs or len(self._failed) > told:
+                new = dict(list(self._failed.items())[told:])
+                told = len(self._failed)
+                yield Stage(outputs=outputs, failed=new, layers_left=self._left)
+
+    def _run(self, call: GraphCall) -> dict[str, np.ndarray]:
+        """Keeps the call's states and gives its answers; what cannot be run as a whole runs in parts."""
+        try:
+            return self._called(call)
+        except Exception as error:
+            if call.is_shared:
+                raise
+            parts = call.alone()
+            if not parts:
+                self._fail(call.tasks, error)
+            found: dict[str, np.ndarray] = {}
+            for part in parts:
+                found |= self._run(part)
+            return found
+
+    def _called(self, call: GraphCall) -> dict[str, np.ndarray]:
+        inputs = {name: self._values[key] for name, key in call.inputs}
+        if call.answers:
+            out = self._pooled(call, inputs)
+            return {one.task: out[one.output][one.slot][..., : one.width] for one in call.answers}
+        outputs = call.graph(inputs)
+        self._count(call.layers)
+        copied = self._apart or call.graph in self._program.repeated
+        for name, keys in call.states:
+            state = np.array(outputs[name]) if copied else outputs[name]
+            lanes = state.reshape(len(keys), -1, *state.shape[1:])
+            self._values.update(zip(keys, lanes, strict=True))
+        return {}
+
+    def _pooled(self, call: GraphCall, inputs: Mapping[str, np.ndarray]) -> GraphOutputs:
+        """What a group of poolers and heads gives; where bits matter, of exactly the shapes of the batch."""
+        of, _, whose = dict(call.inputs)["places"]
+        if self._exact or whose:  # of prompt rows each slot reads its own
+            return {name: np.array(out) for name, out in call.graph(inputs).items()}
+        if of != "words":
+            texts, positions = inputs["places"].shape
+            is_pooled = "keep" in inputs or "share" in inputs
+            lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
+            return _answered(call.graph, inputs, TEXTS, lengths)
+        there = self._batch.words >= 0
+        if not there.any():
+            shape = (len(call.graph.recipe.outputs), *there.shape, max(one.width or 0 for one in call.answers))
+            return {one.output: np.zeros(shape, np.float32) for one in call.answers}
+        return _of_words(call.graph, inputs, there)
+
+    def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:
+        for name in tasks:
+            self._failed.setdefault(name, error)
+
+
+def _answered(
+    graph: Graph, inputs: Mapping[str, np.ndarray], sizes: tuple[int, ...], lengths: np.ndarray
+) -> GraphOutputs:
+    """A group's outputs, (slots, texts, ...): some texts after others, for what lies between takes memory for each.
+
+    Texts are filled up to one of the `sizes`, positions, of which each text has its length, to few numbers.
+    """
+    found: dict[str, list[np.ndarray]] = {}
+    for start, stop, room in _pieces(lengths, sizes):
+        longest = int(lengths[start:stop].max())
+        size = (room, _room(longest))
+        some = {
+            name: _filled(inputs[name][start:stop, ..., :longest], size, value)
+            for name, value in BY_TEXT.items()
+            if name in inputs
+        }
+        for name, out in graph({**inputs, **some}).items():
+            out = out[:, : stop - start]
+            found.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
+    return {name: some[0] if len(some) == 1 else np.concatenate(some, axis=1) for name, some in found.items()}
+
+
+def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> GraphOutputs:
+    """The same for words, (slots, texts, words, ...), each as a text of one position; 0 for those not `there`."""
+    found = {}
+    flat = {**inputs, "places": inputs["places"][there][:, None]}
+    outputs = _answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64))
+    for name, out in outputs.items():
+        found[name] = np.zeros((len(out), *there.shape, out.shape[-1]), out.dtype)
+        found[name][:, there] = out[:, :, 0]
+    return found
+
+
+def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """Ranges of texts, and with how many each is computed: the last one is filled up."""
+    start, step = 0, sizes[0]
+    longest = np.maximum.reduceat(lengths, np.arange(0, len(lengths), step))
+    longest = np.maximum.accumulate(longest[::-1])[::-1]  # of a part and of those after it
+    for room in _rooms(tuple(map(_room, longest.tolist())), sizes):
+        yield start, min(start + room, len(lengths)), room
+        start += room
+
+
+@lru_cache(maxsize=1024)
+def _rooms(longest: tuple[int, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """With how many texts each call is made, so that all take the least time; each part is of `sizes[0]` texts.
+
+    The rest of the texts from a part on, none longer than `longest`, takes the least after each choice of the first.
+    """
+    rest: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # of the parts from the end on
+    for place, positions in enumerate(reversed(longest)):
+        tries = []
+        for size in sizes:
+            if size == sizes[0] or size * positions <= PLACES:
+                time, after = rest[max(0, place + 1 - size // sizes[0])]
+                taken = CALL * sizes[0] + size * (1 + positions / POSITIONS)
+                tries.append((taken + time, (size, *after)))
+        rest.append(min(tries))
+    return rest[-1][1]
+
+
+def _room(size: int) -> int:
+    """The size, or up to a quarter more above eight: four sizes between a power of two and the next."""
+    step = 1 << max(0, (size - 1).bit_length() - 3)
+    return -(-size // step) * step
+
+
+def _filled(array: np.ndarray, size: tuple[int, int], value: float) -> np.ndarray:
+    """With so many texts and positions, its first and last axes."""
+    if (len(array), array.shape[-1]) == size:
+        return array
+    found = np.full((size[0], *array.shape[1:-1], size[1]), value, array.dtype)
+    found[: len(array), ..., : array.shape[-1]] = array
+    return found

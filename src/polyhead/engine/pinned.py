@@ -1,0 +1,180 @@
+"""A bundle's tasks answering their pinned probes in deterministic mode, each in the precision it was trained in."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead._version import __version__
+from polyhead.bundle.manifest import Live, TaskRecord
+from polyhead.bundle.probe import Probe
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.engine.agreement import without_scores
+from polyhead.engine.backends import PRECISIONS, BackendName, default_backend, is_installed
+from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
+from polyhead.engine.session import Session
+from polyhead.engine.together import PinnedInput, outputs_of
+from polyhead.processor import processor, processors
+from polyhead.tasks.kinds import kind_of
+from polyhead.text.question import texts_of
+
+SHOWN = 80  # characters of a probe's text that a certificate keeps
+
+
+class Answering:
+    """The tasks of one bundle, loaded when the first is asked, all that share a precision at once."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+        self.backend = backend_here()
+        self._sessions: dict[str, Session] = {}
+
+    def answered(self, names: Iterable[str]) -> dict[str, Answered]:
+        """What each of the tasks answers to its own probes, as digests of bits."""
+        probes = {name: self.probes(name) for name in names}
+        outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
+        by_session: dict[str, dict[str, list[PinnedInput]]] = {}
+        for name, some in probes.items():
+            if some:
+                precision = self._precision(self.bundle.tasks[name])
+                by_session.setdefault(precision, {})[name] = [_asked(self.bundle.tasks[name], p) for p in some]
+        for precision, asked in by_session.items():
+            outputs |= outputs_of(self._session(precision), asked)
+        return {name: self._answered(name, outputs[name]) for name in probes}
+
+    def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
+        """The task's decoded answers without their scores; None where it cannot read the probe."""
+        return answers_of(self._session(self._precision(self.bundle.tasks[name])), name, probes)
+
+    def probes(self, name: str) -> list[Probe]:
+        """The task's pinned probes that it can be asked."""
+        found = []
+        for line in self.bundle.probes(name):
+            try:
+                probe = msgspec.convert(line, Probe)
+            except msgspec.ValidationError:
+                continue  # written before probes had this form
+            if probe.fits(self.bundle.tasks[name].task):
+                found.append(probe)
+        return found
+
+    def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> Answered:
+        line, total = self.bundle.lines[name], hashlib.sha256()
+        for output in outputs:
+            total.update(f"{output.dtype.str}\0{output.shape}\0".encode())
+            total.update(output.tobytes())
+        digest = total.hexdigest() if outputs else ""
+        return Answered(version=line.version, record=line.record, probes=len(outputs), sha256=digest)
+
+    def _precision(self, record: TaskRecord) -> str:
+        return precision_here(record, self.backend)
+
+    def _session(self, precision: str) -> Session:
+        if precision not in self._sessions:
+            records = self.bundle.tasks
+            lines = {n: line for n, line in self.bundle.lines.items() if self._precision(records[n]) == precision}
+            self.bundle.trunk()  # once for all precisions
+            self._sessions[precision] = Session(
+                self.bundle.view(lines), backend=self.backend, precision=precision, deterministic=True
+            )
+        return self._sessions[precision]
+
+
+def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
+    """A session's answers of a task without their scores; None where it cannot read the probe."""
+    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
+    found = session.predict([probe.given for probe in probes], tasks=[name], words=words)
+    return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
+
+
+def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
+    """How many probes the old and the new version of a task have, and those that they answer differently."""
+    probes = list(dict.fromkeys([*before.probes(name), *after.probes(name)]))
+    pairs = zip(probes, before.answers(name, probes), after.answers(name, probes), strict=True)
+    return len(probes), tuple(
+        AnswerChange(text=shortened(texts_of(probe.given)), before=old, after=new)
+        for probe, old, new in pairs
+        if old != new
+    )
+
+
+def numerics() -> dict[str, str]:
+    """How outputs are computed here; what may change their bits though every file is the same."""
+    backend = backend_here()
+    precision = "as trained" if has_bfloat16(backend) else "float32"
+    label = {"backend": backend, "precision": precision, "deterministic": "yes"}
+    shapes = f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}, words no fewer"
+    label |= {"shapes": shapes, "polyhead": __version__}
+    if backend == "torch":
+        torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
+        label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
+    else:
+        package = "numpy" if backend == "reference" else backend
+        label |= {package: importlib.metadata.version(package), "threads": str(processors())}
+    return label | {"processor": processor().label}
+
+
+def backend_here() -> BackendName:
+    """torch where it is installed, as training computes; else the fastest there is."""
+    return "torch" if is_installed("torch") else default_backend()
+
+
+@functools.cache
+def has_bfloat16(backend: BackendName) -> bool:
+    """Whether the backend can run a trunk in bfloat16 on this processor."""
+    if backend == "openvino":
+        from polyhead.engine.backends.openvino import OpenVINORuntime
+
+        return OpenVINORuntime(precision="float32").has_bfloat16
+    return "bfloat16" in PRECISIONS[backend]
+
+
+def precision_here(record: TaskRecord, backend: BackendName) -> str:
+    """The precision of the trunk that the task was trained on, or float32 where the backend does not have it."""
+    precision = precision_of(record)
+    return precision if precision != "bfloat16" or has_bfloat16(backend) else "float32"
+
+
+def precision_of(record: TaskRecord) -> str:
+    """The precision of the trunk that the task was trained on; float32 where nobody said."""
+    found = record.trained_with.get("numerics")
+    return str(found.get("precision", "float32")) if isinstance(found, dict) else "float32"
+
+
+def shortened(texts: Sequence[str]) -> str:
+    """Texts of a probe on one line, cut."""
+    joined = " | ".join(" ".join(text.split()) for text in texts)
+    return joined if len(joined) <= SHOWN else joined[: SHOWN - 1] + "…"
+
+
+def _asked(record: TaskRecord, probe: Probe) -> PinnedInput:
+    return PinnedInput(probe.given, probe.words if kind_of(record.task).per_word else None)
+
+
+class Answered(Value):
+    """The bits of one task's outputs on its probes, in deterministic mode."""
+
+    version: str
+    record: str  # SHA-256 of task.json
+    probes: int  # 0: the task has none, so nothing is proven of it
+    sha256: str  # over type, shape and bytes of each probe's outputs, in the order of the probes; "" without any
+
+    def is_of(self, line: Live) -> bool:
+        """Whether these are answers of exactly this version."""
+        return (self.version, self.record) == (line.version, line.record)
+
+
+class AnswerChange(Value):
+    """A probe that a task answers otherwise in its new version. Answers are decoded, without their scores."""
+
+    text: str  # the probe's, shortened
+    before: dict[str, Any] | None  # None: the version could not read this probe
+    after: dict[str, Any] | None

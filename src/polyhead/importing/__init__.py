@@ -1,0 +1,1 @@
+"""Checkpoints of other libraries: read, compared, turned into tasks, and proven to answer alike."""

@@ -1,0 +1,151 @@
+"""Folders of checkpoints, compared: each is read once and only its digests are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from polyhead.bundle.owners import owner_named
+from polyhead.config import Value
+from polyhead.errors import ConfigError, TrunkError, WrongTrunk
+from polyhead.importing.adapters import BaseEncoders
+from polyhead.importing.difference import Difference, difference
+from polyhead.importing.hugging_face import ForeignHead, read_base, read_encoder, read_head
+from polyhead.importing.peft import described, is_adapter
+from polyhead.importing.scan import (
+    Group,
+    ScannedEncoder,
+    SharedLayers,
+    Totals,
+    apart,
+    groups,
+    over,
+    pairs,
+    scanned,
+    shared,
+    together,
+)
+from polyhead.trunk.data import TrunkData
+
+Show = Callable[[str], None]
+
+
+class FoundFolder(Value):
+    """One folder: its encoder by digests, what it answers, and how it differs from the base."""
+
+    scanned: ScannedEncoder
+    model_class: str = ""
+    labels: tuple[str, ...] = ()
+    refused: str = ""  # why it cannot be imported
+    adapter: str = ""  # what its low-rank matrices sit on; "" for a whole model
+    is_compared: bool = True  # not an adapter that is refused: its base alone could be compared
+    with_base: SharedLayers | None = None
+    difference: Difference | None = None  # None without a base, or for another shape
+
+
+class Scan(Value):
+    """What some folders share, and what merging them would save on one text of `tokens` tokens."""
+
+    models: tuple[FoundFolder, ...]
+    pairs: tuple[SharedLayers, ...]
+    groups: tuple[Group, ...]
+    tokens: int
+    apart: Totals
+    merged: Totals
+    base: ScannedEncoder | None = None
+
+    @property
+    def encoders(self) -> dict[str, ScannedEncoder]:
+        """By name, those that are compared."""
+        return {found.scanned.name: found.scanned for found in self.models if found.is_compared}
+
+
+def scan_folders(
+    folders: Sequence[str], *, base: str | None = None, tokens: int = 32, show: Show | None = None
+) -> Scan:
+    """Compares folders that `save_pretrained` wrote with each other, and with `base` (a name that `load_trunk` reads).
+
+    Without a base, it is that of the first adapter among them. Memory holds one encoder at a time, and the base. Raises
+    an error that names the folder it cannot read.
+    """
+    check_distinct(folders)
+    told = show or (lambda text: None)
+    bases = BaseEncoders(base)
+    base = bases.first(folders)
+    if base is not None:
+        told(f"reading {base}")
+    origin = read_base(base) if base is not None else None
+    against = scanned(origin) if origin is not None else None
+    models = []
+    for i, folder in enumerate(folders):
+        told(f"reading {folder} ({i + 1} of {len(folders)})")
+        if against is not None and is_adapter(folder):
+            models.append(_found_adapter(folder, against, bases))
+        else:
+            models.append(_found(folder, origin, against, told))
+    told("")
+    encoders = [found.scanned for found in models if found.is_compared]
+    by_name = {one.name: one for one in encoders}
+    grouped = groups(encoders, against)
+    return Scan(
+        models=tuple(models),
+        pairs=tuple(pairs(encoders)),
+        groups=tuple(grouped),
+        tokens=tokens,
+        apart=apart(encoders, tokens),
+        merged=together(grouped, by_name, tokens),
+        base=against,
+    )
+
+
+def check_distinct(folders: Sequence[str]) -> None:
+    """Raises ConfigError for a folder that is named twice."""
+    places = [Path(folder).expanduser().resolve() for folder in folders]
+    twice = [folder for i, folder in enumerate(folders) if places[i] in places[:i]]
+    if twice:
+        raise ConfigError("a folder is named twice", got=twice, do="name each folder once")
+
+
+def scanned_with(data: TrunkData, head: ForeignHead | None) -> ScannedEncoder:
+    """An encoder's digests with the end of its path."""
+    if head is None:
+        return scanned(data)
+    pool, node = head.ends(owner_named(data.name))
+    return scanned(data, pool=pool, head=node)
+
+
+def _found(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, show: Show) -> FoundFolder:
+    data = read_encoder(folder)
+    head, refused = None, ""
+    try:
+        head = read_head(folder)
+    except TrunkError as error:
+        refused = str(error)
+    one = scanned_with(data, head)
+    with_base = shared(base, one) if base is not None else None
+    comparable = origin is not None and with_base is not None and not with_base.differs.startswith("the shape")
+    if comparable:
+        show(f"comparing {folder} with the base")
+    return FoundFolder(
+        scanned=one,
+        model_class=head.model_class if head is not None else "",
+        labels=head.labels if head is not None else (),
+        refused=refused,
+        with_base=with_base,
+        difference=difference(data, origin) if comparable and origin is not None else None,
+    )
+
+
+def _found_adapter(folder: str, base: ScannedEncoder, bases: BaseEncoders) -> FoundFolder:
+    try:
+        found = bases.adapted(folder)
+        over(base, [found.scanned])
+    except (TrunkError, WrongTrunk) as error:
+        return FoundFolder(scanned=bases.encoder(folder), refused=str(error), is_compared=False)
+    return FoundFolder(
+        scanned=found.scanned,
+        model_class=found.head.model_class,
+        labels=found.head.labels,
+        adapter=described(found.scanned.adapted),
+        with_base=shared(base, found.scanned),
+    )

@@ -1,0 +1,357 @@
+"""Folders that `transformers` trained: their encoder, and the classifier on it with its labels and kind.
+
+So it is with folders that PEFT wrote, whose encoder is in another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.files import LARGEST_CONFIG, read_plain
+from polyhead.importing.peft import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
+from polyhead.nn.checkpoint import Checkpoint, open_checkpoint
+from polyhead.nn.load import load_trunk
+from polyhead.plan import Activation, Head, Pool
+from polyhead.tasks.kinds.base import spelled
+from polyhead.trunk.data import TrunkData, check_arrays
+from polyhead.trunk.shape import Architecture, linear
+
+
+class ForeignHead(Value, eq=False):
+    """A classifier under our names: `head.hidden.*`, where there is a dense layer, and `head.output.*`, float32."""
+
+    model_class: str
+    kind: str
+    labels: tuple[str, ...]  # label i is output i; () for regression
+    activation: Activation  # after the dense layer
+    arrays: Mapping[str, np.ndarray]
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers it gives, of each word for tagging."""
+        return len(self.arrays["head.output.weight"])
+
+    @property
+    def hidden(self) -> int:
+        """Width of the dense layer before the output layer, 0 for none."""
+        return len(self.arrays.get("head.hidden.weight", ()))
+
+    def ends(self, owner: str) -> tuple[Pool, Head]:
+        """The end of its path: the last layer's first position, or first sub-tokens, and the head."""
+        head = Head(kind=self.kind, width=self.outputs, part=owner, hidden=self.hidden, activation=self.activation)
+        return Pool(positions="tokens" if self.kind == "tagging" else "first"), head
+
+
+class _Form(Value):
+    """Where a class keeps its head: the names of its dense maps, and what stands between them."""
+
+    model_type: str
+    output: str
+    hidden: str | None = None
+    activation: Activation = "tanh"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Our name -> the checkpoint's."""
+        maps = {"head.hidden": self.hidden, "head.output": self.output}
+        return {
+            f"{ours}.{leaf}": f"{theirs}.{leaf}"
+            for ours, theirs in maps.items()
+            if theirs is not None
+            for leaf in ("weight", "bias")
+        }
+
+
+_WORDS = {
+    "Bert": "bert",
+    "Roberta": "roberta",
+    "XLMRoberta": "xlm-roberta",
+    "Electra": "electra",
+    "DistilBert": "distilbert",
+}
+_DENSE, _OUT = "classifier.dense", "classifier.out_proj"
+# All of them read the first position; BERT's own dense layer is the pooler of its encoder.
+CLASSES: Mapping[str, _Form] = {
+    "BertForSequenceClassification": _Form(model_type="bert", hidden="bert.pooler.dense", output="classifier"),
+    "RobertaForSequenceClassification": _Form(model_type="roberta", hidden=_DENSE, output=_OUT),
+    "XLMRobertaForSequenceClassification": _Form(model_type="xlm-roberta", hidden=_DENSE, output=_OUT),
+    "ElectraForSequenceClassification": _Form(model_type="electra", hidden=_DENSE, output=_OUT, activation="gelu"),
+    "DistilBertForSequenceClassification": _Form(
+        model_type="distilbert", hidden="pre_classifier", output="classifier", activation="relu"
+    ),
+} | {
+    f"{name}ForTokenClassification": _Form(model_type=model_type, output="classifier")
+    for name, model_type in _WORDS.items()
+}
+"""What `read_head` reads: the classes of `transformers` for sequence and token classification."""
+
+_PROBLEMS: Mapping[str, str] = {
+    "single_label_classification": "single_label",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
+
+
+class _Config(msgspec.Struct):
+    """The keys of config.json that say what a classifier answers; all others are left alone."""
+
+    model_type: str | None = None
+    architectures: list[str] | None = None
+    id2label: dict[str, str | int] | None = None
+    num_labels: int | None = None
+    problem_type: str | None = None
+
+
+def read_encoder(folder: Path | str, *, max_tokens: int | None = None) -> TrunkData:
+    """The encoder of a folder that `save_pretrained` wrote; every error names the folder. See `load_trunk`."""
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise TrunkNotFound("there is no such folder", got=folder, do="give a folder saved by `save_pretrained`")
+    try:
+        data = load_trunk(str(path.resolve()), max_tokens=max_tokens)
+    except TrunkError as error:
+        raise _in(folder, error) from error
+    return msgspec.structs.replace(data, name=str(folder))
+
+
+def read_base(name: str, *, max_tokens: int | None = None) -> TrunkData:
+    """The encoder that `load_trunk` reads under this name; every error names it."""
+    try:
+        return load_trunk(name, max_tokens=max_tokens)
+    except TrunkError as error:
+        raise _in(f"base {name}", error) from error
+
+
+def read_head(folder: Path | str) -> ForeignHead:
+    """The classifier of a folder that `save_pretrained` wrote, without its encoder.
+
+    Raises TrunkError for a class or a problem type that is not read, WeightsMismatch for labels and arrays that do
+    not belong together; every error names the folder.
+    """
+    path = Path(folder).expanduser()
+    try:
+        config = _config(path)
+        _, form = _form(config)
+        return _head(config, _arrays(open_checkpoint(path), form.names))
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def read_adapter(folder: Path | str, base: Path, shape: Architecture) -> Lora:
+    """The adapter that PEFT wrote, over the encoder in `base`; see `read_lora`. Every error names the folder."""
+    try:
+        return read_lora(Path(folder).expanduser(), base, shape)
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def adapter_base(folder: Path | str) -> str | None:
+    """The encoder that the folder's adapter was trained on, as it is called there."""
+    try:
+        return base_named(Path(folder).expanduser())
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
+    """The classifier of an adapter: what was saved with it, the rest the base's, low-rank matrices merged into both.
+
+    Labels and kind are those of a config.json in the folder, else of a base of the same class and as many outputs, else
+    none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank matrices in layers.
+    """
+    path = Path(folder).expanduser()
+    try:
+        base = _config(lora.base)
+        named, form = _form(_with_class(base, lora.model_class))
+        _check_whole(lora, form)
+        arrays = _adapted(lora, form)
+        outputs = len(arrays["head.output.weight"])
+        config = _Config(num_labels=outputs)
+        if (path / "config.json").is_file():
+            config = _config(path)
+        elif named in (base.architectures or ()) and _outputs(base) == outputs:
+            config = base
+        config = msgspec.structs.replace(config, model_type=config.model_type or base.model_type, architectures=[named])
+        return _head(config, arrays)
+    except TrunkError as error:
+        raise _in(folder, error) from error
+
+
+def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
+    """The classifier of these arrays, whose class, labels and kind the config says."""
+    model_class, form = _form(config)
+    _check_head(arrays, _outputs(config))
+    kind, labels = _kind(config, model_class, _outputs(config)), _labels(config)
+    return ForeignHead(
+        model_class=model_class,
+        kind=kind,
+        labels=() if kind == "regression" else labels,
+        activation=form.activation,
+        arrays=arrays,
+    )
+
+
+def weights_digests(folder: Path | str) -> dict[str, str]:
+    """SHA-256, in hex, of each file that holds the folder's weights, by its name."""
+    found, path = {}, Path(folder).expanduser()
+    files = {path / WEIGHTS} if is_adapter(path) else set(open_checkpoint(path).files.values())
+    for file in sorted(files):
+        with file.open("rb") as opened:
+            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
+
+
+def _in(folder: Path | str, error: TrunkError) -> TrunkError:
+    what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
+    return type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts)
+
+
+def _config(path: Path) -> _Config:
+    try:
+        return msgspec.json.decode(read_plain(path / "config.json", limit=LARGEST_CONFIG), type=_Config)
+    except OSError as error:
+        raise TrunkNotFound(
+            "no config.json", got=error.strerror, do="give a folder saved by `save_pretrained`"
+        ) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TrunkError(
+            "config.json cannot be understood", got=error, do="give the file as `save_pretrained` wrote it"
+        ) from None
+
+
+def _form(config: _Config) -> tuple[str, _Form]:
+    named = next(iter(config.architectures or ()), None)
+    form = CLASSES.get(named or "")
+    if named is None or form is None:
+        raise TrunkError(
+            "its model class has no head that can be read",
+            got=named or "no 'architectures' in config.json",
+            allowed=sorted(CLASSES),
+            do="give a folder that one of these classes saved with `save_pretrained`",
+        )
+    if config.model_type != form.model_type:
+        raise TrunkError(
+            f"config.json names the class {named} and another model type",
+            got=config.model_type,
+            allowed=form.model_type,
+            do="give the config.json that belongs to the weights",
+        )
+    return named, form
+
+
+def _outputs(config: _Config) -> int:
+    """How many labels config.json speaks of; like `transformers`, 2 where it says nothing."""
+    if config.id2label is not None:
+        return len(config.id2label)
+    return 2 if config.num_labels is None else config.num_labels
+
+
+def _labels(config: _Config) -> tuple[str, ...]:
+    """Labels in the order of the outputs; LABEL_0, LABEL_1, ... where none are named, as `transformers` has it."""
+    if config.id2label is None:
+        return tuple(f"LABEL_{i}" for i in range(_outputs(config)))
+    names = {index: spelled(name) for index, name in config.id2label.items()}
+    missing = [str(i) for i in range(len(names)) if names.get(str(i)) is None]
+    if missing:
+        raise TrunkError(
+            "the labels in config.json are not numbered from 0",
+            got=f"id2label has {sorted(names)[:10]}",
+            allowed=f"0 to {len(names) - 1}",
+            do="name the label of every output in id2label",
+        )
+    return tuple(str(names[str(i)]) for i in range(len(names)))
+
+
+def _kind(config: _Config, model_class: str, outputs: int) -> str:
+    if model_class.endswith("TokenClassification"):
+        return "tagging"
+    problem = config.problem_type
+    if problem is not None and problem not in _PROBLEMS:
+        raise TrunkError("its problem_type is not known", got=problem, allowed=sorted(_PROBLEMS))
+    kind = _PROBLEMS[problem] if problem else "regression" if outputs == 1 else "single_label"
+    if (kind == "regression") != (outputs == 1) and kind != "multi_label":
+        raise TrunkError(
+            f"a head with problem_type '{problem}' cannot have this number of outputs",
+            got=outputs,
+            allowed="1 for regression, 2 or more for single_label_classification",
+            do="train several numbers as several models",
+        )
+    return kind
+
+
+def _arrays(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, np.ndarray]:
+    """Arrays of a head by our names, given those in the checkpoint."""
+    missing = sorted(set(names.values()) - set(checkpoint.files))
+    if missing:
+        raise WeightsMismatch(
+            "the checkpoint lacks arrays of its head",
+            got=f"no {', '.join(missing)}",
+            do="give a folder that was saved after training",
+        )
+    return checkpoint.read(names)
+
+
+def _with_class(config: _Config, ending: str) -> _Config:
+    """The config as that of a classifier of its model type, whose class is named so or ends so."""
+    named = (n for n, form in CLASSES.items() if form.model_type == config.model_type and n.endswith(ending))
+    return msgspec.structs.replace(config, architectures=[next(named, ending)])
+
+
+def _check_whole(lora: Lora, form: _Form) -> None:
+    """Raises TrunkError for what the adapter has besides its head and matrices in the encoder's layers."""
+    heads = {name.rpartition(".")[0] for name in form.names.values()}
+    foreign = sorted(set(lora.saved) - set(form.names.values()))
+    foreign += sorted(set(lora.maps) - set(lora.modules) - heads)
+    if foreign:
+        raise TrunkError(
+            "it changes more than the dense maps of the encoder's layers and the head",
+            got=foreign[:5],
+            allowed="low-rank matrices on dense maps in layers, and the classifier with the layer before it",
+            do=f"train it without these; or {MERGE}",
+        )
+
+
+def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
+    """The head's arrays: those that were saved, else the base's, with the low-rank matrices of its maps merged."""
+    base, found = open_checkpoint(lora.base), {}
+    for ours, theirs in form.names.items():
+        if theirs not in lora.saved:  # a bare encoder's file has its pooler without the prefix
+            found[ours] = theirs if theirs in base.files else theirs.partition(".")[2]
+    missing = [form.names[ours] for ours, theirs in found.items() if theirs not in base.files]
+    if missing:
+        modules = sorted({"pooler" if ".pooler." in name else name.split(".")[0] for name in missing})
+        raise WeightsMismatch(
+            "arrays of its head are neither saved with it nor in its base: nobody knows what they were",
+            got=f"no {', '.join(missing)}",
+            do=f"train it with modules_to_save = {modules}",
+        )
+    arrays = base.read(found)
+    arrays |= {ours: lora.saved[theirs] for ours, theirs in form.names.items() if theirs in lora.saved}
+    for ours, theirs in form.names.items():
+        module, _, leaf = theirs.rpartition(".")
+        if module in lora.maps and leaf == "weight":
+            check_ends(module, lora.maps[module], arrays[ours].shape[::-1])
+            arrays[ours] = lora.maps[module].merged(arrays[ours])
+    return arrays
+
+
+def _check_head(arrays: Mapping[str, np.ndarray], outputs: int) -> None:
+    """Raises WeightsMismatch for arrays that do not belong together, or give another number of outputs."""
+    rows, hidden = arrays["head.output.bias"].size, arrays.get("head.hidden.bias", np.zeros(0)).size
+    if rows != outputs:
+        raise WeightsMismatch(
+            "config.json and the classifier differ in the number of labels",
+            got=f"{outputs} labels (id2label, or 2 where it is missing), {rows} outputs",
+            do="give the config.json of these weights, with all labels in id2label",
+        )
+    width = arrays["head.hidden.weight" if hidden else "head.output.weight"].size // max(1, hidden or rows)
+    expected = dict(linear("head.output", hidden or width, outputs))
+    expected |= dict(linear("head.hidden", width, hidden)) if hidden else {}
+    check_arrays(arrays, expected, owner="its head")

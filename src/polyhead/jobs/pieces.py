@@ -1,0 +1,302 @@
+"""A job on disk: what it is, and the pieces of it that are done. A piece is there whole or not at all.
+
+    .OUT.pieces/made-by-polyhead.txt    without which the folder is not ours, and nothing in it is touched
+    .OUT.pieces/job.json                what the job reads, asks and writes; pieces belong to it alone
+    .OUT.pieces/lock                    held by the one process that works on it
+    .OUT.pieces/00000000.json           what the piece counts, and the SHA-256 of both; written before the piece
+    .OUT.pieces/00000000.piece          the piece, in the format of OUT
+
+The folder stands beside OUT and goes when OUT is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+from polyhead.config import Value, from_json, to_json
+from polyhead.engine.numerics import Numerics
+from polyhead.errors import ConfigError, DataError
+from polyhead.files import held, open_plain, replace_file, replacing
+from polyhead.folders import WorkFolder, claim, dissolve, sweep
+from polyhead.jobs.survey import Survey
+
+log = logging.getLogger(__name__)
+JOB, LOCK = "job.json", "lock"
+_OURS = re.compile(r"job\.json|lock|[0-9]{8,}\.(json|piece)")
+WORKING = WorkFolder(
+    purpose="pieces of a file that `polyhead score` writes", is_ours=lambda name: bool(_OURS.fullmatch(name))
+)
+
+
+class Job(Value):
+    """All on which the bytes of a piece depend, but for the machine."""
+
+    version: str  # of polyhead
+    source: str  # SHA-256 of the file that is read
+    form: str  # the endings of the names of both files
+    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
+    trunk: str  # digest
+    numerics: Numerics
+    deterministic: bool
+    columns: dict[str, tuple[str, ...]]  # that are read, by role
+    kept: tuple[str, ...]
+    prefix: str
+    scores: bool
+    piece_rows: int
+    survey: Survey
+
+
+WHY_OTHER = {
+    "version": "they were written by another version of polyhead",
+    "source": "what is read has changed since, or is another file",
+    "form": "what is read or written has another format",
+    "tasks": "other tasks, or other versions of them",
+    "trunk": "a bundle over another trunk",
+    "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
+    "deterministic": "--deterministic differs",
+    "columns": "other columns are read",
+    "kept": "--keep or --only-answers differs",
+    "prefix": "--prefix differs",
+    "scores": "--scores differs",
+    "piece_rows": "pieces of another size",
+    "survey": "what is read was found to hold other values",
+}
+"""Why pieces are of another job, by what differs."""
+
+
+class Facts(Value):
+    """Counts of a piece, or of several."""
+
+    rows: int = 0
+    errors: int = 0  # rows with a reason why they, or some task, have no answer
+    unread: int = 0  # of these, rows that could not be read
+    idle: int = 0  # of these, rows that fit no task, those whose text is empty among them
+    partly: int = 0  # of these, rows that some task answered where another failed
+    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
+    unanswered: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
+    passes: int = 0
+    layers: int = 0
+    tokens: int = 0
+    cut: int = 0  # tokens that were not read
+    repaired: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Facts) -> Facts:
+        added: dict[str, Any] = {
+            name: _added(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__
+        }
+        return Facts(**added)
+
+
+class Piece(Value):
+    """What is written beside a piece: what it counts, and what shows that both are as they were written."""
+
+    facts: Facts
+    sha256: str  # over the facts and the piece
+
+    @classmethod
+    def of(cls, facts: Facts, content: bytes) -> Self:
+        """That of this content."""
+        return cls(facts=facts, sha256=hashlib.sha256(to_json(facts) + content).hexdigest())
+
+
+class Pieces:
+    """The pieces of one job, under its lock."""
+
+    def __init__(self, target: Path) -> None:
+        self.target, self.folder = target, folder_of(target)
+        self.done: list[Piece] = []  # in order
+        self.facts = Facts()  # of the pieces that are done
+
+    @classmethod
+    @contextmanager
+    def held(cls, target: Path) -> Iterator[Self]:
+        """The pieces of the job that writes `target`.
+
+        Raises ConfigError where another process works on it, or their folder is not ours, which is left as it is.
+        """
+        pieces = cls(target)
+        busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
+        with ExitStack() as lock:
+            while not lock.enter_context(_lock(pieces.folder, busy)):
+                pass
+            try:
+                sweep(pieces.folder, WORKING)
+                yield pieces
+            finally:
+                if not pieces._has_any:
+                    dissolve(pieces.folder, WORKING)
+
+    def begun(self) -> Job | None:
+        """The job to which the pieces belong; raises ConfigError where there are some and it cannot be read."""
+        path = self.folder / JOB
+        if not os.path.lexists(path):
+            return None
+        try:
+            return from_json(self._read(JOB), Job, source=str(path))
+        except (ConfigError, OSError) as error:
+            if not self._has_any:
+                return None
+            what = f"{path} was written by another version, or is damaged"
+            got = error.what if isinstance(error, ConfigError) else error.strerror
+            raise ConfigError(what, got=got, do="start anew with --fresh") from None
+
+    def go_on(self, job: Job) -> None:
+        """Finds the pieces that are done; raises ConfigError where they are another job's.
+
+        One that is not as it was written is answered again, with those after it.
+        """
+        begun = self.begun()
+        if begun is None or (begun != job and (not self._has_any or self._is_finished(begun, job))):
+            self._begin(job)
+            return
+        for name in Job.__struct_fields__:
+            now, before = getattr(job, name), getattr(begun, name)
+            if now != before:
+                raise ConfigError(
+                    f"{self.folder} holds pieces of another job for {self.target.name}: {WHY_OTHER[name]}",
+                    got=_shown(now),
+                    allowed=_shown(before),
+                    do="run the command that was begun, start anew with --fresh, or write another file",
+                )
+        while (piece := self._piece(len(self.done))) is not None:
+            self.facts += piece.facts
+            self.done.append(piece)
+        damaged = self.folder / _piece_name(len(self.done))
+        if os.path.lexists(damaged):
+            log.warning("%s is not as it was written: its rows are answered again, and those after it", damaged)
+
+    def forget(self) -> None:
+        """Drops the job that was begun."""
+        with suppress(IsADirectoryError):
+            (self.folder / JOB).unlink(missing_ok=True)
+
+    def add(self, content: bytes, facts: Facts) -> None:
+        """The next piece, on disk when this returns."""
+        number, piece = len(self.done), Piece.of(facts, content)
+        self._write(_counts_name(number), to_json(piece))
+        self._write(_piece_name(number), content)
+        self.done.append(piece)
+        self.facts += facts
+
+    def contents(self) -> Iterator[bytes]:
+        """The pieces that are done, in order; raises DataError for one that is not as it was written."""
+        for number, written in enumerate(self.done):
+            name = _piece_name(number)
+            try:
+                content = self._read(name)
+            except OSError as error:
+                raise _changed(self.folder / name, error.strerror) from None
+            found = Piece.of(written.facts, content)
+            if found != written:
+                raise _changed(self.folder / name, f"SHA-256 {found.sha256}, with its counts")
+            yield content
+
+    def finish(self, content: Iterable[bytes]) -> None:
+        """Gives `target` its whole content at once; then there are no pieces any more."""
+        with replacing(self.target, root=self.target.parent, within=self.folder) as file:
+            for block in content:
+                file.write(block)
+        self.forget()
+
+    @property
+    def _has_any(self) -> bool:
+        """Whether a piece is finished: a job without one binds nobody."""
+        return all(os.path.lexists(self.folder / name) for name in (JOB, _piece_name(0)))
+
+    def _is_finished(self, begun: Job, job: Job) -> bool:
+        """Whether the target has its content, and the process ended right before it dropped the pieces."""
+        if begun.version != job.version:
+            return False
+        number, rows = 0, 0
+        while (piece := self._piece(number)) is not None:
+            rows += piece.facts.rows
+            number += 1
+        if not number or rows != begun.survey.rows or not self.target.exists():
+            return False
+        last = (self.folder / _piece_name(number - 1)).stat().st_mtime_ns
+        return self.target.stat().st_mtime_ns >= last
+
+    def _begin(self, job: Job) -> None:
+        for name in os.listdir(self.folder):  # pieces of which nobody knows whose they are
+            if name != LOCK and WORKING.is_ours(name):
+                with suppress(IsADirectoryError):
+                    (self.folder / name).unlink()
+        self._write(JOB, to_json(job))
+
+    def _piece(self, number: int) -> Piece | None:
+        """What was written of a piece that is there as it was written; else None."""
+        source = str(self.folder / _counts_name(number))
+        try:
+            piece = from_json(self._read(_counts_name(number)), Piece, source=source)
+            content = self._read(_piece_name(number))
+        except (OSError, ConfigError):
+            return None
+        return piece if Piece.of(piece.facts, content) == piece else None
+
+    def _read(self, name: str) -> bytes:
+        with open_plain(self.folder / name, root=self.target.parent) as file:
+            return file.read()
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.folder / name
+        try:
+            replace_file(path, content, root=self.target.parent)
+        except IsADirectoryError:
+            do = "remove it, or write another file"
+            raise ConfigError(f"{path} cannot be written", got="a folder of that name", do=do) from None
+
+
+@contextmanager
+def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
+    """Whether the folder's lock is held inside; it is not where who had it took the folder away just now."""
+    claim(folder, WORKING)
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
+            there = True
+        except FileNotFoundError:
+            there = False
+        yield there
+
+
+def _piece_name(number: int) -> str:
+    return f"{number:08d}.piece"
+
+
+def _counts_name(number: int) -> str:
+    return f"{number:08d}.json"
+
+
+def _changed(path: Path, got: object) -> DataError:
+    return DataError(
+        f"{path} was changed since it was written",
+        got=got,
+        allowed="what was written, with its counts",
+        do="run the same command again: it answers these rows anew",
+    )
+
+
+def folder_of(target: Path) -> Path:
+    """Where the pieces of a job lie."""
+    return target.with_name(f".{target.name}.pieces")
+
+
+def _added(one: Any, other: Any) -> Any:
+    """The sum, name by name where there are names."""
+    if isinstance(one, dict):
+        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+    return one + other
+
+
+def _shown(value: object) -> object:
+    return value if not isinstance(value, (dict, Value)) else to_json(value, indent=0).decode().strip()

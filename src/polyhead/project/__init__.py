@@ -1,0 +1,1 @@
+"""polyhead.toml: its tables, and the settings of strategies and recipes."""

@@ -1,0 +1,168 @@
+"""Trunk and parts learn together: which task comes when, what its loss counts, how answers are smoothed."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from polyhead.config import Value, check_unused
+from polyhead.errors import ConfigError
+
+SamplingKind = Literal["size", "annealed", "round_robin", "all", "shuffled", "schedule"]
+Scheme = Literal["heterogeneous", "batch", "dataset"]
+Parallel = Literal["ddp", "fsdp"]
+
+
+class Sampling(Value):
+    """From which task each micro-batch comes: `p_i ∝ min(N_i, cap)^exponent` of the tasks' numbers of examples.
+
+    `size`: exponent 1 is proportional, 0.5 the square root, 0 uniform. `annealed`: the exponent falls in equal steps an
+    epoch from `exponent` to `end` (Stickland and Murray 2019). `round_robin`: the tasks in turn. `all`: every update
+    holds one micro-batch of each task (Du et al. 2020). `shuffled`: each pass takes every task's batches once, in
+    random order (Liu et al. 2019). `schedule`: the shares are given for each epoch.
+    """
+
+    kind: SamplingKind = "size"
+    exponent: float = 1.0
+    end: float = 0.2  # of `annealed`: the exponent of the last epoch
+    cap: int | None = None  # examples of a task that count; None: all
+    schedule: tuple[dict[str, float], ...] = ()  # of `schedule`: tasks' shares, by epoch; the last stay
+
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(one) and one >= 0 for one in (self.exponent, self.end)):
+            raise ConfigError("an exponent of sampling is wrong", got=[self.exponent, self.end], allowed="0 or more")
+        readers = {"exponent": ("size", "annealed"), "end": ("annealed",)}
+        why = f"kind '{self.kind}' does not read it"
+        check_unused("sampling.", self, {name: why for name, kinds in readers.items() if self.kind not in kinds})
+        if self.cap is not None and self.cap < 1:
+            raise ConfigError("sampling.cap is too small", got=self.cap, allowed="1 or more")
+        if (self.kind == "schedule") != bool(self.schedule):
+            raise ConfigError("sampling.kind 'schedule' and sampling.schedule belong together", got=self.kind)
+        for shares in self.schedule:
+            bad = [share for share in shares.values() if not (math.isfinite(share) and share >= 0)]
+            if bad or not any(shares.values()):
+                raise ConfigError(
+                    "an epoch of sampling.schedule has wrong shares", got=shares, allowed="0 or more, not all 0"
+                )
+
+
+class Weighting(Value):
+    """What a micro-batch's loss is multiplied by.
+
+    `size`: `N_i^exponent / sum_j N_j^exponent` (Du et al. 2020, the printed exponent read as their text means it;
+    `literal` takes it as printed, 1 / exponent). These sum to 1 over the tasks. `fixed`: as given, 1 for others.
+    `uncertainty`: a learned variance a task (Kendall et al. 2018).
+    `scaled` divides each example's loss by ln n(x), n the outcomes that compete for x (Aghajanyan et al. 2021).
+    """
+
+    kind: Literal["none", "size", "fixed", "uncertainty"] = "none"
+    exponent: float = 0.1
+    literal: bool = False
+    fixed: dict[str, float] = {}
+    scaled: bool = True
+
+    def __post_init__(self) -> None:
+        if not (self.exponent >= 0 and math.isfinite(self.exponent)) or (self.literal and not self.exponent):
+            raise ConfigError("weighting.exponent is wrong", got=self.exponent, allowed="0 or more, above 0 if literal")
+        if self.kind != "size":
+            why = f"kind '{self.kind}' does not read it"
+            check_unused("weighting.", self, dict.fromkeys(("exponent", "literal"), why))
+        if (self.kind == "fixed") != bool(self.fixed):
+            raise ConfigError("weighting.kind 'fixed' and weighting.fixed belong together", got=self.kind)
+        bad = {name: one for name, one in self.fixed.items() if not (math.isfinite(one) and one >= 0)}
+        if bad:
+            raise ConfigError("weighting.fixed has wrong weights", got=bad, allowed="0 or more")
+
+
+class Smoothing(Value):
+    """R3F and R4F (Aghajanyan et al. 2020): symmetric KL between the answers to a text and to its noisy word vectors.
+
+    `L + weight * [KL(f(x) || f(x + z)) + KL(f(x + z) || f(x))]`, z uniform in [-size, size] or normal with that
+    deviation, added to the word vectors before positions and layer norm. Regressions have no such term. The paper's
+    choices that its code makes silently are options here.
+    """
+
+    weight: float = 1.0  # lambda
+    size: float = 1e-5  # epsilon
+    noise: Literal["uniform", "normal"] = "uniform"
+    spectral: bool = False  # R4F: the output layer's matrix divided by its largest singular value
+    detached: bool = True  # the noisy pass starts from word vectors that get no gradient from it
+    dropout: bool = True  # both passes run with dropout, each with its own mask
+    both: bool = True  # the gradient flows through both answers, not through the noisy one alone
+    scaled: bool = True  # the term too is divided by ln n(x), where losses are
+
+    def __post_init__(self) -> None:
+        for name in ("weight", "size"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise ConfigError(f"smoothing.{name} is wrong", got=value, allowed="0 or more")
+
+
+class Joint(Value, tag="joint", tag_field="kind"):
+    """Trunk and parts learn together; an update averages the gradients of `micro_batches` single-task batches.
+
+    `heterogeneous`: each micro-batch's task is drawn by itself (Aghajanyan et al. 2021). `batch`: one draw for all of
+    an update. `dataset`: all updates of one task, then all of the next. Numbers of training are `[training]`'s:
+    `epochs`, each of `steps` updates, `batch` examples a micro-batch, patience on the mean of the tasks' validation
+    scores. With `head_epochs` training begins as linear probing, then fine-tuning (Kumar et al. 2022). With `tokens` a
+    micro-batch of long texts holds fewer examples, so that a pass has more of them, and smaller
+    ones; a single text that is longer stands alone.
+
+    The trunk that is written is `blend` of the learned weights and the rest of those from which they began (WiSE-FT,
+    Wortsman et al. 2022, eq. 1): some of what was known before is kept. The heads fit the learned trunk alone, so
+    that goes with `strip`, and validation scores are the learned trunk's.
+    """
+
+    heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
+    families: tuple[Literal["multiple_choice", "span"], ...] = ("multiple_choice", "span")  # one head for all
+    sampling: Sampling = Sampling()
+    weighting: Weighting = Weighting()
+    scheme: Scheme = "heterogeneous"
+    micro_batches: int = 4  # of all devices together
+    tokens: int | None = None  # of a micro-batch at most, padding included; None: `batch` alone bounds it
+    steps: int | None = None  # updates an epoch; None: as many as read every task's examples once
+    layer_dropout: float = 0.1  # inside the trunk, while it learns
+    head_rate: float = 1.0  # learning rate of parts over that of the trunk
+    head_epochs: int = 0  # before: parts learn alone over the frozen trunk, so that random heads do not distort it
+    head_learning_rate: float = 1e-3  # of those epochs
+    blend: float = 1.0  # share of what was learned in the trunk that is written
+    smoothing: Smoothing | None = None
+    validation_rows: int | None = None  # of each task, read after every epoch; None: all
+    checkpointing: bool = False  # layers are computed again in the backward pass: less memory, a third more time
+    parallel: Parallel = "ddp"  # on several devices: everything on each of them, or (fsdp) a slice of it
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batches", "tokens", "steps", "validation_rows"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"recipe.{name} is too small", got=value, allowed="1 or more")
+        if not 0 <= self.layer_dropout < 1:
+            raise ConfigError("recipe.layer_dropout is a share", got=self.layer_dropout, allowed="0 to below 1")
+        for name in ("head_rate", "head_learning_rate"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"recipe.{name} must be positive", got=value)
+        if not 0 < self.blend <= 1:
+            raise ConfigError("recipe.blend is a share", got=self.blend, allowed="above 0 to 1")
+        if self.blend < 1 and self.heads == "keep":
+            raise ConfigError(
+                "recipe.blend makes a trunk that the heads did not learn over",
+                got=self.blend,
+                do="set heads to 'strip', or leave blend out",
+            )
+        if self.head_epochs < 0:
+            raise ConfigError("recipe.head_epochs is too small", got=self.head_epochs, allowed="0 or more")
+        if self.sampling.kind == "all" and self.scheme != "heterogeneous":
+            raise ConfigError(
+                "sampling 'all' reads every task in each update", got=self.scheme, allowed="heterogeneous"
+            )
+
+
+class TrunkOnly(Joint, tag="joint", tag_field="kind"):
+    """Trunk and parts learn together, and the trunk alone is kept."""
+
+    heads: Literal["strip"] = "strip"
+
+
+ONE_TASK = Joint(families=(), micro_batches=1)
+"""One task a step, heads of their own: fine-tuning of one task, prompts and adapters over a frozen trunk."""

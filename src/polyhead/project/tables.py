@@ -1,0 +1,332 @@
+"""One strict TOML file declares trunk, tasks and strategies; this is its shape, and the defaults with their source."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from polyhead.arguments import check_fields, typed
+from polyhead.config import Value, read_toml
+from polyhead.errors import BadName, ConfigError
+from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
+from polyhead.project.strategies import Branch, Live, Pooled, Prompted, Strategy
+from polyhead.seq2seq.data import Summarizer
+from polyhead.tasks.columns import Source
+from polyhead.tasks.rows import DATASETS
+from polyhead.tasks.task import Task, check_name, kind_named
+
+LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
+
+
+class TrunkChoice(Value):
+    """Which encoder: `minilm`, a Hugging Face folder, a hub id, or the folder of a bundle, whose trunk it is."""
+
+    name: str = "minilm"
+    max_tokens: int | None = None  # special tokens included; None: the trunk's own limit
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.max_tokens is not None and self.max_tokens < LEAST_TOKENS:
+            raise ConfigError(
+                "trunk.max_tokens leaves no room for a text", got=self.max_tokens, allowed=f"{LEAST_TOKENS} or more"
+            )
+
+    def place(self, folder: Path) -> str:
+        """The name as `load_trunk` takes it: a folder's path, relative to the project file's `folder`, or the name."""
+        inside = folder / os.path.expanduser(self.name)
+        return str(inside) if self.name != "minilm" and inside.is_dir() else self.name
+
+
+class Choice(Value):
+    """How much depth each branch may keep: by what a layer must be worth, or under one budget for all of them."""
+
+    rule: Literal["marginal", "greedy", "budget"] = "marginal"
+    c: float = 1.0  # metric points (of 100) that one more private layer must be worth
+    budget: int | None = None  # of `budget`: for the trunk's layers up to the deepest tap and all private ones
+    unit: Literal["layers", "flops", "bytes"] = "layers"  # of the budget
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (self.c >= 0 and math.isfinite(self.c)):
+            raise ConfigError("allocation.c is wrong", got=self.c, allowed="0 or more")
+        if (self.rule == "budget") != (self.budget is not None):
+            raise ConfigError(
+                "allocation.rule 'budget' and allocation.budget belong together",
+                got=f"rule '{self.rule}', budget {self.budget}",
+            )
+        if self.budget is not None and self.budget < 1:
+            raise ConfigError("allocation.budget must be positive", got=self.budget)
+
+
+class DataFile(Value):
+    """A file, and which of its rows: those whose columns equal `where`, at most `limit` of them."""
+
+    path: str
+    where: dict[str, str | int | bool] | None = None
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(
+                f"the 'limit' of {self.path} leaves no row",
+                got=self.limit,
+                allowed="1 or more",
+                do="leave 'limit' out to read all rows",
+            )
+
+
+class TaskEntry(Value):
+    """One `[[tasks]]` table: what is asked, of which columns of which files, shared and trained how."""
+
+    name: str
+    kind: str
+    train: str | DataFile
+    validation: str | float | DataFile = 0.1  # a file, or the share of train to hold out
+    test: str | DataFile | None = None  # the reported split; None: only validation is reported
+    labels: tuple[str, ...] = ()
+    metric: str | None = None
+    positive: str | None = None
+    range: tuple[float, float] | None = None
+    threshold: float = 0.5
+    # None: "none" without `text_b`; with it "separate" where frozen features are read, else "joined"
+    pair: Literal["none", "joined", "separate"] | None = None
+    long_texts: Literal["cut", "windows"] = "cut"
+    null_answers: bool = False  # span: whether a text may hold no answer
+    decoder: Literal["greedy", "constrained"] = "greedy"  # tagging with BIO labels
+    text: str | None = None  # None: "text"; "question" for multiple_choice and span
+    text_b: str | None = None  # None: "context" for span, and for multiple_choice where a file has it
+    label: str = "label"
+    tokens: str | None = None
+    tags: str | None = None
+    spans: str | None = None
+    choices: str | None = None  # None: "choices"
+    answers: str | None = None  # None: "answers"
+    separator: str | None = None
+    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
+    team: str | None = None  # who answers for the task; for its card
+    model: str | Summarizer | None = None  # summarization: the encoder-decoder that it starts from
+    strategy: Strategy | None = None
+    training: Training | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        kind_named(self.kind)
+        is_summary = self.kind == "summarization"
+        if is_summary != (self.model is not None) or (is_summary and self.strategy is not None):
+            raise ConfigError(
+                f"task '{self.name}': 'model' is for tasks of kind 'summarization', which need it and share nothing",
+                got=f"kind '{self.kind}', model {self.model}, strategy {self.strategy}",
+                do="give the name of an encoder-decoder, without a strategy"
+                if is_summary
+                else "leave 'model' out; the trunk is the project's",
+            )
+
+    def pair_mode(self, strategy: Strategy, *, frozen: bool) -> Literal["none", "joined", "separate"]:
+        """How a pair is read, where the entry does not say it.
+
+        Heads over frozen features compare two texts better than they read both in one input: by 2 to 12 points on two
+        sets of pairs (docs/project/log.md). Layers that learn read both in one, and so do questions about a context.
+        """
+        if self.pair is not None:
+            return self.pair
+        if self.text_b is None or self.kind in ("multiple_choice", "span"):
+            return "none"
+        compares = self.kind in ("single_label", "multi_label", "regression")
+        whole = self.long_texts == "cut"
+        return "separate" if compares and whole and frozen and isinstance(strategy, Pooled) else "joined"
+
+    def task(self) -> Task:
+        """The task that the entry declares."""
+        return Task(
+            name=self.name,
+            kind=self.kind,
+            labels=self.labels,
+            pair=self.pair_mode(self.strategy or Pooled(), frozen=True),
+            metric=self.metric,
+            threshold=self.threshold,
+            range=self.range,
+            positive=self.positive,
+            long_texts=self.long_texts,
+            null_answers=self.null_answers,
+            decoder=self.decoder,
+        )
+
+    def source(self, file: str | DataFile, folder: Path) -> Source:
+        """Where a split's rows are; paths are relative to the project file's folder."""
+        chosen = DataFile(path=file) if isinstance(file, str) else file
+        is_id = chosen.path.startswith(DATASETS)
+        return Source(
+            path=chosen.path if is_id else str((folder / chosen.path).resolve()),
+            text=self.text,
+            text_b=self.text_b,
+            label=self.label,
+            tokens=self.tokens,
+            tags=self.tags,
+            spans=self.spans,
+            choices=self.choices,
+            answers=self.answers,
+            separator=self.separator,
+            empty=self.empty,
+            where=chosen.where,
+            limit=chosen.limit,
+        )
+
+
+BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
+"""Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/project/log.md)."""
+
+
+LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
+"""Where nothing is said, prompts, adapters and layers on top over a frozen trunk: every epoch reads all texts through
+the trunk, so there are few of them, at the higher rates that a frozen trunk calls for."""
+
+
+SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
+"""Where nothing is said, summarizers are trained as BART was on summaries (Lewis et al. 2020), in smaller batches."""
+
+
+JOINT_TRAINING = Training(epochs=3, patience=3, batch=16, learning_rate=2e-4, warmup=0.06)
+"""Where nothing is said, a trunk that learns with its tasks reads each example three times on average."""
+
+
+FINE_TUNING = Training(epochs=10, patience=3, batch=16, learning_rate=1e-4, warmup=0.06)
+"""Where nothing is said, a trunk that learns one task; learning rate and dropout are those of its search."""
+
+
+class Project(Value):
+    """The whole file. `strategy` and `training` hold for every task that has none of its own."""
+
+    tasks: tuple[TaskEntry, ...]
+    bundle: str = "bundle"
+    trunk: TrunkChoice = TrunkChoice()
+    strategy: Strategy = Pooled()
+    training: Training | None = None
+    allocation: Choice = Choice()
+    recipe: Recipe = Frozen()
+    donors: str | None = None  # folder of a bundle that recipe `donors` made; None: each run trains its own
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        names = [entry.name.casefold() for entry in self.tasks]  # folders of some systems ignore case
+        twice = sorted({entry.name for entry in self.tasks if names.count(entry.name.casefold()) > 1})
+        if twice:
+            raise BadName("two tasks have one name", got=twice, do="give each task a name of its own")
+        if not names:
+            raise ConfigError("the project declares no task", do="add a [[tasks]] table")
+        frozen = isinstance(self.recipe, Frozen)
+        settled = tuple(
+            msgspec.structs.replace(entry, pair=entry.pair_mode(entry.strategy or self.strategy, frozen=frozen))
+            for entry in self.tasks
+        )
+        msgspec.structs.force_setattr(self, "tasks", settled)
+        for entry in self.tasks:
+            if entry.kind == "summarization" and not isinstance(self.recipe, Frozen):
+                raise ConfigError(
+                    f"task '{entry.name}': a summarizer has a model of its own, which no recipe trains with others",
+                    got=f"recipe '{self.recipe.__struct_config__.tag}'",
+                    do="declare the task in a project file of its own, with the same bundle",
+                )
+            if isinstance(entry.validation, float) and not 0 < entry.validation < 1:
+                raise ConfigError(
+                    f"task '{entry.name}': validation is a share of train or a file",
+                    got=entry.validation,
+                    allowed="a share between 0 and 1, or a path",
+                )
+        if self.donors is not None and isinstance(self.recipe, Donors | LeaveOut):
+            raise ConfigError(
+                "a bundle of donors stands on the trunk that this project starts from; it serves recipes that do too",
+                got=f"donors = '{self.donors}' with recipe '{self.recipe.__struct_config__.tag}'",
+                allowed="recipe 'joint', 'frozen' or 'fine_tune'",
+                do="leave 'donors' out",
+            )
+        if isinstance(self.recipe, LeaveOut):
+            _check_rounds(self.recipe, [entry.name for entry in self.tasks])
+
+
+def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
+    """Raises BadName or ConfigError for what no round could be named or learn."""
+    names = [one.name for one in recipe.rounds(tasks)]
+    for name in names:
+        check_name(name, "group")
+    if len({name.casefold() for name in names}) < len(names):
+        raise BadName("two groups differ in case alone", got=sorted(names), do="give each a name of its own")
+    if unknown := recipe.unknown(tasks):
+        raise ConfigError(
+            "recipe.learn gives weights or shares to tasks that the project does not have",
+            got=unknown,
+            allowed=tasks,
+            do="correct the names in [recipe.learn.weighting] or [recipe.learn.sampling]",
+        )
+
+
+@typed
+def read_project(path: Path | str) -> Project:
+    """The file as a checked project; every declared task is checked too. Errors name the file."""
+    project = read_toml(path, Project)
+    for number, entry in enumerate(project.tasks):
+        try:
+            entry.task()
+        except (ConfigError, BadName) as error:
+            place = f"tasks[{number}]"
+            raise error.at(f"{path}, {place}", path=f"$.{place}") from None
+    strategies = [strategy_of(project, entry) for entry in project.tasks]
+    if project.donors is not None and not any(isinstance(s, Prompted) and s.from_donors for s in strategies):
+        raise ConfigError(
+            f"{path}: 'donors' would change nothing: no task starts from one",
+            got=project.donors,
+            do="set init or pooler_init = 'donors' in a strategy 'prompted', or leave 'donors' out",
+        )
+    return project
+
+
+def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
+    """The entry's strategy, or the project's."""
+    return entry.strategy or project.strategy
+
+
+def training_of(project: Project, entry: TaskEntry) -> Training:
+    """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
+    strategy = strategy_of(project, entry)
+    own = BRANCH_TRAINING if isinstance(strategy, Branch) else Training()
+    own = LIVE_TRAINING if isinstance(strategy, Live) else own
+    own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
+    own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
+    own = SUMMARY_TRAINING if entry.kind == "summarization" else own
+    return entry.training or project.training or own
+
+
+def with_seed(project: Project, seed: int) -> Project:
+    """The same project under another seed."""
+    entries = tuple(
+        msgspec.structs.replace(e, training=msgspec.structs.replace(training_of(project, e), seed=seed))
+        for e in project.tasks
+    )
+    if isinstance(recipe := project.recipe, LeaveOut):
+        training = msgspec.structs.replace(recipe.training or JOINT_TRAINING, seed=seed)
+        project = msgspec.structs.replace(project, recipe=msgspec.structs.replace(recipe, training=training))
+    return msgspec.structs.replace(project, tasks=entries)
+
+
+def data_files(project: Project, folder: Path) -> dict[Path, str]:
+    """The files that the project's tasks read, each with the first task and split that reads it."""
+    found: dict[Path, str] = {}
+    for entry in project.tasks:
+        for split, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
+            if isinstance(file, str | DataFile) and (source := entry.source(file, folder)).is_file:
+                found.setdefault(Path(source.path), f"{split} of task '{entry.name}'")
+    return found
+
+
+def bundles_of(project: Project) -> dict[str, tuple[str, ...]]:
+    """The bundles that the project's recipe makes, each with its tasks; paths as `bundle` has them."""
+    names, recipe = tuple(entry.name for entry in project.tasks), project.recipe
+    if isinstance(recipe, LeaveOut):
+        return {f"{project.bundle}/{one.name}": one.tasks for one in recipe.rounds(names)}
+    if isinstance(recipe, FineTune):
+        return {f"{project.bundle}/{name}": (name,) for name in names}
+    return {project.bundle: names}

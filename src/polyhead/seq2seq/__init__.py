@@ -1,0 +1,1 @@
+"""Summarizers: encoder-decoders that a task owns whole, from files to answers."""

@@ -1,0 +1,125 @@
+"""The tasks of a bundle that own their models, answered beside those that read the trunk.
+
+What computes is `transformers` on torch, whatever the backend of the others; a model is loaded when it is first asked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyhead.bundle.models import Models
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.cost.summary import summary_flops, summary_layers
+from polyhead.engine.gather import Outputs
+from polyhead.engine.inputs import AnyInput, plain
+from polyhead.engine.process import TORCH_POOL
+from polyhead.engine.receipts import Receipt
+from polyhead.errors import MissingExtra
+from polyhead.seq2seq.data import Seq2SeqShape, shape_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question, texts_of
+
+NEEDED = ("torch", "transformers")
+
+
+class SummaryResult(Value):
+    """What a task wrote, and what each summary cost."""
+
+    outputs: Outputs
+    costs: list[Receipt]
+
+
+class SummaryTasks:
+    """What writes for a session. In deterministic mode each document is read alone."""
+
+    def __init__(self, bundle: Bundle, *, deterministic: bool = False) -> None:
+        self.models, self._alone = Models(bundle.root), deterministic
+        self.tasks: dict[str, Task] = self.models.tasks
+        self._models = {name: _Model(self.models, name) for name in self.models.lines}
+        self._shapes: dict[str, Seq2SeqShape] = {}
+
+    def refreshed(self, bundle: Bundle) -> SummaryTasks:
+        """Those that the bundle has now; models that are open and did not change stay open."""
+        found = SummaryTasks(bundle, deterministic=self._alone)
+        same = {name for name, line in found.models.lines.items() if self.models.lines.get(name) == line}
+        found._models |= {name: model for name, model in self._models.items() if name in same}
+        return found
+
+    def apart(self, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Of these tasks those that read the trunk, and those that own their models."""
+        several = list(names)
+        return (
+            tuple(name for name in several if name not in self.tasks),
+            tuple(name for name in several if name in self.tasks),
+        )
+
+    def outputs(self, task: str, inputs: Sequence[AnyInput]) -> list[np.ndarray]:
+        """What the task writes for each text: arrays of one string, which metrics are computed from."""
+        return [np.array(one.text, np.str_) for one in self._written(task, inputs)]
+
+    def answered(
+        self, name: str, inputs: Sequence[AnyInput], rows: Sequence[int], *, required: bool
+    ) -> SummaryResult | None:
+        """What the task writes for these inputs, which must fit it, and what each summary cost.
+
+        None where torch or transformers is not installed; a `required` task raises MissingExtra instead.
+        """
+        if not required and missing() is not None:
+            return None
+        written = self._written(name, [inputs[row] for row in rows])
+        shape = self._shape(name)
+        costs = [
+            Receipt(
+                passes=1,
+                layers=summary_layers(shape, one.steps),
+                tokens=one.tokens,
+                cut=one.cut,
+                repaired=one.repaired,
+                added_flops={name: summary_flops(shape, one.tokens, one.steps)},
+            )
+            for one in written
+        ]
+        texts = [np.array(one.text, np.str_) for one in written]
+        return SummaryResult(outputs=Outputs(rows=np.array(rows, np.int64), values=texts), costs=costs)
+
+    def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
+        """`polyhead.seq2seq.model.GeneratedSummary` for each text."""
+        texts = [texts_of(plain(one))[0] for one in inputs if not isinstance(one, Question)]
+        found: list[Any] = self._models[name].open().write(texts, alone=self._alone) if texts else []
+        return found
+
+    def _shape(self, name: str) -> Seq2SeqShape:
+        if name not in self._shapes:
+            self._shapes[name] = shape_of(self.models.config(name))
+        return self._shapes[name]
+
+
+class _Model:
+    """One task's model, opened by the first call that needs it; others wait for it."""
+
+    def __init__(self, models: Models, name: str) -> None:
+        self._models, self._name, self._lock = models, name, threading.Lock()
+        self._opened: Any = None  # polyhead.seq2seq.model.Seq2Seq, which is not imported before it is needed
+
+    def open(self) -> Any:
+        with self._lock:
+            if self._opened is None:
+                if lacking := missing():
+                    raise MissingExtra(lacking, "train", f"answering task '{self._name}'")
+                seq2seq = importlib.import_module("polyhead.seq2seq.model")
+                TORCH_POOL.use(sys.modules["torch"].get_num_threads())  # which that module has imported
+                self._opened = seq2seq.Seq2Seq(self._models.data(self._name))
+            return self._opened
+
+
+def missing() -> str | None:
+    """A package without which nothing can be written here."""
+    return next((name for name in NEEDED if importlib.util.find_spec(name) is None), None)

@@ -1,0 +1,269 @@
+"""`polyhead train` for summarization tasks: each becomes a model of its own in the project's bundle.
+
+They stand beside the trunk, so they are trained apart from all tasks that read it, and change no answer of theirs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+
+from polyhead._version import __version__
+from polyhead.bundle.attempts import keep_attempts
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.format import BUNDLE
+from polyhead.bundle.model_write import ModelDraft, add_model, check_model_name
+from polyhead.bundle.models import Models
+from polyhead.files import remove_tree
+from polyhead.progress import duration
+from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.seq2seq.data import Seq2SeqData, Summarizer
+from polyhead.seq2seq.model import Seq2Seq, load_seq2seq
+from polyhead.seq2seq.train import TrainedSummarizer, train_summarizer, written
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
+from polyhead.train.data.extract import Extraction
+from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.loop.checkpoint import cache_folder
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.numerics import numerics, precision_of
+from polyhead.train.outcome import Outcome
+from polyhead.train.recipes.lineage import load_any_trunk
+from polyhead.train.record.card import score_table
+from polyhead.train.record.compared import VersionComparison, beside
+from polyhead.train.record.decided import Decisions, TrainOptions, choices, left_line
+from polyhead.train.record.outlook import skipped
+from polyhead.train.record.probes import probes_of
+
+TRAINER = 1  # counted up when the same declaration and data would train another model
+
+
+def has_summaries(project: Project) -> bool:
+    """Whether a task of the project owns its model."""
+    return any(entry.kind == "summarization" for entry in project.tasks)
+
+
+def train_with_summaries(
+    train: Callable[..., Outcome],
+    project: Project,
+    *,
+    folder: FilePath,
+    cache: FilePath | None,
+    events: Events | None,
+    only: tuple[str, ...],
+    wish: TrainOptions,
+) -> Outcome:
+    """What `train` does for the tasks that read the trunk, then a model for each summarization task."""
+    began, told = time.monotonic(), events or Events()
+    root = (folder / project.bundle).resolve()
+    asked = [entry for entry in project.tasks if not only or entry.name in only]
+    mine = tuple(entry for entry in asked if entry.kind == "summarization")
+    others = tuple(entry for entry in project.tasks if entry.kind != "summarization")
+    names = tuple(entry.name for entry in asked if entry not in mine)
+    if names:
+        rest = msgspec.structs.replace(project, tasks=others)
+        asked_again = tuple(name for name in wish.retrain if name in names)
+        outcome = train(
+            rest,
+            folder=folder,
+            cache=cache,
+            events=told,
+            only=names if only else (),
+            retrain=asked_again,
+            if_better=wish.if_better,
+        )
+    else:
+        outcome = _without_tasks(root, project, folder)
+    for entry in mine:
+        several = msgspec.structs.replace(project, tasks=(entry,))
+        made = _train(root, prepare(several, folder)[0], entry, folder, cache, told, wish)
+        outcome = made.within(outcome, entry.name)
+    return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
+
+
+def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcome:
+    """A bundle to stand in: the one there, whatever its trunk, or a new one of the project's trunk."""
+    from polyhead.train.outcome import Outcome
+
+    if not (root / BUNDLE).exists():
+        write_bundle(root, load_any_trunk(project, folder))
+    nothing = Extraction(passes=0, reused=0, tokens=0, cut=0, seconds=0.0)
+    return Outcome(bundle=str(root), trained={}, kept=(), extraction=nothing, seconds=0.0)
+
+
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one task: it was trained, or left for a reason, or is trained already."""
+
+    scores: dict[str, dict[str, float]] | None = None
+    left: str | None = None
+    compared: VersionComparison | None = None
+
+    def within(self, outcome: Outcome, name: str) -> Outcome:
+        """What the run did, this task among others."""
+        is_kept = self.scores is None and self.left is None
+        return msgspec.structs.replace(
+            outcome,
+            trained=outcome.trained | ({} if self.scores is None else {name: self.scores}),
+            kept=outcome.kept + ((name,) if is_kept else ()),
+            left=outcome.left | ({} if self.left is None else {name: self.left}),
+            compared=outcome.compared | ({} if self.compared is None else {name: self.compared}),
+        )
+
+
+def _train(
+    root: FilePath,
+    prepared: Prepared,
+    entry: TaskEntry,
+    folder: FilePath,
+    cache: FilePath | None,
+    events: Events,
+    wish: TrainOptions,
+) -> _Made:
+    """Trains the task unless the bundle has it already, trained the same way, or something else was decided."""
+    task, choice = prepared.task, _choice(entry)
+    place = TrunkChoice(name=choice.name).place(folder)  # a folder beside the project file, or a hub id
+    data = load_seq2seq(place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams)
+    data = msgspec.structs.replace(data, name=choice.name)
+    fingerprint, there = _fingerprint(prepared, choice, data), Models(root)
+    tag = str(fingerprint["fingerprint"])
+    is_live = task.name in there.lines
+    is_known = is_live and there.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
+    rival = {task.name: (there.record(task.name).task, task)} if is_live else {}
+    new = set() if is_known else {task.name}
+    chosen = choices(new, (), {task.name: tag}, Decisions.of_models(root), wish, rival)
+    if not chosen.todo:
+        for line in chosen.lines() or [f"{task.name}: trained already, unchanged"]:
+            events.line(line)
+        return _Made(left=chosen.left.get(task.name))
+    check_model_name(root, task.name, replace=is_live)
+    for line in _outlook(prepared, data):
+        events.line(line)
+    cache = cache or root.with_name(root.name + "-cache")
+    kept = cache_folder(cache, "checkpoints", tag)
+    checkpoint = kept / f"{task.name}-summarizer.pt"
+    found = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
+    compared = _compared(there, prepared, found, events) if is_live else None
+    if compared is not None and wish.if_better and not compared.is_better:
+        keep_attempts(root, {task.name: compared.attempt(tag, there.lines[task.name].record)})
+        reason = compared.kept_line(there.version(task.name))
+        events.line(left_line(task.name, reason))
+        return _Made(left=reason, compared=compared)
+    add_model(root, _draft(prepared, found, fingerprint), replace=is_live)
+    remove_tree(kept, root=cache)
+    events.line(_score_line(prepared, found))
+    if compared is not None:
+        events.line(f"{task.name}: {compared.line()}")
+    events.event("task", task=task.name, scores=found.scores, history=found.fitted.history)
+    return _Made(scores=found.scores, compared=compared)
+
+
+def _draft(prepared: Prepared, found: TrainedSummarizer, fingerprint: dict[str, object]) -> ModelDraft:
+    facts = {**fingerprint, "data": rows_of(prepared.splits)}
+    return ModelDraft(
+        task=prepared.task,
+        data=found.data,
+        trained_with={"polyhead": __version__, "numerics": numerics("float32"), **facts},
+        scores={"splits": found.scores, "history": _untimed(found)},
+        probes=probes_of(prepared),
+        card=card_of(prepared, found),
+    )
+
+
+def _compared(there: Models, prepared: Prepared, found: TrainedSummarizer, events: Events) -> VersionComparison:
+    """The live model beside the new one."""
+    name = prepared.task.name
+    record = there.record(name)
+
+    def written_by(data: Seq2SeqData) -> Callable[[Examples], list[np.ndarray]]:
+        return lambda examples: written(Seq2Seq(data), name, examples, events)
+
+    live = written_by(there.data(name))
+    return beside(prepared, record.task, record.trained_with, live, written_by(found.data))
+
+
+def _choice(entry: TaskEntry) -> Summarizer:
+    assert entry.model is not None  # TaskEntry.__post_init__ checks it
+    return Summarizer(name=entry.model) if isinstance(entry.model, str) else entry.model
+
+
+def _fingerprint(
+    prepared: Prepared, choice: Summarizer, data: Seq2SeqData, *, precision: str | None = None
+) -> dict[str, object]:
+    """What decides the trained model, and its digest under `fingerprint`."""
+    facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
+    facts |= {
+        "trainer": TRAINER,
+        "model": {"name": choice.name, "digest": data.digest},
+        "smoothing": choice.smoothing,
+        "precision": precision or precision_of(prepared.training),
+    }
+    named = msgspec.to_builtins({**facts, "model": data.digest})
+    tag = hashlib.sha256(msgspec.json.encode(named, order="sorted")).hexdigest()[:16]
+    return {"fingerprint": tag, **facts}
+
+
+def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[object]:
+    """Of every precision that `auto` may stand for: what was trained so stays."""
+    own = prepared.training.precision
+    named = ("float32", "bfloat16") if own == "auto" else (own,)
+    return {_fingerprint(prepared, choice, data, precision=one)["fingerprint"] for one in named}
+
+
+def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
+    sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
+    steps = -(-len(prepared.train.examples.targets) // prepared.training.batch)
+    return [
+        f"{prepared.task.name}: a summarizer of its own, {data.parameters:,} parameters, all trained; "
+        f"{sizes} documents, {steps:,} steps an epoch, up to {prepared.training.schedule(steps).rounds} epochs",
+        *skipped([prepared]),
+    ]
+
+
+def _score_line(prepared: Prepared, found: TrainedSummarizer) -> str:
+    task, fitted = prepared.task, found.fitted
+    metric = kind_of(task).default_metric(task)
+    shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in found.scores.items())
+    cut = f", {sum(found.cut.values()):,} documents cut" if any(found.cut.values()) else ""
+    cut += f", {found.cut_summaries:,} summaries cut" if found.cut_summaries else ""
+    epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
+    return f"{task.name}: {shown}{cut}, {epochs}, {duration(fitted.seconds)}"
+
+
+def _untimed(found: TrainedSummarizer) -> list[dict[str, float]]:
+    """The epochs without their seconds: what a bundle holds is the same for the same seed."""
+    return [{name: v for name, v in row.items() if name != "seconds"} for row in found.fitted.history]
+
+
+def card_of(prepared: Prepared, found: TrainedSummarizer) -> str:
+    """Markdown for the task's README.md."""
+    task, settings = prepared.task, found.data.settings
+    metric = kind_of(task).default_metric(task)
+    sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
+    how = "greedily" if settings.beams == 1 else f"with {settings.beams} beams"
+    return "\n".join(
+        [
+            f"# {task.name}",
+            "",
+            "A `summarization` task. It owns its model and shares nothing with the trunk.",
+            f"Team: {prepared.team or 'not stated'}.",
+            "",
+            "## Trained on",
+            "",
+            f"{sizes} documents; seed {prepared.training.seed}; best epoch {found.fitted.best_epoch} by validation "
+            f"{metric}. It started from `{found.data.name}`.",
+            "",
+            *score_table(found.scores),
+            "## Limits",
+            "",
+            f"{found.data.parameters:,} parameters of its own. Documents over {settings.max_tokens} tokens are cut "
+            f"({sum(found.cut.values()):,} of those above); at most {settings.summary_tokens} tokens are written, "
+            f"{how}. What is written was not checked for truth.",
+            "",
+        ]
+    )

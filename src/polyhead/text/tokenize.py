@@ -1,0 +1,336 @@
+"""Texts to token ids, exactly as the trunk's tokenizer gives them, cut or read in windows by our rules alone.
+
+The padding and truncation that a tokenizer file declares are switched off: batches are padded to their
+longest row (`text.batch`) and the limit is the trunk's.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import msgspec
+import numpy as np
+import tokenizers
+
+from polyhead.config import Value
+from polyhead.errors import ConfigError
+from polyhead.text.encodings import Encodings, joined, starts_of
+from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
+from polyhead.text.template import Template, find_template
+from polyhead.text.tokenizer_file import failed, open_tokenizer
+from polyhead.trunk.data import TextSettings
+
+Input = tuple[str] | tuple[str, str]
+"""One text, or a pair of texts read jointly."""
+
+CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 2_000_000  # of one call to the library: bounds the memory of its answers
+_LONE = re.compile("[\ud800-\udfff]")
+
+
+class Windows(Value):
+    """Read a long input in windows of `size` tokens (special tokens included) that share `stride` tokens."""
+
+    size: int
+    stride: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.stride < self.size:
+            raise ConfigError(
+                "windows must move forward", got=f"size {self.size}, stride {self.stride}", allowed="0 <= stride < size"
+            )
+
+
+def windows_of(max_tokens: int) -> Windows:
+    """How a text over so many tokens is read where a task asks for windows: they share a quarter of their size."""
+    return Windows(size=max_tokens, stride=max_tokens // 4)
+
+
+class Encoded(Value, eq=False):
+    """One input, or one window of it, as token ids.
+
+    `cut` and `repaired` are facts of the whole row; its first window holds them, later ones hold 0, so that
+    sums count once. `offsets` are characters of the text that `sequence` names, and (0, 0) for special
+    tokens.
+    """
+
+    row: int  # index into the inputs
+    window: int
+    ids: np.ndarray  # int32 (tokens,)
+    segments: np.ndarray  # int32 (tokens,)
+    offsets: np.ndarray  # int32 (tokens, 2)
+    sequence: np.ndarray  # int8 (tokens,): 0 first text, 1 second text, -1 special token
+    cut: int  # tokens that no window holds; of a text of over a million characters at least so many
+    repaired: int  # lone surrogates replaced by U+FFFD
+    texts: int = 1  # texts of the input; each has tokens here, unless it is blank to the tokenizer
+
+
+def lone_surrogates(text: str) -> int:
+    """How many characters are halves of a surrogate pair, which no tokenizer and no UTF-8 file can hold."""
+    return 0 if text.isascii() else len(_LONE.findall(text))
+
+
+def repair(text: str) -> str:
+    """The text with each lone surrogate replaced by U+FFFD: one for one, so that offsets stay true."""
+    return text if text.isascii() else _LONE.sub("\ufffd", text)
+
+
+class Tokenizer:
+    """Encodes inputs with a `tokenizers` JSON file.
+
+    Ids and segments equal the library's own for inputs within the limit, and the `longest_first` truncation
+    of `transformers` beyond it. Raises WeightsMismatch when the bytes are not such a file.
+    """
+
+    def __init__(self, tokenizer: bytes, settings: TextSettings) -> None:
+        self.max_tokens = settings.max_tokens
+        self._tokenizer = open_tokenizer(tokenizer)
+        self.pad_id = _pad_id(self._tokenizer)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._templates: dict[int, Template] = {}
+
+    def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
+        """Every input in order; with `windows`, several entries for one that is longer than a window."""
+        found: dict[int, list[Encoded]] = {row: [] for row in range(len(inputs))}
+        for texts in sorted({len(given) for given in inputs}):
+            rows = np.array([row for row, given in enumerate(inputs) if len(given) == texts], np.int64)
+            alike = [inputs[row] for row in rows]
+            for start, stop in _chunks(alike):
+                made = self._chunk(alike[start:stop], rows[start:stop], windows, offsets=True)
+                for entry, row in enumerate(made.row.tolist()):
+                    found[row].append(encoded_at(made, entry))
+        return [one for row in found.values() for one in row]
+
+    def encodings(self, inputs: Sequence[Input], *, windows: Windows | None = None, offsets: bool = False) -> Encodings:
+        """The same in flat arrays, of inputs that are all single texts or all pairs; `offsets` only where asked for."""
+        rows = np.arange(len(inputs))
+        spans = _chunks(inputs) if inputs else [(0, 0)]
+        return joined([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
+
+    def _chunk(self, inputs: Sequence[Input], rows: np.ndarray, windows: Windows | None, *, offsets: bool) -> Encodings:
+        size = len(inputs[0]) if inputs else 1
+        template = self._template(size)
+        room = self._room(template, windows)
+        texts, repaired = _repaired([text for given in inputs for text in given])
+        found, more = self._read_texts(texts, size, room, windows, offsets=offsets)
+        lengths = np.fromiter(map(len, found), np.int64, len(found)).reshape(-1, size)
+        read = _read(lengths, more.reshape(-1, size), room, windows)
+        sizes = read.stops - read.starts
+        segments = template.repeated(template.segments, template.text_segments, sizes)
+        several = repaired if size == 1 else repaired.reshape(-1, size).sum(axis=1)
+        facts = {"cut": read.cut, "beyond": read.beyond, "repaired": several}
+        if len(read.row) > len(lengths):
+            facts = {name: np.where(read.window == 0, fact[read.row], 0) for name, fact in facts.items()}
+        made = Encodings(
+            row=rows[read.row],
+            window=read.window,
+            starts=starts_of(sizes.sum(axis=1) + template.size),
+            ids=_flat((one.ids for one in found), read, template.ids),
+            segments=segments.astype(np.int32),
+            texts=size,
+            **facts,
+        )
+        if not offsets:
+            return made
+        special = [[0] * len(piece) for piece in template.ids]
+        sequence = template.repeated([[-1] * len(piece) for piece in special], range(size), sizes)
+        pairs = _flat_pairs((one.offsets for one in found), read, special)
+        return msgspec.structs.replace(made, offsets=pairs, sequence=sequence.astype(np.int8))
+
+    def _read_texts(
+        self, texts: list[str], size: int, room: int, windows: Windows | None, *, offsets: bool
+    ) -> tuple[list[tokenizers.Encoding], np.ndarray]:
+        """What is encoded of inputs of so many texts, and tokens of each text beyond that, int64 (texts,).
+
+        What is beyond a very long single text that is cut is left uncounted: it has at least so many tokens.
+        """
+        encode = partial(self._encoded, offsets=offsets)
+        # Of what is read in windows no more is encoded for a text of few tokens.
+        least = 0 if windows else room + SPARE
+        found, sizes = encoded_beginnings(texts, encode, least)
+        if windows is None and size == 1:
+            # Where a word was divided it may have more tokens than it has whole, by fewer than SPARE.
+            fewer = [1 - SPARE if start < len(text) else 0 for text, start in zip(texts, sizes, strict=True)]
+            return found, np.array(fewer, np.int64)
+        more = (tokens_beyond(text, start, encode) for text, start in zip(texts, sizes, strict=True))
+        return found, np.fromiter(more, np.int64, len(texts))
+
+    def _encoded(self, texts: list[str], *, offsets: bool) -> list[tokenizers.Encoding]:
+        """The library's answers. Several texts are spread over the processor by it; it leaves that after a fork."""
+        try:
+            if len(texts) == 1:
+                return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
+            encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
+            found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+        except BaseException as error:
+            raise failed(error, "the tokenizer cannot read a text") from None
+        return found
+
+    def _room(self, template: Template, windows: Windows | None) -> int:
+        """Tokens left for the texts."""
+        size = windows.size if windows else self.max_tokens
+        least = template.size + (windows.stride if windows else 0) + len(template.text_segments)
+        if not least <= size <= self.max_tokens:
+            raise ConfigError(
+                "inputs cannot be read at this length",
+                got=f"{size} tokens" + (f" with a stride of {windows.stride}" if windows else ""),
+                allowed=f"at least {least} and at most {self.max_tokens}, special tokens included",
+                do="change the windows or the trunk's max_tokens",
+            )
+        return size - template.size
+
+    def _template(self, texts: int) -> Template:
+        if texts not in self._templates:
+            self._templates[texts] = find_template(self._tokenizer, texts)
+        return self._templates[texts]
+
+
+def longest_first(lengths: Sequence[int], room: int) -> list[int]:
+    """Tokens to keep of one text or a pair, as `longest_first` of `tokenizers`: the longer one loses first.
+
+    When both are longer than half the room, the shorter gets the half rounded down; of equals, that is the
+    first.
+    """
+    if sum(lengths) <= room:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [room]
+    short, long = (0, 1) if lengths[0] <= lengths[1] else (1, 0)
+    kept = [0, 0]
+    kept[short] = lengths[short] if 2 * lengths[short] <= room else room // 2
+    kept[long] = room - kept[short]
+    return kept
+
+
+def _window_spans(lengths: list[int], room: int, stride: int) -> Iterator[list[tuple[int, int]]]:
+    """For each window, the range of tokens of every text.
+
+    A pair keeps its shorter text whole, up to half the room.
+    """
+    longer = max(range(len(lengths)), key=lambda index: (lengths[index], index))  # as `longest_first` cuts
+    others = [room // 2 if index != longer else 0 for index in range(len(lengths))]
+    beside = min(sum(others), room - stride - 1, sum(lengths) - lengths[longer])
+    size, start = room - beside, 0
+    while True:
+        stop = min(start + size, lengths[longer])
+        yield [(start, stop) if index == longer else (0, beside) for index in range(len(lengths))]
+        if stop == lengths[longer]:
+            return
+        start += size - stride
+
+
+class _Read(Value, eq=False):
+    """Which tokens of each text an entry holds."""
+
+    row: np.ndarray  # int64 (entries,)
+    window: np.ndarray  # int64 (entries,)
+    starts: np.ndarray  # int64 (entries, texts)
+    stops: np.ndarray  # int64 (entries, texts)
+    cut: np.ndarray  # int64 (inputs,): tokens that no entry holds
+    beyond: np.ndarray  # int64 (inputs,): tokens that the first entry does not hold
+
+
+def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | None) -> _Read:
+    """What is read of inputs with so many tokens in each text, and `more` that are not encoded, (inputs, texts)."""
+    rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
+    total, unread = lengths.sum(axis=1), more.sum(axis=1)
+    beyond = np.maximum(0, total - room) + unread
+    whole = _Read(row=rows, window=nothing, starts=zeros, stops=lengths, cut=unread, beyond=beyond)
+    long = [row for row, size in enumerate(total.tolist()) if size > room]
+    if not long:
+        return whole
+    if windows is None:
+        kept = lengths.copy()
+        for row in long:
+            kept[row] = longest_first((lengths[row] + more[row]).tolist(), room)
+        return msgspec.structs.replace(whole, stops=kept, cut=beyond)
+    counts, cut = nothing + 1, unread.copy()
+    several = {row: np.array(list(_window_spans(lengths[row].tolist(), room, windows.stride))) for row in long}
+    for row, spans in several.items():  # (windows, texts, 2)
+        counts[row], cut[row] = len(spans), cut[row] + total[row] - spans[-1, :, 1].sum()
+    rows, first = np.repeat(rows, counts), np.cumsum(counts) - counts
+    starts, stops = zeros[rows], lengths[rows]
+    for row, spans in several.items():
+        here = slice(first[row], first[row] + counts[row])
+        starts[here], stops[here] = spans[..., 0], spans[..., 1]
+    window = np.arange(len(rows)) - first[rows]
+    return _Read(row=rows, window=window, starts=starts, stops=stops, cut=cut, beyond=beyond)
+
+
+def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]]) -> Iterator[list[Any]]:
+    """For each entry what its texts' tokens have, with what the special tokens have around it."""
+    last, own = -1, list[list[Any]]()
+    spans = zip(read.row.tolist(), read.starts.tolist(), read.stops.tolist(), strict=True)
+    for row, starts, stops in spans:
+        if row != last:
+            last, own = row, [next(texts) for _ in starts]
+        found = special[0]
+        for text, start, stop, after in zip(own, starts, stops, special[1:], strict=True):
+            found = found + text[start:stop] + after
+        yield found
+
+
+def _flat(texts: Iterator[list[int]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
+    flat = array("i")  # the fastest way from many lists to one array, twice as fast as numpy's own
+    for entry in _laid(texts, read, special):
+        flat.fromlist(entry)
+    return np.array(flat, np.int32)
+
+
+def _flat_pairs(texts: Iterator[list[tuple[int, int]]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
+    flat = array("i")
+    for entry in _laid(texts, read, [[(one, one) for one in piece] for piece in special]):
+        flat.fromlist(list(chain.from_iterable(entry)))
+    return np.array(flat, np.int32).reshape(-1, 2)
+
+
+def encoded_at(encodings: Encodings, entry: int) -> Encoded:
+    """One entry, by itself; the encodings must have offsets."""
+    assert encodings.offsets is not None and encodings.sequence is not None
+    here = slice(encodings.starts[entry], encodings.starts[entry + 1])
+    return Encoded(
+        row=int(encodings.row[entry]),
+        window=int(encodings.window[entry]),
+        ids=encodings.ids[here],
+        segments=encodings.segments[here],
+        offsets=encodings.offsets[here],
+        sequence=encodings.sequence[here],
+        cut=int(encodings.cut[entry]),
+        repaired=int(encodings.repaired[entry]),
+        texts=encodings.texts,
+    )
+
+
+def _pad_id(tokenizer: tokenizers.Tokenizer) -> int:
+    """The file's own padding id, else that of the usual names, else 0: padded positions are masked anyway."""
+    if tokenizer.padding:
+        return int(tokenizer.padding["pad_id"])
+    known = (tokenizer.token_to_id(name) for name in ("[PAD]", "<pad>"))
+    return next((index for index in known if index is not None), 0)
+
+
+def _chunks(inputs: Sequence[Input]) -> Iterator[tuple[int, int]]:
+    """Ranges of rows whose texts are encoded by one call."""
+    start, characters = 0, 0
+    for row, given in enumerate(inputs):
+        size = sum(len(text) for text in given)
+        if row > start and (characters + size > CHUNK_CHARACTERS or row - start >= CHUNK_ROWS):
+            yield start, row
+            start, characters = row, 0
+        characters += size
+    if start < len(inputs):
+        yield start, len(inputs)
+
+
+def _repaired(texts: list[str]) -> tuple[list[str], np.ndarray]:
+    """The texts without lone surrogates, and how many each held."""
+    try:
+        "".join(texts).encode()  # hardly any text has one, and this finds it fastest
+    except UnicodeEncodeError:
+        return list(map(repair, texts)), np.array(list(map(lone_surrogates, texts)), np.int64)
+    return texts, np.zeros(len(texts), np.int64)

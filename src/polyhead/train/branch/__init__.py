@@ -1,0 +1,1 @@
+"""Branches: depths, students and searches."""

@@ -1,0 +1,231 @@
+"""A task of strategy `branch`, from kept states to the branches to choose from, and the one that is chosen.
+
+What was trained is kept in the run's cache under the way of training, so that another choice trains nothing again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+from safetensors.numpy import load, save
+
+from polyhead.config import from_json
+from polyhead.cost.allocate import Option, OptionsFile, best_under, by_rule, greedy, price_of
+from polyhead.errors import ConfigError, TrainError
+from polyhead.files import remove_leftovers, replace_file
+from polyhead.plan import Path
+from polyhead.project.strategies import Branch
+from polyhead.project.tables import Choice
+from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.train.branch.run import Branches, TrainedBranch
+from polyhead.train.branch.search import Candidate, grid, halving, spread
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.heads.trained import Trained
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.fit import Fitted
+from polyhead.trunk.data import arrays_digest
+from polyhead.trunk.shape import Architecture
+
+GROVE = "grove.json"  # the list of a task's kept branches, beside them
+
+
+class ChosenBranch(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained branch that may be chosen."""
+
+    name: str
+    path: Path
+    fitted: Fitted
+    arrays: str  # their digest
+
+
+class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """All branches of one task: its teacher, others of the search that trained to the end, students; all candidates."""
+
+    task: str
+    kept: tuple[ChosenBranch, ...]
+    candidates: tuple[Candidate, ...] = ()
+
+    def options(self) -> list[Option]:
+        """What an allocation chooses from; scores are those of validation."""
+        return [
+            Option(
+                task=self.task,
+                name=one.name,
+                tap=tap_of(one.path),
+                layers=len(private_layers(one.path)),
+                score=100 * one.fitted.score,
+            )
+            for one in self.kept
+        ]
+
+
+def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
+    """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
+    strategy = prepared.strategy
+    assert isinstance(strategy, Branch)
+    most = strategy.layers or strategy.most or max(strategy.least, shape.layers)
+    least = strategy.layers or strategy.least
+    if (strategy.tap or 0) + most > shape.layers:
+        raise ConfigError(
+            f"task '{prepared.task.name}': its branch is deeper than the trunk",
+            got=f"{most} private layers" + (f" above tap {strategy.tap}" if strategy.tap is not None else ""),
+            allowed=f"tap and layers together at most {shape.layers}",
+        )
+    return list(range(least, most + 1))
+
+
+def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: FilePath, events: Events) -> BranchSearch:
+    """Trains the task's branches, or finds them in `folder`, where each is written as soon as all are trained."""
+    known = kept_grove(folder)
+    if known is not None:
+        return known
+    strategy = prepared.strategy
+    assert isinstance(strategy, Branch)
+    branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
+    depths = depths_of(prepared, extractor.data.architecture)
+    candidates: tuple[Candidate, ...] = ()
+    others: tuple[TrainedBranch, ...] = ()
+    if len(depths) == 1 and strategy.seeds == 1:
+        teacher = branches.teacher(depths[0])
+    else:
+        first = prepared.training.seed
+        search = halving if strategy.search == "halving" else grid
+        found = search(branches, depths, range(first, first + strategy.seeds))
+        teacher, candidates = found.best, found.candidates
+        others = tuple(one for one in found.ended if one.layers != teacher.layers)
+    grown = {"teacher": teacher} | {f"branch-{one.layers}": one for one in others}
+    for layers in strategy.students:
+        if layers < teacher.layers:
+            grown[f"student-{layers}"] = branches.student(teacher, layers)
+        else:
+            said = f"no student of {layers} layers: the teacher has {teacher.layers}"
+            events.line(f"{prepared.task.name}: {said}")
+    grove = BranchSearch(
+        task=prepared.task.name,
+        kept=tuple(
+            ChosenBranch(name=name, path=one.path, fitted=one.fitted, arrays=arrays_digest(one.arrays))
+            for name, one in grown.items()
+        ),
+        candidates=candidates,
+    )
+    _write(folder, grove, grown)
+    for checkpoint in folder.glob("*.pt"):
+        checkpoint.unlink(missing_ok=True)
+    return grove
+
+
+def kept_grove(folder: FilePath) -> BranchSearch | None:
+    """The branches that `grow` left in `folder`, None where it has not finished; raises TrainError where damaged."""
+    file = folder / GROVE
+    return _read(file) if file.exists() else None
+
+
+def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
+    """The path of every depth that the task's strategy tries, the shortest branch first."""
+    assert isinstance(prepared.strategy, Branch)
+    branches = Branches(prepared, prepared.strategy, extractor, precision=extractor.precision)
+    return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
+
+
+def grown_lines(grove: BranchSearch) -> list[str]:
+    """What a task's search found and what its branches scored on validation, for people."""
+    depths = [
+        f"{layers} layers {of['max']:.4f}"
+        + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
+        for several in [len({one.seed for one in grove.candidates}) > 1]
+        for layers, of in spread(grove.candidates).items()
+    ]
+    searched = [f"{grove.task}: depths searched: {', '.join(depths)}"] if depths else []
+    said = ", ".join(
+        f"{one.name} ({len(private_layers(one.path))} layers above tap {tap_of(one.path)}) {one.fitted.score:.4f}"
+        for one in grove.kept
+    )
+    return [*searched, f"{grove.task}: {said}, on validation"]
+
+
+def write_options(
+    file: FilePath, groves: Sequence[BranchSearch], shape: Architecture, left: Collection[str] = ()
+) -> None:
+    """Every branch to choose from, as `polyhead allocate` reads it; of tasks that are `left` what the file has."""
+    options = tuple(option for grove in groves for option in grove.options())
+    if left and file.exists():
+        with suppress(ConfigError):  # it is written anew
+            before = from_json(file.read_bytes(), OptionsFile, source=str(file))
+            options += tuple(one for one in before.options if one.task in left and before.trunk == shape)
+    with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(file.parent, of=file.name)
+        replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
+
+
+def choose(groves: Sequence[BranchSearch], choice: Choice, shape: Architecture) -> dict[str, Option]:
+    """The branch of each task that the project's `[allocation]` keeps."""
+    options = [option for grove in groves for option in grove.options()]
+    if choice.rule == "budget":
+        assert choice.budget is not None
+        return best_under(options, choice.budget, price_of(choice.unit, shape)).chosen
+    return (greedy if choice.rule == "greedy" else by_rule)(options, choice.c)
+
+
+def chosen_part(
+    prepared: Prepared, grove: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
+) -> Trained:
+    """The chosen branch with its scores; the test split is read once, by this branch alone."""
+    assert isinstance(prepared.strategy, Branch)
+    kept = next(one for one in grove.kept if one.name == option.name)
+    file = folder / f"{kept.name}.safetensors"
+    arrays = _arrays(file)
+    if arrays_digest(arrays) != kept.arrays:
+        raise _damaged(file, "its bytes are not those that were written")
+    branches = Branches(prepared, prepared.strategy, extractor, precision=precision)
+    grown = branches.restored(kept.path, arrays)
+    scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
+    tried = {one.name: one.fitted.score for one in grove.kept}
+    for one in grove.candidates:
+        tried[f"{one.layers} layers, seed {one.seed}, {one.epochs} epochs"] = one.score
+    return Trained(
+        path=kept.path, arrays=arrays, scores=scores, fitted=kept.fitted, tried=tried if len(tried) > 1 else {}
+    )
+
+
+def _write(folder: FilePath, grove: BranchSearch, grown: Mapping[str, TrainedBranch]) -> None:
+    """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
+    with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        for name, one in grown.items():
+            replace_file(folder / f"{name}.safetensors", save(one.arrays))
+        replace_file(folder / GROVE, msgspec.json.encode(grove))
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TrainError(what, got=error.strerror, do="free some disk space and run the same command again") from None
+
+
+def _read(file: FilePath) -> BranchSearch:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=BranchSearch)
+    except msgspec.MsgspecError as error:
+        raise _damaged(file, error) from None
+
+
+def _arrays(file: FilePath) -> dict[str, np.ndarray]:
+    try:
+        return dict(load(file.read_bytes()))
+    except Exception as error:  # the library raises its own for a file that is cut short
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: FilePath, error: object) -> TrainError:
+    return TrainError(
+        f"the kept branch {file} cannot be read", got=error, do=f"delete {file.parent}; its task then trains anew"
+    )

@@ -1,0 +1,1 @@
+"""From a project file to examples: rows checked, leaks dropped, features kept."""

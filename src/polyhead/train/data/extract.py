@@ -1,0 +1,271 @@
+"""Features of the frozen trunk, computed once: evaluation mode, one pass for all stored values that lack a text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+
+from polyhead import plan as planning
+from polyhead.model import Pooled, stored_value
+from polyhead.nn.states import States
+from polyhead.nn.trunk import Trunk
+from polyhead.plan import Codec, Path, Pool
+from polyhead.store.codec import calibrate
+from polyhead.store.features import FeatureStore, key_of
+from polyhead.text.batch import Batch, batches
+from polyhead.text.tokenize import Encoded, Input, Tokenizer, windows_of
+from polyhead.text.words import first_subtokens
+from polyhead.train.data.examples import padded_words
+from polyhead.train.data.journal import Journal
+from polyhead.train.data.windows import WindowedExamples
+from polyhead.trunk.data import TrunkData
+
+TOKEN_BUDGET = 4096  # padded tokens in one batch
+FLUSH_BYTES = 256 * 2**20  # of float32 values waiting, over all stores: then each writes a segment
+PIECE = 8192  # inputs tokenized and sorted by length at a time
+
+
+class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs whose stored value a task needs; `words` (words, 2) are each text's words, for paths that read words."""
+
+    path: Path  # any path; its stored form decides what is kept
+    inputs: Sequence[Input]
+    words: Sequence[np.ndarray] | None = None
+    windows: Sequence[int] | None = None  # which window of each is read; None: the first, its cut form
+
+    def keys(self) -> list[bytes]:
+        """The store's keys; a text read by words is another value under other words, or in a later window."""
+        words = self.words if self.words is not None else [None] * len(self.inputs)
+        windows = self.windows if self.windows is not None else [0] * len(self.inputs)
+        several = zip(self.inputs, words, windows, strict=True)
+        return [key_of(text, _read(own, window)) for text, own, window in several]
+
+    def each(self, windows: WindowedExamples | None) -> FeatureRequest:
+        """The same for every window of the inputs, each with the words that it reads; without windows as it is."""
+        if windows is None:
+            return self
+        rows, words = windows.texts.tolist(), None
+        if self.words is not None:
+            words = [self.words[row][read] for row, read in zip(rows, windows.read, strict=True)]
+        inputs, numbers = [self.inputs[row] for row in rows], windows.numbers.tolist()
+        return FeatureRequest(path=self.path, inputs=inputs, words=words, windows=numbers)
+
+
+def _read(words: np.ndarray | None, window: int) -> str:
+    """What a value is of, beside its text; how windows lie follows from the trunk's own settings."""
+    of = "" if words is None else "words:" + np.ascontiguousarray(words, np.int32).tobytes().hex()
+    return f"window:{window}:{of}" if window else of
+
+
+class Extraction(msgspec.Struct, frozen=True, kw_only=True):
+    """What an extraction did."""
+
+    passes: int  # inputs that the trunk encoded, or windows of them
+    reused: int  # stored values that were there already
+    tokens: int
+    cut: int  # inputs longer than the trunk, of those encoded
+    seconds: float
+
+
+class Extractor:
+    """A frozen trunk in evaluation mode, its tokenizer, and the folder of stores that it fills.
+
+    Stores are kept apart by precision, since a digest says what a value should be and not how it was computed.
+    """
+
+    def __init__(self, data: TrunkData, *, folder: FilePath, precision: str) -> None:
+        self.data, self.digest, self.folder = data, data.digest, folder / precision
+        self.precision = precision
+        self.trunk = Trunk.from_data(data, dtype=getattr(torch, precision)).eval().requires_grad_(False)
+        self.tokenizer = Tokenizer(data.tokenizer, data.settings)
+
+    def store(self, path: Path) -> FeatureStore:
+        """The store of a path's stored value."""
+        pool = path.stored().pool
+        return FeatureStore.open(
+            self.folder,
+            digest=planning.digest(path.stored()),
+            layers=stored_layers(pool, _depth(path)),
+            width=self.data.architecture.width,
+            codec=pool.codec,
+        )
+
+    def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For each word of each input whether no token stands for it, since it was cut away, say."""
+        encoded = self.tokenizer.encode(inputs)
+        return [first_subtokens(one, spans) < 0 for one, spans in zip(encoded, words, strict=True)]
+
+    def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str, sample: int = 256) -> Codec:
+        """The path's codec with its constants, from at most `sample` of these (training) inputs, evenly spaced."""
+        pool = path.stored().pool
+        if pool.codec.name != "uint8":
+            return pool.codec
+        plain = msgspec.structs.replace(pool.codec, name="float32")
+        raw = msgspec.structs.replace(pool, codec=plain)
+        spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
+        values = list(self._values([inputs[i] for i in spaced], raw))
+        codec = calibrate(np.concatenate(values), name="uint8", per="dimension" if per == "dimension" else "tensor")
+        return msgspec.structs.replace(codec, before_mean=pool.codec.before_mean)
+
+    def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
+        """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""
+        began = time.monotonic()
+        pending = _Pending([_Open(self.store(request.path), request) for request in wanted])
+        journal = Journal(self.folder, [planning.digest(request.path.stored()) for request in wanted])
+        inputs = journal.begin(list(pending.waiting), [text for request in wanted for text in request.inputs])
+        passes = done = tokens = cut = 0
+        deepest = max((_depth(request.path) for request in wanted), default=0)
+        windowed = {text for request in wanted if request.windows is not None for text in request.inputs}
+        for encoded, texts in self._encoded(inputs, pending, windowed):
+            for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokenizer.pad_id):
+                rows = [(encoded[i], texts[encoded[i].row]) for i in batch.members]
+                if not any(text in pending.waiting for _, text in rows):
+                    continue
+                pending.add(self.states(batch, stop=deepest), rows)
+                passes += len(rows)
+                done += sum(one.window == 0 and text in pending.waiting for one, text in rows)
+                tokens += int(batch.mask.sum())
+                cut += sum(one.cut > 0 for one, _ in rows)
+                if update is not None:
+                    update(done, len(pending.waiting))
+        pending.flush()
+        journal.end()
+        seconds = time.monotonic() - began
+        return Extraction(passes=passes, reused=pending.reused, tokens=tokens, cut=cut, seconds=seconds)
+
+    def states(self, batch: Batch, *, stop: int | None = None) -> States:
+        """The states of one batch after every layer, or after those up to `stop`."""
+        with torch.inference_mode():
+            states = self.trunk.start(
+                torch.from_numpy(batch.ids),
+                torch.from_numpy(batch.mask),
+                segments=torch.from_numpy(batch.segments).long(),
+            )
+            return self.trunk.go_on(states, stop=self.data.architecture.layers if stop is None else stop)
+
+    def _values(self, inputs: Sequence[Input], pool: Pool) -> Iterator[np.ndarray]:
+        kept = msgspec.structs.replace(pool, positions="all") if pool.positions == "tokens" else pool
+        encoded = self.tokenizer.encode(inputs)
+        for batch in batches(encoded, token_budget=TOKEN_BUDGET, pad_id=self.tokenizer.pad_id):
+            yield from _rows(stored_value(self.states(batch), kept, None))
+
+    def _encoded(
+        self, inputs: Sequence[Input], pending: _Pending, windowed: Collection[Input]
+    ) -> Iterator[tuple[list[Encoded], Sequence[Input]]]:
+        """Pieces of the inputs that hold a lacking one; the next piece is tokenized while the trunk reads this one."""
+        plain = [text for text in inputs if text not in windowed]
+        long, windows = [text for text in inputs if text in windowed], windows_of(self.tokenizer.max_tokens)
+        pieces = [
+            (some[start : start + PIECE], how)
+            for some, how in ((plain, None), (long, windows))
+            for start in range(0, len(some), PIECE)
+        ]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = None
+            for piece, how in pieces:
+                if not any(text in pending.waiting for text in piece):
+                    continue
+                ahead = pool.submit(self.tokenizer.encode, piece, windows=how)
+                if waiting is not None:
+                    yield waiting[0].result(), waiting[1]
+                waiting = (ahead, piece)
+            if waiting is not None:
+                yield waiting[0].result(), waiting[1]
+
+
+class _Open:
+    """A store being filled: which keys it lacks, and the values not yet written."""
+
+    def __init__(self, store: FeatureStore, request: FeatureRequest) -> None:
+        self.store, self.pool, self.depth = store, request.path.stored().pool, _depth(request.path)
+        keys = request.keys()
+        lacking = store.missing(keys)
+        self.reused = len(keys) - len(lacking)
+        self.lacking = {keys[i]: i for i in lacking}  # key -> index in the request
+        self.request = request
+        self.keys: list[bytes] = []
+        self.values: list[np.ndarray] = []
+        self.bytes = 0
+
+    def window(self, index: int) -> int:
+        return 0 if self.request.windows is None else self.request.windows[index]
+
+    def add(self, key: bytes, value: np.ndarray) -> None:
+        self.keys.append(key)
+        self.values.append(value)
+        self.bytes += value.nbytes
+
+    def flush(self) -> None:
+        if self.keys:
+            self.store.append(self.keys, self.values)
+        self.keys, self.values, self.bytes = [], [], 0
+
+
+class _Pending:
+    """The distinct inputs that stores lack, and who waits for each."""
+
+    def __init__(self, stores: Sequence[_Open]) -> None:
+        self.stores = stores
+        self.reused = sum(store.reused for store in stores)
+        self.waiting: dict[Input, list[tuple[_Open, bytes, int]]] = {}
+        for store in stores:
+            for key, index in store.lacking.items():
+                self.waiting.setdefault(store.request.inputs[index], []).append((store, key, index))
+
+    def add(self, states: States, rows: Sequence[tuple[Encoded, Input]]) -> None:
+        """Takes one batch's states; `rows` gives each row's encoding and its text."""
+        wanted: dict[int, list[tuple[int, bytes, int]]] = {}
+        for row, (encoded, text) in enumerate(rows):
+            for store, key, index in self.waiting.get(text, ()):
+                if encoded.window == store.window(index):
+                    wanted.setdefault(id(store), []).append((row, key, index))
+        shared: dict[tuple[int, Pool], list[np.ndarray]] = {}
+        for store in self.stores:
+            mine = wanted.get(id(store), [])
+            if not mine:
+                continue
+            if store.request.words is not None:
+                words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in mine]
+                picked = states.upto(store.depth).rows([row for row, _, _ in mine])
+                values = _rows(stored_value(picked, store.pool, padded_words(words)), ragged=False)
+                kept = [v[: len(w)] for v, w in zip(values, words, strict=True)]
+                for (_, key, _), value in zip(mine, kept, strict=True):
+                    store.add(key, value)
+                continue
+            kind = (store.depth, store.pool)
+            if kind not in shared:
+                shared[kind] = _rows(stored_value(states.upto(store.depth), store.pool, None))
+            for row, key, _ in mine:
+                store.add(key, shared[kind][row])
+        if sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        for store in self.stores:
+            store.flush()
+
+
+def _depth(path: Path) -> int:
+    return path.layers[-1].stop if path.layers else 0
+
+
+def stored_layers(pool: Pool, depth: int) -> int:
+    """How many layers a store keeps for a pool in stored form."""
+    if pool.layers == "all":
+        return depth
+    return pool.of if pool.codec.before_mean else 1
+
+
+def _rows(value: Pooled, *, ragged: bool = True) -> list[np.ndarray]:
+    """One array (positions, layers, width) a row, without padding where `ragged`."""
+    values = value.values.numpy()
+    if not ragged:
+        return list(values)
+    lengths = value.mask.sum(dim=1).tolist()
+    return [row[:length] for row, length in zip(values, lengths, strict=True)]

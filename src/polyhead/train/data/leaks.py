@@ -1,0 +1,266 @@
+"""No text on which one task is evaluated stays among the texts on which another one trains.
+
+Of two rows with the same text the training row goes: evaluation splits stay whole, so that scores stay comparable
+with those of other work. Within one task nothing is looked for; its files are taken as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from polyhead.config import Value
+from polyhead.errors import EmptyData
+from polyhead.text.question import Given, texts_of
+from polyhead.train.data.prepared import Prepared
+
+LEAST = 25  # letters and digits of a text that is looked for; shorter ones are the same by chance
+PARALLEL = 0.9  # share of one task's training inputs that another holds, from which on the two read the same rows
+NAMED = 4  # splits for which rows are dropped; the rest are counted
+
+_LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
+_DROPPED = bytes(code for code in range(128) if not chr(code).isalnum())
+_SIGNS = re.compile(r"[\W_]+")
+
+
+class Leak(Value):
+    """Rows of a task's evaluation split that have a text on which another task trained before rows were dropped."""
+
+    evaluated: str
+    split: str
+    trained: str
+    rows: int
+    share: float  # of the split's rows
+
+
+class Reason(Value):
+    """How many of a task's dropped rows hold a text of another one's evaluation split."""
+
+    evaluated: str
+    split: str
+    rows: int
+
+
+class Dropped(Value):
+    """Training rows that a task lost, of so many, and for which splits: the most rows first, some for several."""
+
+    task: str
+    rows: int
+    of: int
+    reasons: tuple[Reason, ...]
+
+
+class LeakReport(Value):
+    """What was found, the largest shares first, and what was dropped for it."""
+
+    leaks: tuple[Leak, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    parallel: tuple[tuple[str, str], ...] = ()  # pairs of tasks that read the same rows
+
+    def lines(self) -> list[str]:
+        """For printing, one fact a line."""
+        if not self.leaks:
+            return ["no text that a task is evaluated on is among the training texts of another task"]
+        found = [
+            f"{one.evaluated} {one.split}: {_rows(one.rows)} ({one.share:.1%}) with a text that {one.trained} trains on"
+            for one in self.leaks
+        ]
+        lost = [
+            f"{one.task}: {one.rows:,} of {one.of:,} training rows dropped, with texts of {_named(one.reasons)}"
+            for one in self.dropped
+        ]
+        return found + lost
+
+
+def without_leaks(
+    prepared: Sequence[Prepared], *, others: Sequence[Prepared] = ()
+) -> tuple[list[Prepared], LeakReport]:
+    """The tasks, without the training rows that hold a text of another task's evaluation rows, and what was dropped.
+
+    `others` are tasks that train elsewhere: no text of their evaluation splits is trained on here either. Texts are
+    sentences, members of a pair, questions, contexts, documents and options of at least `LEAST` letters and digits,
+    and whole pairs and questions of as many in all; two are the same when they differ in case, spaces and punctuation
+    only. Training rows are dropped and evaluation rows never.
+
+    Tasks that ask different things of the same rows (found by their training inputs) share most of their texts. Among
+    these, what the evaluated task trains on itself is no leak, and whole inputs are looked for besides single texts.
+    Raises EmptyData, with both tasks named, when a task has no training row left.
+    """
+    known = _Known([*prepared, *others], learning=len(prepared))
+    kept, dropped = [], []
+    for index, one in enumerate(prepared):
+        sources = [known.in_evaluation(index, row) for row in known.rows[index][0]]
+        clean = [row for row, source in enumerate(sources) if not source]
+        if len(clean) < len(sources):
+            rows = len(sources) - len(clean)
+            reasons = known.reasons(index, sources)
+            dropped.append(Dropped(task=one.task.name, rows=rows, of=len(sources), reasons=reasons))
+        if not clean:
+            raise _nothing_left(one, known.names_of(sources))
+        kept.append(one if len(clean) == len(sources) else _training_on(one, clean))
+    return kept, LeakReport(leaks=known.leaks(), dropped=tuple(dropped), parallel=known.pairs())
+
+
+class _Row(msgspec.Struct, frozen=True, gc=False):
+    """The digests of one row: of its whole input, and of what is looked for in it."""
+
+    whole: bytes
+    texts: tuple[bytes, ...]
+
+
+class _Known:
+    """Who trains on a text and who is evaluated on it; sets of tasks are bits of an int, task i is bit i."""
+
+    def __init__(self, tasks: Sequence[Prepared], *, learning: int) -> None:
+        self.tasks = tasks
+        self.learning = (1 << learning) - 1  # the tasks that train here
+        self.rows = [[[_row(given) for given in s.examples.inputs] for s in one.splits] for one in tasks]
+        self.trained = _holders([splits[:1] for splits in self.rows])
+        self.evaluated = _holders([splits[1:] for splits in self.rows])
+        self.parallel = _parallel(self.rows)
+
+    def in_evaluation(self, task: int, row: _Row) -> int:
+        """The tasks whose evaluation a training row of `task` would spoil."""
+        found = 0
+        for text in row.texts:
+            found |= self._spoiled(task, text)
+        return found
+
+    def _spoiled(self, task: int, text: bytes) -> int:
+        by = self.evaluated.get(text, 0) & ~(1 << task)
+        return by & ~(self.parallel[task] & self.trained[text])
+
+    def reasons(self, task: int, sources: Sequence[int]) -> tuple[Reason, ...]:
+        """For which splits training rows of `task` are dropped; `sources` are what `in_evaluation` says of them."""
+        lost = [row for row, source in zip(self.rows[task][0], sources, strict=True) if source]
+        found = []
+        for index, one in enumerate(self.tasks):
+            spoils = [{t for t in row.texts if self._spoiled(task, t) >> index & 1} for row in lost]
+            for split, rows in zip(one.splits[1:], self.rows[index][1:], strict=True) if any(spoils) else ():
+                there = {text for row in rows for text in row.texts}
+                if count := sum(not texts.isdisjoint(there) for texts in spoils):
+                    found.append(Reason(evaluated=one.task.name, split=split.name, rows=count))
+        return tuple(sorted(found, key=lambda reason: -reason.rows))
+
+    def in_training(self, task: int, row: _Row) -> int:
+        """The tasks that train here on a text of an evaluation row of `task`."""
+        found = 0
+        for text in row.texts:
+            by = self.trained.get(text, 0)
+            own = by >> task & 1
+            found |= by & self.learning & ~(1 << task) & ~(self.parallel[task] if own else 0)
+        return found
+
+    def leaks(self) -> tuple[Leak, ...]:
+        found = []
+        for index, one in enumerate(self.tasks):
+            for split, rows in zip(one.splits[1:], self.rows[index][1:], strict=True):
+                for source, count in self._counted(self.in_training(index, row) for row in rows).items():
+                    found.append(
+                        Leak(
+                            evaluated=one.task.name,
+                            split=split.name,
+                            trained=self.tasks[source].task.name,
+                            rows=count,
+                            share=count / len(rows),
+                        )
+                    )
+        return tuple(sorted(found, key=lambda leak: -leak.share))
+
+    def names_of(self, sources: Iterable[int]) -> list[str]:
+        return [self.tasks[index].task.name for index in self._counted(sources)]
+
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        names = [one.task.name for one in self.tasks]
+        return tuple(
+            (names[i], names[j])
+            for i in range(len(names))
+            for j in range(i + 1, len(names))
+            if self.parallel[i] >> j & 1
+        )
+
+    def _counted(self, sources: Iterable[int]) -> dict[int, int]:
+        """Rows by task, in the order of the tasks."""
+        counts = Counter(sources)
+        rows = {
+            task: sum(count for source, count in counts.items() if source >> task & 1)
+            for task in range(len(self.tasks))
+        }
+        return {task: count for task, count in rows.items() if count}
+
+
+def _holders(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> dict[bytes, int]:
+    found: dict[bytes, int] = {}
+    for index, splits in enumerate(of_tasks):
+        for rows in splits:
+            for row in rows:
+                for text in row.texts:
+                    found[text] = found.get(text, 0) | 1 << index
+    return found
+
+
+def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
+    """For each task those that read the same rows, whichever split they have them in."""
+    holders: dict[bytes, int] = {}
+    for index, splits in enumerate(of_tasks):
+        for rows in splits:
+            for row in rows:
+                holders[row.whole] = holders.get(row.whole, 0) | 1 << index
+    found = [0] * len(of_tasks)
+    for index, splits in enumerate(of_tasks):
+        train = {row.whole for row in splits[0]}
+        sharing = Counter(holders[whole] for whole in train)
+        for other in range(len(of_tasks)):
+            shared = sum(count for by, count in sharing.items() if by >> other & 1)
+            if other != index and shared >= PARALLEL * len(train):
+                found[index] |= 1 << other
+                found[other] |= 1 << index
+    return found
+
+
+def _row(given: Given) -> _Row:
+    letters = [_letters(text) for text in texts_of(given)]
+    whole = _digest("\0".join(letters))
+    texts = tuple(_digest(text) for text in letters if len(text) >= LEAST)
+    long_enough = len(letters) > 1 and sum(map(len, letters)) >= LEAST
+    return _Row(whole, (*texts, whole) if long_enough else texts)
+
+
+def _letters(text: str) -> str:
+    """Letters and digits, in small letters."""
+    if text.isascii():  # several times as fast
+        return text.encode().translate(_LOWER, _DROPPED).decode()
+    return _SIGNS.sub("", text.casefold())
+
+
+def _digest(letters: str) -> bytes:
+    return blake2b(letters.encode(), digest_size=16).digest()
+
+
+def _training_on(one: Prepared, rows: list[int]) -> Prepared:
+    train = msgspec.structs.replace(one.train, examples=one.train.examples.take(rows))
+    return msgspec.structs.replace(one, train=train)
+
+
+def _named(reasons: Sequence[Reason]) -> str:
+    """`a validation (12), b test (3) and 2 more`."""
+    said = [f"{one.evaluated} {one.split} ({one.rows:,})" for one in reasons[:NAMED]]
+    more = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+    return ", ".join(said) + more
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+def _nothing_left(one: Prepared, evaluated: Sequence[str]) -> EmptyData:
+    return EmptyData(
+        f"task '{one.task.name}': every training row has a text on which "
+        f"{' or '.join(repr(name) for name in evaluated)} is evaluated",
+        got=f"{len(one.train.examples.targets)} training rows",
+        do="train these tasks apart, or leave one of them out",
+    )

@@ -1,0 +1,119 @@
+"""What a task trains on: its examples by split, and what decides the trained part."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.manifest import FIRST_KEYS
+from polyhead.errors import ConfigError
+from polyhead.project.recipes import Training
+from polyhead.project.strategies import Pooled, Strategy
+from polyhead.tasks.read import Examples
+from polyhead.tasks.task import Task
+from polyhead.text.question import Question, texts_of
+from polyhead.train.data.windows import reads_windows
+from polyhead.trunk.data import arrays_digest
+
+TRAINER = 2  # counted up when the same declaration and data would train another part
+
+
+FOLDED_BELOW = 1000  # labelled rows
+
+
+class Split(msgspec.Struct, frozen=True, kw_only=True):
+    """The examples of one split and the name under which scores are reported."""
+
+    name: str
+    examples: Examples
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hex, of inputs and targets in order."""
+        total = hashlib.sha256()
+        for given, target in zip(self.examples.inputs, self.examples.targets, strict=True):
+            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(given)]
+            parts = [texts, len(given.options)] if isinstance(given, Question) else texts
+            total.update(msgspec.json.encode(parts))
+            total.update(np.ascontiguousarray(target).tobytes())
+        for words in self.examples.words or []:
+            total.update(np.ascontiguousarray(words).tobytes())
+        return total.hexdigest()
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A task with everything it trains on."""
+
+    task: Task
+    strategy: Strategy
+    training: Training
+    team: str | None
+    train: Split
+    validation: Split
+    test: Split | None
+    whole: Examples | None = None  # train and validation together, where the latter is a share held out
+    donor: Donor | None = None  # that a run before this one trained; None: none, or this run trains it
+
+    @property
+    def folded(self) -> bool:
+        """Whether each labelled row is held out once: of few, a share held out says too little."""
+        few = self.whole is not None and len(self.whole.targets) < FOLDED_BELOW
+        return few and isinstance(self.strategy, Pooled)
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Train, validation, and test where there is one."""
+        return (self.train, self.validation) + ((self.test,) if self.test else ())
+
+    def fingerprint(self) -> dict[str, object]:
+        """What decides the trained part, besides the trunk; equal fingerprints need no second training.
+
+        No part learns from test rows, nor is one chosen by them.
+        """
+        donor = {} if self.donor is None else {"donor": self.donor.digest}
+        return donor | {
+            "trainer": TRAINER + reads_windows(self.task),  # at first it read the first window alone
+            "task": _told(self.task),
+            "strategy": msgspec.to_builtins(self.strategy),
+            "training": msgspec.to_builtins(self.training),
+            "data": rows_of([self.train, self.validation]),
+        }
+
+
+def rows_of(splits: Sequence[Split]) -> dict[str, dict[str, object]]:
+    """How many rows each split has, and their digest."""
+    return {s.name: {"rows": len(s.examples.targets), "sha256": s.digest} for s in splits}
+
+
+def _told(task: Task) -> dict[str, object]:
+    """The task's fields; those that early tasks did not have only where they say something."""
+    plain: dict[str, object] = msgspec.to_builtins(task)
+    fields = msgspec.structs.fields(Task)
+    return {f.name: plain[f.name] for f in fields if f.name in FIRST_KEYS[Task] or plain[f.name] != f.default}
+
+
+class Donor(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task takes from a part of its name in a bundle of donors, and how that part came to be."""
+
+    arrays: dict[str, np.ndarray]  # prompt.weight (rows, width), head.hidden.weight (hidden, width) and its bias
+    trunk: str  # digest of the trunk below it
+    held_out: dict[str, str]  # SHA-256 of the rows that it did not train on, by split: validation, test
+
+    @property
+    def digest(self) -> str:
+        """Of the arrays alone."""
+        return arrays_digest(self.arrays)
+
+    def check_rows(self, task: str, splits: Mapping[str, str]) -> None:
+        """Raises ConfigError where the task is evaluated on other rows than its donor was; `splits`: their SHA-256."""
+        for split, found in splits.items():
+            if self.held_out.get(split) != found:
+                raise ConfigError(
+                    f"task '{task}': its donor may have trained on rows of its {split} split",
+                    got=f"other {split} rows than the donor's" if split in self.held_out else "a donor without them",
+                    do=f"give {split} rows by a file in both projects, or train the donors with the same files, tasks "
+                    "and seed",
+                )

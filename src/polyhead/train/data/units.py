@@ -1,0 +1,139 @@
+"""Units: which tasks read each other's arrays, so that they are trained and written in one step, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from polyhead.bundle.lines import check_free
+from polyhead.bundle.owners import is_family, owner_named, task_names
+from polyhead.bundle.read import Bundle
+from polyhead.errors import BundleError, ConfigError, TrainError
+from polyhead.plan import TRUNK, Path, owners_of
+from polyhead.project.strategies import Branch, InLayer, OnTop, Prompted, Strategy
+from polyhead.project.tables import Project, strategy_of
+from polyhead.sharing.prompted import shared_prompt
+from polyhead.train.data.leaks import without_leaks
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.events import Events
+
+
+def bonds_of(strategy: Strategy) -> set[str]:
+    """What tasks of this strategy read together with others: a prompt group, a shared pooler, shared adapters."""
+    match strategy:
+        case Prompted(isolated=False):
+            return {f"prompts {strategy.group}"}
+        case InLayer():
+            shared = any(one.share != "nothing" for one in strategy.adapters)
+            return ({"adapters"} if shared else set()) | ({"pooler"} if strategy.pooler == "shared" else set())
+        case OnTop(pooler="shared"):
+            return {"pooler"}
+    return set()
+
+
+def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
+    """Tasks that stand or fall together, in order; most stand alone."""
+    units: list[tuple[set[str], list[str]]] = []
+    for name, strategy in strategies.items():
+        bonds = bonds_of(strategy)
+        met = [unit for unit in units if unit[0] & bonds]
+        joined = (bonds.union(*(unit[0] for unit in met)), [one for unit in met for one in unit[1]] + [name])
+        units = [unit for unit in units if unit not in met] + [joined]
+    order = list(strategies)
+    return sorted((tuple(sorted(names, key=order.index)) for _, names in units), key=lambda u: order.index(u[0]))
+
+
+def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None:
+    """Raises ConfigError where some tasks of a unit are to be trained and others not."""
+    for names in units_of(strategies):
+        left = [name for name in names if name not in only]
+        if 0 < len(left) < len(names):
+            raise ConfigError(
+                "tasks that read each other's arrays are trained together",
+                got=f"tasks {[name for name in names if name in only]}, without {left}",
+                do="ask for all of them, or leave --tasks out",
+            )
+
+
+def check_budget(project: Project, only: Sequence[str]) -> None:
+    """One budget is for all branches together, so a choice among some of them would be another one."""
+    left = [
+        entry.name
+        for entry in project.tasks
+        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
+    ]
+    if project.allocation.rule == "budget" and left:
+        raise ConfigError(
+            "the project's [allocation] has one budget for all branches, so all are trained together",
+            got=f"tasks {list(only)}, without {left}",
+            do="leave --tasks out; what is trained already is not trained again",
+        )
+
+
+def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepared]:
+    """The tasks, those of a unit without training rows that hold a text on which another of its tasks is evaluated.
+
+    What a unit shares learns from all of its tasks. Raises TrainError where they have different training numbers.
+    """
+    found = {p.task.name: p for p in prepared}
+    for names in units_of({name: p.strategy for name, p in found.items()}):
+        numbers = {msgspec.json.encode(found[name].training) for name in names}
+        if len(numbers) > 1:
+            raise TrainError(
+                "tasks that read each other's arrays have one set of training numbers",
+                got=f"{len(numbers)} sets for {list(names)}",
+                do="leave [tasks.training] out of them, and set the project's [training]",
+            )
+        if len(names) > 1:
+            clean, report = without_leaks([found[name] for name in names])
+            found |= {p.task.name: p for p in clean}
+            for line in report.lines() if report.leaks else ():
+                events.line(line)
+    return [found[p.task.name] for p in prepared]
+
+
+def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mapping[str, Path]) -> None:
+    """Raises BundleError where a run would replace arrays that tasks of the bundle read which it leaves as they are.
+
+    Each of `changes` is written in one step, in this order. `paths` are those of `live_paths`: other tasks read no
+    arrays of others. Raises BadName for what differs from a name of the bundle in case alone.
+    """
+    needs = {name: set(record.needs) for name, record in bundle.tasks.items()}
+    for names in changes:
+        own = {owner_named(name) for name in names}
+        new = {name: set(owners_of(paths[name])) - {TRUNK, owner_named(name)} for name in names if name in paths}
+        given = own | {owner for read in new.values() for owner in read if is_family(owner)}
+        there = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | given
+        for owner in sorted(given):
+            check_free(sorted(there), owner, True)
+        left = {name: read & given for name, read in needs.items() if name not in names and read & given}
+        if left:
+            raise _clash(bundle, names, left)
+        needs.update({name: new.get(name, set()) for name in names})
+
+
+def _clash(bundle: Bundle, names: Sequence[str], left: Mapping[str, set[str]]) -> BundleError:
+    """`left` are the tasks that stay, with the owners that they would lose."""
+    owners = sorted(set[str]().union(*left.values()))
+    gone = sorted(set(left).union(*(group for group in bundle.groups() if not group.isdisjoint(left))))
+    again = ",".join(name for name in names if name in gone)
+    ways = [
+        "name another bundle in the project file",
+        f"`polyhead tasks remove {bundle.root} {' '.join(gone)}` first"
+        + (f", then train with --retrain {again}" if again else ""),
+    ]
+    if task_names(owners):
+        ways.insert(0, "keep the prompt group's tasks together in the project file")
+    elif all(owner.startswith(shared_prompt("")) for owner in owners):
+        ways.insert(0, "give strategy.group another name")
+    return BundleError(
+        f"training {', '.join(names)} would replace arrays that other tasks of the bundle {bundle.root.name} read",
+        got=[
+            f"{'the prompt of ' if task_names([owner]) else ''}{owner}, which {name} reads"
+            for name, read in left.items()
+            for owner in sorted(read)
+        ],
+        do="; or ".join(ways),
+        tasks=tuple(gone),
+    )

@@ -1,0 +1,78 @@
+"""Texts that are longer than the trunk, read in windows: each window is an example of its own.
+
+Its words are those that it reads. The windows' outputs are merged to one a text, as they are in answering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
+from polyhead.tasks.task import Task
+from polyhead.text.question import read_alone
+from polyhead.text.tokenize import Encoded, Tokenizer, windows_of
+from polyhead.text.words import Search, best_windows
+
+
+def reads_windows(task: Task) -> bool:
+    """Whether training reads every window of the task's texts: where words are answered; else it reads the first."""
+    return task.long_texts == "windows" and kind_of(task).per_word
+
+
+class WindowedExamples:
+    """The windows of a task's texts, text after text: which words each reads, what it teaches, how outputs merge."""
+
+    def __init__(self, task: Task, encoded: Sequence[Encoded], words: Sequence[np.ndarray]) -> None:
+        """`encoded` are all windows of all texts, `words` (words, 2) each text's."""
+        self._task = task
+        self.texts = np.array([one.row for one in encoded], np.int64)  # (windows,) the text of each
+        self.numbers = np.array([one.window for one in encoded], np.int64)  # (windows,) from 0 in each text
+        self.read: list[np.ndarray] = []  # (read,) the words of its text that a window reads, in order
+        self.tokens: list[np.ndarray] = []  # (read,) the first sub-token of each
+        self._whole: list[np.ndarray] = []  # (read,) which of them it holds from beginning to end
+        self._best: list[np.ndarray] = []  # (words,) of each text, the window that should answer a word
+        for row, several in groupby(encoded, key=lambda one: one.row):
+            self._add(list(several), words[row])
+
+    def targets(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """What each window teaches, from its text's target."""
+        kind, facts = kind_of(self._task), zip(self.texts, self.read, self._whole, strict=True)
+        return [kind.in_window(targets[text], read, whole) for text, read, whole in facts]
+
+    def merged(self, outputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """One output (words, width) a text from those of the windows, (read, width) each."""
+        kind, starts = kind_of(self._task), np.flatnonzero(self.numbers == 0).tolist()
+        each = zip(starts, [*starts[1:], len(self.texts)], self._best, strict=True)
+        return [
+            kind.merge_words(self._task, outputs[start:stop], self.read[start:stop], best) for start, stop, best in each
+        ]
+
+    def _add(self, several: list[Encoded], words: np.ndarray) -> None:
+        search = Search(words)
+        for one in several:
+            read, tokens = search.read_in(one)
+            self.read.append(read)
+            self.tokens.append(tokens)
+            self._whole.append(_whole(one, words[read], last=one is several[-1]))
+        self._best.append(best_windows(several, words)[:, 0])
+
+
+def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> WindowedExamples | None:
+    """The windows of the examples; None for a task that is trained without."""
+    if not reads_windows(task):
+        return None
+    assert examples.words is not None
+    windows = windows_of(tokenizer.max_tokens)
+    return WindowedExamples(task, tokenizer.encode(read_alone(examples.inputs), windows=windows), examples.words)
+
+
+def _whole(one: Encoded, words: np.ndarray, *, last: bool) -> np.ndarray:
+    """Which words neither begin before the window nor end after it; the text's own ends cut none."""
+    offsets = one.offsets[one.sequence == one.texts - 1]
+    begun = words[:, 0] >= offsets[:, 0].min(initial=np.iinfo(np.int32).max)
+    ended = words[:, 1] <= offsets[:, 1].max(initial=0)
+    return np.asarray((begun | (one.window == 0)) & (ended | last))

@@ -1,0 +1,1 @@
+"""Heads over kept features: candidates, fitting, and the choice between them."""

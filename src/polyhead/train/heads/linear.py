@@ -1,0 +1,218 @@
+"""Linear heads over vectors that are computed once: a convex loss, its regularisation chosen on rows held out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from polyhead.errors import NotFinite
+from polyhead.sharing.pooled import PooledPart
+from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.loss import LOSSES, UNLABELLED, ranking_each
+from polyhead.train.loop.order import LengthSorted
+
+PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
+"""Weights of the squared norm, the strongest first, for inputs of mean square 1 a row."""
+
+ITERATIONS = 60  # of L-BFGS for each penalty; each starts where the one before ended
+HISTORY = 10
+AT_ONCE = 256  # examples whose inputs are computed at a time
+MOST_NUMBERS = 2**28  # of the inputs: one gibibyte of float32
+
+
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What a linear head reads, and what it should answer: a row for each text, labelled word or option.
+
+    `cosine` is the first of the last inputs, whose mean is the cosine of a pair read separately, or None.
+    """
+
+    values: Tensor  # (rows, inputs)
+    targets: Tensor  # as the loss reads them
+    members: Tensor  # (rows,) int64: the example of each row
+    loss: str
+    outputs: int
+    cosine: int | None = None
+    weights: Tensor | None = None  # of each label, as the loss takes them
+
+    @property
+    def scale(self) -> float:
+        """The root of the mean squared length of a row."""
+        return float(self.values.square().sum(dim=1).mean().sqrt()) or 1.0
+
+    def of(self, members: Sequence[int]) -> Inputs:
+        """The rows of these examples."""
+        kept = torch.isin(self.members, torch.tensor(members, dtype=torch.int64))
+        targets = self.targets[kept]
+        if self.loss == "ranking":
+            targets = _numbered(targets)
+        return msgspec.structs.replace(self, values=self.values[kept], targets=targets, members=self.members[kept])
+
+
+def _numbered(targets: Tensor) -> Tensor:
+    """Targets of `ranking` whose examples are numbered from 0 on, without gaps."""
+    return torch.stack([torch.unique(targets[:, 0], return_inverse=True)[1], targets[:, 1]], dim=1)
+
+
+class Solution(msgspec.Struct, frozen=True, kw_only=True):
+    """A linear head: outputs are `values @ weight.T + bias`."""
+
+    weight: Tensor  # (outputs, inputs)
+    bias: Tensor  # (outputs,)
+    penalty: float
+
+    def losses(self, inputs: Inputs) -> np.ndarray:
+        """The loss of each row, float64 (rows,); of options that of each example, (examples,)."""
+        outputs, targets = inputs.values @ self.weight.T + self.bias, inputs.targets
+        weights = inputs.weights
+        match inputs.loss:
+            case "ranking":
+                losses = ranking_each(outputs, targets)
+            case "squared_error":
+                losses = (outputs[:, 0] - targets).square()
+            case "binary_cross_entropy":
+                each = functional.binary_cross_entropy_with_logits(
+                    outputs, targets, reduction="none", pos_weight=weights
+                )
+                losses = each.mean(dim=1)
+            case _:
+                losses = functional.cross_entropy(outputs, targets, reduction="none", weight=weights)
+        return losses.double().numpy()
+
+
+@torch.no_grad()
+def inputs_of(module: PooledPart, examples: LengthSorted, *, loss: str, outputs: int) -> Inputs:
+    """What the module's head reads of the examples. Words that no token stands for are left out.
+
+    Where that is more than `MOST_NUMBERS`, only as many examples as fit are read, evenly spaced.
+    """
+    module.eval()
+    sample = _read(module, examples.batch(np.arange(min(AT_ONCE, examples.count))))
+    most = int(MOST_NUMBERS * min(AT_ONCE, examples.count) / max(sample.numel(), 1))
+    spaced = np.linspace(0, examples.count - 1, max(1, min(examples.count, most))).round().astype(int)
+    pieces: list[tuple[Tensor, Tensor, Tensor]] = []
+    for members in np.array_split(spaced, -(-len(spaced) // AT_ONCE)):
+        batch = examples.batch(members)
+        pieces.append(_rows(_read(module, batch), batch))
+    values, targets, examples_of_rows = (torch.cat(parts) for parts in zip(*pieces, strict=True))
+    if loss == "ranking":
+        targets = _numbered(targets)
+    return Inputs(
+        values=values,
+        targets=targets,
+        members=examples_of_rows,
+        loss="cross_entropy" if loss == "word_cross_entropy" else loss,
+        outputs=outputs,
+        cosine=values.shape[1] * 3 // 4 if module.separate else None,
+    )
+
+
+def _read(module: PooledPart, batch: Batch) -> Tensor:
+    arguments: Any = batch.arguments
+    return module.inputs(*arguments)
+
+
+def _rows(read: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs, targets and examples: a row for each text, for each word that is labelled, or for each option."""
+    targets, members = batch.targets, torch.from_numpy(np.asarray(batch.members, np.int64))
+    if read.ndim == 3:
+        labelled = targets != UNLABELLED
+        return read[labelled], targets[labelled], members[labelled.nonzero()[:, 0]]
+    if targets.ndim == 2 and not targets.is_floating_point():
+        members = members[targets[:, 0]]
+        return read, torch.stack([members, targets[:, 1]], dim=1), members
+    return read, targets, members
+
+
+def solutions(inputs: Inputs, penalties: Sequence[float] = PENALTIES) -> Iterator[Solution]:
+    """`min mean loss + penalty / 2 |W|^2` for each penalty, by L-BFGS (Liu and Nocedal 1989) with a line search.
+
+    Inputs are scaled to a mean squared length of 1. The bias has no penalty. Of a pair that is read separately the
+    cosine is one more input, whose weight has a small penalty, 1 / rows (that of scikit-learn's LogisticRegression),
+    and none for numbers. The first solution then reads the cosine alone, as if the penalty were infinite.
+    """
+    scale = inputs.scale
+    values = inputs.values / scale
+    plain = 0
+    if inputs.cosine is not None:
+        width = values.shape[1] - inputs.cosine
+        cosine = inputs.values[:, inputs.cosine :].sum(dim=1, keepdim=True) / width
+        values, plain = torch.cat([values, cosine], dim=1), 1
+    count = values.shape[1] - plain
+    weight = torch.zeros(inputs.outputs, values.shape[1], requires_grad=True)
+    bias = torch.zeros(inputs.outputs, requires_grad=True)
+    loss = LOSSES[inputs.loss]
+    small = 0.0 if inputs.loss == "squared_error" else 1 / len(values)
+    if inputs.cosine is not None:
+        own = torch.zeros(inputs.outputs, 1, requires_grad=True)
+        _minimise(
+            [own, bias], _objective(loss, inputs.targets, values[:, -1:], own, bias, 0.0, 0, small, inputs.weights)
+        )
+        with torch.no_grad():
+            weight[:, -1:] = own
+        yield _unscaled(inputs, weight, bias, math.inf)
+    for penalty in penalties:
+        _minimise(
+            [weight, bias],
+            _objective(loss, inputs.targets, values, weight, bias, penalty, count, small, inputs.weights),
+        )
+        yield _unscaled(inputs, weight, bias, penalty)
+
+
+def _unscaled(inputs: Inputs, weight: Tensor, bias: Tensor, penalty: float) -> Solution:
+    """The head for inputs as they are; the weight of the cosine goes to those of the inputs whose mean it is."""
+    solved = weight.detach().clone()
+    if inputs.cosine is not None:
+        width = inputs.values.shape[1] - inputs.cosine
+        solved, alone = solved[:, :-1] / inputs.scale, solved[:, -1:]
+        solved[:, inputs.cosine :] += alone / width
+    else:
+        solved /= inputs.scale
+    if not bool(torch.isfinite(solved).all()):
+        raise NotFinite("a weight of a linear head is not finite", do="check the features of the task's texts")
+    return Solution(weight=solved, bias=bias.detach().clone(), penalty=penalty)
+
+
+def _objective(
+    loss: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    targets: Tensor,
+    values: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    penalty: float,
+    count: int,
+    small: float,
+    weights: Tensor | None,
+) -> Callable[[], Tensor]:
+    """`penalty` is that of the first `count` inputs, `small` that of the rest."""
+
+    def objective() -> Tensor:
+        penalties = penalty * weight[:, :count].square().sum() + small * weight[:, count:].square().sum()
+        return loss(values @ weight.T + bias, targets, weights) + penalties / 2
+
+    return objective
+
+
+def _minimise(parameters: Sequence[Tensor], objective: Callable[[], Tensor]) -> None:
+    optimizer = torch.optim.LBFGS(
+        list(parameters),
+        max_iter=ITERATIONS,
+        history_size=HISTORY,
+        tolerance_grad=1e-5,
+        tolerance_change=1e-8,
+        line_search_fn="strong_wolfe",
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        value = objective()
+        value.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]

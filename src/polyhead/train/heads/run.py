@@ -1,0 +1,78 @@
+"""One task, from kept features to a trained part with its scores."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.nn.threads import one_thread
+from polyhead.plan import Codec, Path
+from polyhead.project.strategies import Pooled
+from polyhead.sharing.pooled import PooledPart
+from polyhead.train.data.examples import outputs_of
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.inputs import examples_of
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.heads.baseline import baselines_of
+from polyhead.train.heads.candidates import Candidate, candidates_of
+from polyhead.train.heads.choice import score_of
+from polyhead.train.heads.select import Trials
+from polyhead.train.heads.trained import Trained
+from polyhead.train.loop.events import Events
+
+
+def candidates(prepared: Prepared, extractor: Extractor) -> tuple[Candidate, ...]:
+    """The heads that are tried for a pooled task."""
+    assert isinstance(prepared.strategy, Pooled)
+    return candidates_of(prepared.task, prepared.strategy, extractor.data.architecture.layers)
+
+
+def paths_of(prepared: Prepared, extractor: Extractor, codec: Codec) -> list[Path]:
+    """A path for each candidate."""
+    shape, trunk = extractor.data.architecture, extractor.digest
+    return [
+        candidate.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
+        for candidate in candidates(prepared, extractor)
+    ]
+
+
+def train_task(
+    prepared: Prepared, paths: list[Path], extractor: Extractor, *, checkpoints: FilePath | None, events: Events
+) -> Trained:
+    """Tries a head on each path, and keeps one of them; the test split is read once, by the part that is kept."""
+    task, began = prepared.task, time.monotonic()
+    with one_thread():
+        trials = Trials(prepared, extractor, checkpoints=checkpoints, events=events)
+        several = [
+            trials.tried(candidate, path)
+            for candidate, path in zip(candidates(prepared, extractor), paths, strict=True)
+        ]
+        best = trials.best(several)
+        module, fitted = trials.kept(best)
+        scores = {"validation": trials.held.scores(task, best.outputs)}
+        baselines = baselines_of(prepared, trials, several, extractor) if len(several) > 1 else {}
+        if prepared.test is not None:
+            scores["test"] = evaluate_part(module, prepared, prepared.test, best.path, extractor)
+    arrays = {name: value.detach().numpy().copy() for name, value in module.state_dict().items()}
+    tried = {trial.candidate.name: score_of(task, trials.held, trial.outputs) for trial in several}
+    return Trained(
+        path=best.path,
+        arrays=arrays,
+        scores=scores,
+        fitted=msgspec.structs.replace(fitted, seconds=time.monotonic() - began),
+        tried=tried if len(several) > 1 else {},
+        chosen=best.candidate.name,
+        folds=trials.folds,
+        refitted=trials.learns_all(best),
+        baselines=baselines,
+    )
+
+
+def evaluate_part(
+    module: PooledPart, prepared: Prepared, split: Split, path: Path, extractor: Extractor
+) -> dict[str, float]:
+    """All metrics of the task's kind on the whole split."""
+    outputs = outputs_of(module, examples_of(prepared, split, path, extractor))
+    return split.examples.scores(prepared.task, outputs)

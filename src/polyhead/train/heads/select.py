@@ -1,0 +1,369 @@
+"""Heads over kept features: each candidate is fitted and tried on rows held out, and one is kept.
+
+Where few rows are labelled, each of them is held out once (k folds), and the kept head learns from all of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyhead.plan import Path
+from polyhead.sharing.pooled import PooledPart
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
+from polyhead.tasks.split import folds
+from polyhead.train.data.examples import FeatureExamples, outputs_of, tell_unread
+from polyhead.train.data.extract import Extractor
+from polyhead.train.data.inputs import examples_of
+from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.heads.candidates import Candidate
+from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
+from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
+from polyhead.train.loop.events import Events
+from polyhead.train.loop.feed import stream
+from polyhead.train.loop.fit import Course, Fitted
+from polyhead.train.loop.loss import LOSSES
+
+FOLDS = 5
+REFITTED_BELOW = 10_000  # labelled rows: of fewer, a head trained in steps learns once more, from all of them
+RACED = 1 / 3  # of its rounds: a head that is then far behind the best linear one is given up
+FAR = 2  # standard errors of the difference
+RISES = 2  # of the loss on rows held out, one after the other: weaker penalties are then not tried
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A candidate and what it answers for rows that it did not learn from."""
+
+    candidate: Candidate
+    path: Path
+    outputs: list[np.ndarray]  # of the rows that choose
+    offset: np.ndarray | None  # added to the outputs, where rare labels count as much as frequent ones
+    setting: float  # the penalty of a linear head, or after how many updates training was best
+    fitted: Fitted
+    module: PooledPart | None  # as it learned from the training rows; None with folds
+    losses: np.ndarray | None = None  # of a linear head, of each row that chooses (word, option)
+
+
+class Trials:
+    """Fits the candidates of one task. `held` are the rows that choose: those of validation, with folds all."""
+
+    def __init__(
+        self, prepared: Prepared, extractor: Extractor, *, checkpoints: FilePath | None, events: Events
+    ) -> None:
+        self._prepared, self._extractor = prepared, extractor
+        self._checkpoints, self._events = checkpoints, events
+        self._folds: list[tuple[Split, Split]] = []
+        self._linear: list[Trial] = []  # tried so far
+        self.held = prepared.validation.examples
+        whole = prepared.whole
+        if whole is not None and prepared.folded:
+            self._fold(whole)
+
+    @property
+    def folds(self) -> int:
+        """How many folds there are; 0 where validation rows choose."""
+        return len(self._folds)
+
+    def _fold(self, whole: Examples) -> None:
+        task, seed = self._prepared.task, self._prepared.training.seed
+        parts = folds(whole, FOLDS, stream(seed, "folds", task.name), task)
+        if len(parts) < 2:
+            return
+        rows = range(len(whole.targets))
+        for held in parts:
+            kept = sorted(set(rows) - set(held))
+            self._folds.append((_split(whole.take(kept)), _split(whole.take(held))))
+        self.held = whole.take([row for held in parts for row in held])
+
+    def tried(self, candidate: Candidate, path: Path) -> Trial:
+        """The candidate, fitted without the rows that choose."""
+        if candidate.solver == "linear":
+            trial = self._shifted(self._solved(candidate, path))
+            self._linear.append(trial)
+            return trial
+        return self._shifted(self._trained(candidate, path))
+
+    def best(self, several: Sequence[Trial]) -> Trial:
+        """The best linear head by its loss, unless one that is trained in steps has a clearly better score."""
+        linear = best_linear(several)
+        rest = [trial for trial in several if trial.losses is None]
+        ranked = [*([] if linear is None else [linear]), *rest]
+        return ranked[best_of(self._prepared.task, self.held, [trial.outputs for trial in ranked])]
+
+    def learns_all(self, trial: Trial) -> bool:
+        """Whether the kept part learns from all labelled rows: where validation is a share of them."""
+        whole = self._prepared.whole
+        if whole is None:
+            return False
+        is_linear = trial.candidate.solver == "linear"
+        return is_linear or trial.module is None or len(whole.targets) < REFITTED_BELOW
+
+    def kept(self, trial: Trial) -> tuple[PooledPart, Fitted]:
+        """The part that goes into the bundle."""
+        whole, module, fitted = self._prepared.whole, trial.module, trial.fitted
+        if whole is not None and self.learns_all(trial):
+            everything = _split(whole)
+            if trial.candidate.solver == "linear":
+                module = self._module(trial.path)
+                _set(module, self._solution(module, trial, everything))
+            else:
+                module, fitted = self._again(trial, everything)
+        assert module is not None
+        if trial.offset is not None:
+            module = copy.deepcopy(module)  # the trial's own may be asked for again
+            with torch.no_grad():
+                module.head.output.bias.data.add_(torch.from_numpy(trial.offset))
+        return module, msgspec.structs.replace(fitted, score=score_of(self._prepared.task, self.held, trial.outputs))
+
+    def _shifted(self, trial: Trial) -> Trial:
+        """The trial with the offset that is best for a metric by which all labels count alike."""
+        _, outputs, offset = self._best_shift(trial.outputs, self.held)
+        return msgspec.structs.replace(trial, outputs=outputs, offset=offset)
+
+    def _best_shift(
+        self, outputs: list[np.ndarray], held: Examples
+    ) -> tuple[float, list[np.ndarray], np.ndarray | None]:
+        """The best score, the outputs that have it, and the offset that was added to them."""
+        task, targets = self._prepared.task, self._prepared.train.examples.targets
+        offsets = [None, *kind_of(task).offsets(task, targets)]
+        several = [outputs if offset is None else [row + offset for row in outputs] for offset in offsets]
+        scores = [score_of(task, held, shifted) for shifted in several]
+        best = int(np.argmax(scores))
+        return scores[best], several[best], offsets[best]
+
+    def _module(self, path: Path) -> PooledPart:
+        prepared = self._prepared
+        generator = torch.Generator().manual_seed(stream(prepared.training.seed, "init", prepared.task.name))
+        width = self._extractor.data.architecture.width
+        return PooledPart(path, width, dropout=prepared.training.dropout, generator=generator)
+
+    def _examples(self, split: Split, path: Path) -> FeatureExamples:
+        return examples_of(self._prepared, split, path, self._extractor)
+
+    # Linear heads
+
+    def _solved(self, candidate: Candidate, path: Path) -> Trial:
+        """Each fold's solutions side by side, from the strongest penalty on, until the loss rises.
+
+        For pairs the cosine alone is kept, unless another solution is clearly better.
+        """
+        module = self._module(path)
+        pairs = self._folds or [(self._prepared.train, self._prepared.validation)]
+        progress = self._events.progress(f"{self._prepared.task.name} ({candidate.name})", unit="penalties")
+        sides = [[self._inputs(module, split) for split in pair] for pair in pairs]
+        first: tuple[np.ndarray, list[Solution]] | None = None
+        best: tuple[np.ndarray, list[Solution]] | None = None
+        rises = 0
+        for number, several in enumerate(zip(*(solutions(train) for train, _ in sides), strict=True), start=1):
+            progress.update(number, len(PENALTIES) + module.separate)
+            losses = np.concatenate([solution.losses(held) for solution, (_, held) in zip(several, sides, strict=True)])
+            first = first or (losses, list(several))
+            if best is None or losses.mean() < best[0].mean():
+                best, rises = (losses, list(several)), 0
+            else:
+                rises += 1
+            if rises == RISES:
+                break
+        progress.finish()
+        assert first is not None and best is not None
+        if module.separate and not clearly_less(best[0], first[0]):
+            best = first  # the cosine alone
+        outputs: list[np.ndarray] = []
+        for solution, (_, held) in zip(best[1], pairs, strict=True):
+            _set(module, solution)
+            outputs += outputs_of(module, self._examples(held, path))
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=outputs,
+            offset=None,
+            setting=best[1][0].penalty,
+            losses=best[0],
+            fitted=Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0),
+            module=None if self._folds else module,
+        )
+
+    def _inputs(self, module: PooledPart, split: Split) -> Inputs:
+        kind, examples = kind_of(self._prepared.task), self._examples(split, module.path)
+        inputs = inputs_of(module, examples, loss=kind.loss, outputs=module.path.head.width)
+        return msgspec.structs.replace(inputs, weights=self._class_weights())
+
+    def _class_weights(self) -> Tensor | None:
+        """Where the task asks for them."""
+        prepared = self._prepared
+        if not prepared.training.class_weights:
+            return None
+        balanced = kind_of(prepared.task).class_weights(prepared.task, prepared.train.examples.targets)
+        return None if balanced is None else torch.from_numpy(balanced)
+
+    def _solution(self, module: PooledPart, trial: Trial, split: Split) -> Solution:
+        """The head of this penalty, from all rows; stronger penalties come first, each where the last one ended."""
+        for solution in solutions(self._inputs(module, split)):
+            if solution.penalty <= trial.setting:
+                return solution
+        raise AssertionError(trial.setting)
+
+    # Heads that are trained in steps
+
+    def _trained(self, candidate: Candidate, path: Path) -> Trial:
+        if self._folds:
+            return self._trained_by_folds(candidate, path)
+        prepared, module = self._prepared, self._module(path)
+        train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
+        self._tell_unread(prepared.train, train)
+        name = f"{prepared.task.name}-{candidate.strategy.positions}.pt"
+        course = self._course(
+            module,
+            train,
+            validation,
+            checkpoint=self._checkpoints / name if self._checkpoints else None,
+            events=self._events,
+        )
+        raced = math.ceil(course.most * RACED)
+        course.advance(raced)
+        # A resumed run that is beyond this round has passed it.
+        if course.passed(raced) or not self._far_behind(outputs_of(module.eval(), validation), course.best):
+            course.advance()
+        fitted = course.finish()
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=outputs_of(module, validation),
+            offset=None,
+            setting=fitted.best_update,
+            fitted=fitted,
+            module=module,
+        )
+
+    def _trained_by_folds(self, candidate: Candidate, path: Path) -> Trial:
+        """All folds side by side, validated together; what is best for all of them is kept.
+
+        A fold alone holds out too few rows to say when to stop.
+        """
+        task = self._prepared.task
+        label = f"{task.name} ({candidate.name}, {self.folds} folds)"
+        runs = []
+        for train, left_out in self._folds:
+            module = self._module(path)
+            course = self._course(module, self._examples(train, path), None)
+            runs.append((module, course, self._examples(left_out, path)))
+        progress = self._events.progress(label, unit="rounds")
+        best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
+        rounds = list[list[np.ndarray]]()
+        most, patience = runs[0][1].most, runs[0][1].patience
+        raced = math.ceil(most * RACED)
+        for number in range(1, most + 1):
+            outputs: list[np.ndarray] = []
+            for module, course, held in runs:
+                course.advance(number)
+                outputs += outputs_of(module.eval(), held)
+            score = self._best_shift(outputs, self.held)[0]
+            if score > best_score:
+                best_score, best_round, best_outputs = score, number, outputs
+            if len(self.held.targets) < FEW:
+                rounds.append(outputs)
+            progress.update(number, most, f"{score:.4f}")
+            if number - best_round >= patience or (number == raced and self._far_behind(best_outputs, best_score)):
+                break
+        seconds = progress.finish()
+        fitted = runs[0][1].finish()
+        updates = best_round * fitted.steps
+        if rounds:  # of few rows the best of many rounds is better than chance by chance
+            best_outputs = of_best_rounds(task, self.held, rounds, [run[2].count for run in runs])
+        return Trial(
+            candidate=candidate,
+            path=path,
+            outputs=best_outputs,
+            offset=None,
+            setting=updates,
+            fitted=msgspec.structs.replace(fitted, best_epoch=best_round, seconds=seconds),
+            module=None,
+        )
+
+    def _far_behind(self, outputs: list[np.ndarray], best: float) -> bool:
+        """Whether the best linear head is better than this one ever was, by more than chance makes such outputs."""
+        linear, task = best_linear(self._linear), self._prepared.task
+        if linear is None:
+            return False
+        lost = score_of(task, self.held, linear.outputs) - best
+        shifted = self._best_shift(outputs, self.held)[1]
+        return lost > 0 and lost > FAR * standard_error(task, self.held, shifted, linear.outputs)
+
+    def _again(self, trial: Trial, everything: Split) -> tuple[PooledPart, Fitted]:
+        """Trained on all rows for as many updates as were best."""
+        module = self._module(trial.path)
+        examples = self._examples(everything, trial.path)
+        self._tell_unread(everything, examples)
+        course = self._course(module, examples, None, events=self._events)
+        course.advance(max(1, round(trial.setting / course.steps)))
+        return module, course.finish()
+
+    def _tell_unread(self, split: Split, examples: FeatureExamples) -> None:
+        prepared = msgspec.structs.replace(self._prepared, train=split)
+        tell_unread(prepared, examples, self._extractor.data.settings.max_tokens, self._events)
+
+    def _course(
+        self,
+        module: PooledPart,
+        train: FeatureExamples,
+        validation: FeatureExamples | None,
+        *,
+        checkpoint: FilePath | None = None,
+        events: Events | None = None,
+    ) -> Course:
+        """A training run; without `validation` nothing stops it, and its last weights are kept."""
+        prepared, task, kind = self._prepared, self._prepared.task, kind_of(self._prepared.task)
+
+        def score() -> float | None:
+            if validation is None:
+                return None
+            return self._best_shift(outputs_of(module, validation), prepared.validation.examples)[0]
+
+        return Course(
+            module,
+            train,
+            loss=LOSSES[kind.loss],
+            score=score,
+            training=prepared.training,
+            weights=self._class_weights(),
+            checkpoint=checkpoint,
+            events=events,
+            label=f"{task.name} ({module.path.pool.positions})",
+            last=validation is None,
+        )
+
+
+def _split(examples: Examples) -> Split:
+    return Split(name="train", examples=examples)
+
+
+def _set(module: PooledPart, solution: Solution) -> None:
+    with torch.no_grad():
+        module.head.output.weight.copy_(solution.weight)
+        module.head.output.bias.copy_(solution.bias)
+    module.eval()
+
+
+def best_linear(several: Sequence[Trial]) -> Trial | None:
+    """Of the linear heads the first, unless the loss of a later one is clearly less.
+
+    Of few rows the loss says which is better long before a score does.
+    """
+    best: Trial | None = None
+    for trial in several:
+        if trial.losses is None:
+            continue
+        if best is None or best.losses is None:
+            best = trial
+            continue
+        if clearly_less(trial.losses, best.losses):
+            best = trial
+    return best

@@ -1,0 +1,209 @@
+"""What long work tells the outside: lines, progress with an estimate, and one JSON line an event."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from polyhead.errors import MissingExtra
+from polyhead.progress import progress_line
+
+Say = Callable[[str], None]
+Listener = Callable[[str, Mapping[str, object]], None]
+"""Hears each event's name and facts."""
+
+UPDATE_SECONDS = 10.0  # between two events of one training; an epoch ends with one in any case
+
+
+class Events:
+    """Tells a listener what happens, and keeps a JSONL file of it where asked.
+
+    `say` gets finished lines; `show` gets a line that replaces the last one shown (progress), "" to clear it.
+    """
+
+    def __init__(
+        self,
+        *,
+        say: Say | None = None,
+        show: Say | None = None,
+        file: Path | None = None,
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self._say, self._show, self._file = say or _silent, show or _silent, file
+        self._listeners, self._shown = tuple(listeners), 0.0
+        self._facts: dict[str, object] = {}
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+
+    def within(self, run: str) -> Events:
+        """The same, of one training among several: its events have `run` among their facts."""
+        found = copy.copy(self)
+        found._facts = {**self._facts, "run": "/".join([*map(str, self._facts.values()), run])}
+        return found
+
+    def line(self, text: str) -> None:
+        """A line for people."""
+        self._show("")
+        self._say(text)
+
+    def event(self, name: str, **facts: object) -> None:
+        """A line for programs: time in seconds since 1970, name, facts."""
+        facts = {**self._facts, **facts}
+        if self._file is not None:
+            with self._file.open("ab") as out:
+                out.write(msgspec.json.encode({"time": time.time(), "event": name, **facts}) + b"\n")
+        for listener in self._listeners:
+            listener(name, facts)
+
+    def progress(self, label: str, *, unit: str, done: int = 0) -> Progress:
+        """A counter that shows rate and estimate at most five times a second; `done` was done before."""
+        return Progress(self, label, unit, done)
+
+    def _progress(self, text: str, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if force or now - self._shown > 0.2:
+            self._shown = now
+            self._show(text)
+
+
+class Progress:
+    """Done, total, rate and time left of one long step."""
+
+    def __init__(self, events: Events, label: str, unit: str, before: int = 0) -> None:
+        self._events, self._label, self._unit, self._before = events, label, unit, before
+        self._started = time.monotonic()
+
+    def update(self, done: int, total: int, note: str = "") -> None:
+        """Shows where the work stands."""
+        seconds = time.monotonic() - self._started
+        line = progress_line(self._label, done=done, total=total, unit=self._unit, seconds=seconds, before=self._before)
+        self._events._progress(line + (note and f"  {note}"))
+
+    def finish(self) -> float:
+        """Clears the line; gives the seconds that passed."""
+        self._events._progress("", force=True)
+        return time.monotonic() - self._started
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of the optimizer: what it read and what that lost."""
+
+    step: int  # from 1, over all epochs
+    losses: tuple[tuple[str, float], ...]  # of each micro-batch: its task, its loss
+    learning_rate: float
+    tokens: int  # without padding
+
+
+class Meter:
+    """Sums updates up for events `training`, one every so many seconds, and for events `epoch`.
+
+    `heads` name the head that each task learns, which tasks of one family share; others have one of their name. A head
+    in r of an update's K micro-batches gets r / K of its own mean gradient; these shares, summed over updates, are its
+    effective steps.
+    """
+
+    def __init__(
+        self, events: Events, heads: Mapping[str, str] | None = None, *, seconds: float = UPDATE_SECONDS
+    ) -> None:
+        self._events, self._heads, self._seconds = events, dict(heads or {}), seconds
+        self.micro_batches = dict.fromkeys(self._heads, 0)  # read of each task so far
+        self.effective_steps = dict.fromkeys(self._heads.values(), 0.0)
+        self._scores: Mapping[str, Mapping[str, float]] = {}
+        self._last: Update | None = None  # of those that were not told
+        self.start()
+
+    def start(self) -> None:
+        """Time counts from here: an epoch begins."""
+        self._epoch_began, self._epoch_tokens = time.monotonic(), 0
+        self._clear()
+
+    def read(self, tasks: Sequence[str]) -> None:
+        """Counts an update's micro-batches, by their tasks."""
+        for task in tasks:
+            head = self._heads.get(task, task)
+            self.micro_batches[task] = self.micro_batches.get(task, 0) + 1
+            self.effective_steps[head] = self.effective_steps.get(head, 0.0) + 1 / len(tasks)
+
+    def update(self, done: Update) -> None:
+        """Counts an update, and tells of those since the last time where it is time."""
+        self.read([task for task, _ in done.losses])
+        for task, loss in done.losses:
+            self._losses.setdefault(task, []).append(loss)
+        self._tokens += done.tokens
+        self._epoch_tokens += done.tokens
+        self._last = done
+        if time.monotonic() - self._began >= self._seconds:
+            self.tell()
+
+    def tell(self) -> None:
+        """Event `training`: of the updates since the last one; losses are means over each task's micro-batches."""
+        if self._last is None:
+            return
+        self._events.event(
+            "training",
+            step=self._last.step,
+            loss={task: sum(several) / len(several) for task, several in sorted(self._losses.items())},
+            learning_rate=self._last.learning_rate,
+            tokens_a_second=_rate(self._tokens, self._began),
+            micro_batches=self.micro_batches,
+            effective_steps={head: round(steps, 4) for head, steps in self.effective_steps.items()},
+        )
+        self._clear()
+
+    @property
+    def tokens_a_second(self) -> float:
+        """Of the epoch so far, without padding."""
+        return _rate(self._epoch_tokens, self._epoch_began)
+
+    def scored(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Every task's metrics on validation, as the module stands."""
+        self._scores = scores
+
+    def epoch(self, row: Mapping[str, float], *, step: int) -> None:
+        """Event `epoch`: its row in the history, and all scores."""
+        self._events.event("epoch", step=step, **row, validation=self._scores)
+
+    def _clear(self) -> None:
+        self._began, self._tokens = time.monotonic(), 0
+        self._losses: dict[str, list[float]] = {}
+        self._last = None
+
+
+def _rate(tokens: int, began: float) -> float:
+    return round(tokens / max(time.monotonic() - began, 1e-9), 1)
+
+
+def tensorboard(folder: Path) -> Listener:
+    """Writes events `training` and `epoch` where TensorBoard reads them; raises MissingExtra without its package."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("tensorboard", "tensorboard", "writing for TensorBoard") from None
+    writers: dict[str, SummaryWriter] = {}
+
+    def told(name: str, facts: Mapping[str, object]) -> None:
+        if name in ("training", "epoch"):
+            run = str(facts.get("run", ""))
+            writer = writers[run] = writers.get(run) or SummaryWriter(str(folder / run))
+            for tag, value in _numbers("", {n: fact for n, fact in facts.items() if n != "step"}):
+                writer.add_scalar(tag, value, facts["step"])
+            writer.flush()
+
+    return told
+
+
+def _numbers(prefix: str, facts: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """Numbers with the path to them: `loss/mood`, `validation/mood/accuracy`."""
+    for name, fact in facts.items():
+        if isinstance(fact, Mapping):
+            yield from _numbers(f"{prefix}{name}/", fact)
+        elif isinstance(fact, (int, float)):
+            yield f"{prefix}{name}", float(fact)
+
+
+def _silent(text: str) -> None:
+    pass

@@ -1,0 +1,91 @@
+"""What a training run reads: batches, passes over examples, and where the updates of a round come from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+from torch import Tensor
+
+from polyhead.project.recipes import Training
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of the module's call, targets, and which examples they are; `soft`: what a teacher answers."""
+
+    arguments: tuple[object, ...]
+    targets: Tensor
+    members: np.ndarray
+    soft: Tensor | None = None
+    tokens: int = 0  # that are read, without padding; 0 where nobody counts
+
+
+class Examples(Protocol):
+    """What the loop reads: the same examples, shuffled or in order of length."""
+
+    count: int
+
+    def steps(self, batch: int) -> int:
+        """Batches in one pass."""
+
+    def shuffled(self, batch: int, generator: np.random.Generator) -> Iterator[Batch]:
+        """One pass in random order."""
+
+    def in_order(self, batch: int) -> Iterator[Batch]:
+        """One pass in any fixed order; every example once."""
+
+
+class Feed(Protocol):
+    """Where updates come from: each is one or several micro-batches, with the name of the task of each.
+
+    An epoch is here what lies between two validations: a round of the run's schedule.
+    """
+
+    steps: int  # updates an epoch
+
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+        """One epoch, from 0; all its randomness comes from the seed and the epoch. None: another process's batch."""
+
+    def seen(self, epochs: int) -> int:
+        """Examples that were read in so many epochs, which are all so far."""
+
+    def state(self) -> dict[str, list[int]]:
+        """What a resumed run must know of the epochs before."""
+
+    def restore(self, state: dict[str, list[int]]) -> None:
+        """Goes on after the epochs that gave this state."""
+
+
+class Passes:
+    """One task: an epoch is `passes` passes over its examples, an update one batch."""
+
+    def __init__(self, examples: Examples, training: Training, *, passes: int = 1) -> None:
+        self._examples, self._training, self._passes = examples, training, passes
+        self.steps = passes * examples.steps(training.batch)
+
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+        """In each pass every example once, in a random order of the pass's own."""
+        for number in range(epoch * self._passes, (epoch + 1) * self._passes):
+            generator = np.random.default_rng(stream(self._training.seed, "order", number))
+            for batch in self._examples.shuffled(self._training.batch, generator):
+                yield (("", batch),)
+
+    def seen(self, epochs: int) -> int:
+        """All of them in each pass."""
+        return epochs * self._passes * self._examples.count
+
+    def state(self) -> dict[str, list[int]]:
+        """Nothing: epochs do not depend on those before."""
+        return {}
+
+    def restore(self, state: dict[str, list[int]]) -> None:
+        """Nothing to go on from."""
+
+
+def stream(seed: int, *names: object) -> int:
+    """A seed of its own for each use, the same on every machine."""
+    content = ":".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.sha256(content.encode()).digest()[:4], "big")

@@ -1,0 +1,358 @@
+"""The only training loop: epochs of updates, early stopping, checkpoints between epochs and inside long ones.
+
+An epoch ends with a validation. It is a pass over the examples, or several where these are few (`Training.schedule`).
+Everything random in epoch e comes from (seed, e), so a resumed run is the uninterrupted one, byte for byte.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from polyhead.errors import NotFinite
+from polyhead.project.recipes import Schedule, Training
+from polyhead.train.loop.checkpoint import (
+    copied,
+    draw_on,
+    generator_state,
+    learned_state,
+    read_checkpoint,
+    restore,
+    write_checkpoint,
+)
+from polyhead.train.loop.devices import Devices, check_same, from_first, gathered
+from polyhead.train.loop.events import Events, Meter, Update
+from polyhead.train.loop.feed import Batch, Examples, Feed, Passes, stream
+from polyhead.train.loop.optimizer import adamw, clipped, rate_at
+
+SAVE_SECONDS = 5.0  # a kill loses little more of a training run than this,
+SAVE_COST = 0.1  # and as many times more as a checkpoint takes more than so many seconds to write
+ASKED_EVERY = 64  # updates after which several processes agree on whether to save
+STEP_SECONDS = 2.0  # an epoch that takes longer shows its steps
+EPSILON = 1e-8  # of Adam
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a training run did."""
+
+    best_epoch: int
+    score: float  # best validation score
+    history: tuple[dict[str, float], ...]  # one row an epoch: epoch, loss, score, seconds
+    examples_seen: int
+    seconds: float
+    steps: int = 0  # updates an epoch
+
+    @property
+    def best_update(self) -> int:
+        """After how many updates the weights were those that are kept."""
+        return self.best_epoch * self.steps
+
+    @property
+    def updates(self) -> int:
+        """How many there were."""
+        return len(self.history) * self.steps
+
+
+class Curriculum:
+    """A training run of `devices.module`, in place; it may stop after any epoch and go on as if it had never stopped.
+
+    An update steps on the mean over its micro-batches, which `devices` computes. `score` evaluates the module as it
+    stands (higher is better). `rate` gives the multiple of the learning rate at which a parameter learns, by its name.
+    Parameters that an update gave no gradient are left alone: no decay, no momentum. With `checkpoint`, the state is
+    saved there after updates and epochs, not oftener than SAVE_SECONDS, and a run that was interrupted goes on from
+    there. `meter` hears of every update and epoch. With `last` the last epoch is kept and patience is not asked: for
+    epochs that do not all read the same tasks, or where `score` is None and nothing is evaluated.
+    """
+
+    def __init__(
+        self,
+        devices: Devices,
+        feed: Feed,
+        *,
+        score: Callable[[], float | None],
+        training: Training,
+        schedule: Schedule | None = None,
+        rate: Callable[[str], float] = lambda name: 1.0,
+        checkpoint: Path | None = None,
+        events: Events | None = None,
+        meter: Meter | None = None,
+        label: str = "training",
+        epsilon: float = EPSILON,
+        last: bool = False,
+    ) -> None:
+        """`schedule` None: the epochs that `training` says, however few updates these have."""
+        schedule = schedule or training.schedule(feed.steps, passes=1)
+        self._run = _Run(devices, feed, training, schedule, rate, checkpoint, epsilon, last)
+        self._run.resume()
+        self._score, self._meter = score, meter or Meter(Events())
+        self._events, self._label, self._seconds = events or Events(), label, 0.0
+
+    @property
+    def best(self) -> float:
+        """The best validation score so far."""
+        return self._run.best_score
+
+    @property
+    def done(self) -> int:
+        """Epochs trained so far; fewer than asked for where patience ran out."""
+        return self._run.done
+
+    def passed(self, epochs: int) -> bool:
+        """Whether the run went on after so many epochs."""
+        return self._run.done > epochs or (self._run.done == epochs and self._run.begun is not None)
+
+    @property
+    def most(self) -> int:
+        """Epochs that the run may take."""
+        return self._run.schedule.rounds
+
+    @property
+    def patience(self) -> int:
+        """Epochs without a better score after which it is over."""
+        return self._run.schedule.patience
+
+    @property
+    def steps(self) -> int:
+        """Updates an epoch."""
+        return self._run.feed.steps
+
+    def advance(self, epochs: int | None = None) -> float:
+        """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
+        epochs = self.most if epochs is None else min(epochs, self.most)
+        run, meter, began, steps = self._run, self._meter, time.monotonic(), self._run.feed.steps
+        before = run.done * steps + (run.begun.updates if run.begun else 0)
+        progress = self._progress = self._events.progress(self._label, unit="updates", done=before)
+        while not run.is_over and run.done < epochs:
+            run.epoch_began = started = time.monotonic()
+            meter.start()
+            mean_loss = run.epoch(partial(self._step, started), meter.read)
+            meter.tell()
+            run.module.eval()
+            with run.devices.published():
+                score = self._score()
+            run.note(mean_loss, score, run.spent + time.monotonic() - started)
+            run.spent = 0.0
+            last = run.history[-1]
+            meter.epoch(last, step=run.done * steps)
+            said = f"loss {last['loss']:.4f}" + (f", validation {last['score']:.4f}" if "score" in last else "")
+            progress.update(run.done * steps, (epochs if run.last else self.most) * steps, said)
+            run.save()
+        progress.finish()
+        self._seconds += time.monotonic() - began
+        return self.best
+
+    def train(self) -> Fitted:
+        """Trains to the end, and leaves the module with the weights of its best validation epoch."""
+        self.advance()
+        return self.finish()
+
+    def finish(self) -> Fitted:
+        """Leaves the module with its best weights, in evaluation mode."""
+        run = self._run
+        restore(run.module, run.best_state)
+        run.module.eval()
+        return Fitted(
+            best_epoch=run.best_epoch,
+            score=run.best_score,
+            history=tuple(run.history),
+            examples_seen=run.feed.seen(run.done),
+            seconds=self._seconds,
+            steps=run.feed.steps,
+        )
+
+    def _step(self, started: float, update: Update, mean_loss: float) -> None:
+        """Long epochs show where they stand."""
+        self._meter.update(update)
+        if time.monotonic() - started > STEP_SECONDS:
+            tokens = self._meter.tokens_a_second
+            note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
+            self._progress.update(update.step, self.most * self._run.feed.steps, note)
+
+
+class Course(Curriculum):
+    """A training run of one task. `loss` gets outputs, targets, `weights` and, where batches carry it, soft targets.
+
+    `run` computes a batch's outputs where the module's own call does not.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        examples: Examples,
+        *,
+        loss: Callable[..., Tensor],
+        score: Callable[[], float | None],
+        training: Training,
+        run: Callable[..., Tensor] | None = None,
+        weights: Tensor | None = None,
+        checkpoint: Path | None = None,
+        events: Events | None = None,
+        label: str = "training",
+        last: bool = False,
+    ) -> None:
+        def objective(task: str, batch: Batch) -> Tensor:
+            taught = () if batch.soft is None else (batch.soft,)
+            return loss((run or module)(*batch.arguments), batch.targets, weights, *taught)
+
+        schedule = training.schedule(examples.steps(training.batch))
+        super().__init__(
+            Devices(module, objective),
+            Passes(examples, training, passes=schedule.passes),
+            score=score,
+            training=training,
+            schedule=schedule,
+            checkpoint=checkpoint,
+            events=events,
+            label=label,
+            last=last,
+        )
+
+
+class _Run:
+    """State of one training run; everything that a resumed run needs is in `state`."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        feed: Feed,
+        training: Training,
+        schedule: Schedule,
+        rate: Callable[[str], float],
+        checkpoint: Path | None,
+        epsilon: float,
+        last: bool,
+    ) -> None:
+        module, self.schedule, self.last = devices.module, schedule, last
+        self.devices, self.module, self.feed = devices, module, feed
+        self.training, self.checkpoint = training, checkpoint
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.optimizer = adamw(module, training, rate, epsilon=epsilon)
+        self.history: list[dict[str, float]] = []
+        self.best_state = copied(module)
+        self.best_score, self.best_epoch = -float("inf"), 0
+        self.begun: _Begun | None = None  # where a resumed run stands inside an epoch
+        self.saved, self.cost = time.monotonic(), 0.0  # the last checkpoint, and the seconds it took
+        self.epoch_began, self.spent = time.monotonic(), 0.0  # this epoch: here, and seconds of it before
+
+    @property
+    def done(self) -> int:
+        return len(self.history)
+
+    @property
+    def is_over(self) -> bool:
+        stale = not self.last and self.done - self.best_epoch >= self.schedule.patience
+        return self.done >= self.schedule.rounds or (self.done > 0 and stale)
+
+    def epoch(self, told: Callable[[Update, float], None], skipped: Callable[[list[str]], None]) -> float:
+        """One epoch of updates; gives the mean loss over them.
+
+        `told` hears each update and the mean loss so far, `skipped` the tasks of those that were made before.
+        """
+        training, number, steps = self.training, self.done, self.feed.steps
+        begun, self.begun = self.begun, None
+        if begun is None:
+            begun = _Begun(feed=self.feed.state())
+            torch.manual_seed(self._stream(number))
+        total = begun.total
+        self.module.train()
+        for index, update in enumerate(self.feed.updates(number)):
+            tasks = [task for task, _ in update]
+            if index < begun.updates:
+                skipped(tasks)
+                continue
+            if index == begun.updates > 0:
+                torch.manual_seed(self._stream(number, index))
+                draw_on(begun.random, self.devices.place)  # unless there are more or fewer processes now
+            share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
+            for group in self.optimizer.param_groups:
+                group["lr"] = training.learning_rate * share * group["scale"]
+            self.optimizer.zero_grad(set_to_none=True)
+            done = self.devices.learn(update)
+            when = f"epoch {number + 1}, step {index + 1}"
+            done.check(tasks, when=when)
+            clipped(self.parameters, training.clip, when=when)
+            self.optimizer.step()
+            total += sum(done.losses)
+            losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
+            step, rate = number * steps + index + 1, training.learning_rate * share
+            fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
+            told(fact, total / (index + 1))
+            if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
+                self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
+        return total / max(steps, 1)
+
+    def note(self, mean_loss: float, score: float | None, seconds: float) -> None:
+        """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise NotFinite(f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip")
+        told = {} if score is None else {"score": score}
+        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **told, "seconds": seconds})
+        score = 0.0 if score is None else score
+        if self.last or score > self.best_score:
+            self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)
+
+    def save(self) -> None:
+        """Writes the checkpoint after an epoch."""
+        self._save(None)
+
+    def save_inside(self, begun: _Begun) -> None:
+        """Writes the checkpoint inside an epoch."""
+        self._save(begun)
+
+    def _save(self, begun: _Begun | None) -> None:
+        """Not more often than SAVE_SECONDS and SAVE_COST let it; the first process writes."""
+        if self.checkpoint is None:
+            return
+        devices, started = self.devices, time.monotonic()
+        if not from_first(devices.place, started - self.saved >= SAVE_SECONDS * max(1, self.cost / SAVE_COST)):
+            return
+        state = {
+            "module": devices.whole(learned_state(self.module)),
+            "optimizer": devices.whole_optimizer(self.optimizer),
+            "feed": begun.feed if begun else self.feed.state(),
+            "history": self.history,
+            "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
+        }
+        if begun is not None:
+            seconds = self.spent + started - self.epoch_began
+            random = gathered(devices.place, generator_state(devices.place.device))
+            state["begun"] = [begun.updates, begun.total, seconds, random]
+        if devices.place.is_first:
+            write_checkpoint(self.checkpoint, state)
+        self.saved = time.monotonic()
+        self.cost = self.saved - started
+
+    def resume(self) -> None:
+        """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            state, devices = read_checkpoint(self.checkpoint), self.devices
+            restore(self.module, devices.split(state["module"]))
+            self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
+            self.feed.restore(state["feed"])
+            self.history = state["history"]
+            best, self.best_score, self.best_epoch = state["best"]
+            self.best_state = devices.split(best)
+            if "begun" in state:
+                updates, total, self.spent, random = state["begun"]
+                self.begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
+        check_same(self.devices.place, self.done, self.begun.updates if self.begun else 0)
+
+    def _stream(self, *numbers: int) -> int:
+        """The seed of what this process draws there."""
+        place = self.devices.place
+        return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
+
+
+class _Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands inside an epoch."""
+
+    feed: dict[str, list[int]]  # its state when the epoch began
+    updates: int = 0  # made
+    total: float = 0.0  # of their losses
+    random: Sequence[Tensor] = ()  # each process's generator, by rank; none at an epoch's start

@@ -1,0 +1,119 @@
+"""The losses that kinds name, as means over examples or over labelled words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+UNLABELLED = -100  # a word without a target: cut away, or padding; a place that does not compete
+
+Loss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+def cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean of -log softmax(outputs)[target]; `weights` (labels,) multiply each label's examples."""
+    return functional.cross_entropy(outputs, targets, weight=weights)
+
+
+def binary_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean over examples and labels; `weights` (labels,) multiply each label's positive term."""
+    return functional.binary_cross_entropy_with_logits(outputs, targets, pos_weight=weights)
+
+
+def squared_error(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean of (output - target)^2 on targets scaled to [0, 1]."""
+    return functional.mse_loss(outputs[:, 0], targets)
+
+
+def word_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean over labelled words; targets (rows, words) hold UNLABELLED where a word has none."""
+    flat, words = outputs.flatten(0, 1), targets.flatten()
+    if bool((words == UNLABELLED).all()):
+        return flat.sum() * 0.0
+    return functional.cross_entropy(flat, words, weight=weights, ignore_index=UNLABELLED)
+
+
+def ranking(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean over examples of -log softmax over the example's options, at the right one."""
+    return ranking_each(outputs, targets).mean()
+
+
+def ranking_each(outputs: Tensor, targets: Tensor) -> Tensor:
+    """-log softmax over an example's options, at the right one: (examples,).
+
+    Outputs (options, 1) of all examples, one example after the other; targets (options, 2): which example, from 0, and
+    1 for the right option, else 0.
+    """
+    scores, right = by_example(outputs[:, 0], targets), by_example(targets[:, 1], targets, fill=0)
+    return torch.logsumexp(scores, dim=1) - (scores * right).sum(dim=1)
+
+
+def options_of(targets: Tensor) -> Tensor:
+    """How many options compete in each example: (examples,), from targets of `ranking`."""
+    return torch.bincount(targets[:, 0])
+
+
+def by_example(values: Tensor, targets: Tensor, *, fill: float | None = None) -> Tensor:
+    """Values (options,) as (examples, most options), in the order of `targets` of `ranking`.
+
+    Where an example has fewer options stands `fill`; None: the least number there is, which no softmax gives a share.
+    """
+    counts = options_of(targets)
+    there = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
+    empty = torch.finfo(values.dtype).min if fill is None else fill
+    return values.new_full(there.shape, empty).masked_scatter(there, values)
+
+
+def span(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:
+    """Mean over the rows that count of the mean of two cross entropies: where the answer begins, where it ends."""
+    losses, counted = span_each(outputs, targets)
+    return losses.sum() / counted.sum().clamp(min=1)
+
+
+def span_each(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of both cross entropies over the row's places, (rows,), and which rows count, bool (rows,).
+
+    Outputs (rows, places, 2); targets of their shape hold 1 where the answer begins (column 0) and ends (column 1), 0
+    at other places, UNLABELLED at padding and at places that were not read. A row without both 1s, its answer cut away,
+    does not count, and has a loss of 0.
+    """
+    shares = functional.log_softmax(competing(outputs, targets), dim=1)
+    right = targets == 1
+    counted = right.any(dim=1).all(dim=1)
+    return -shares.masked_fill(~right, 0.0).sum(dim=(1, 2)) / 2 * counted, counted
+
+
+def competing(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Outputs of a span task with the least number there is at places that do not compete: no softmax gives a share."""
+    return outputs.masked_fill(targets == UNLABELLED, torch.finfo(outputs.dtype).min)
+
+
+def places_of(targets: Tensor) -> Tensor:
+    """How many places compete in each row: (rows,), from targets of `span`."""
+    return (targets[:, :, 0] != UNLABELLED).sum(dim=1)
+
+
+def token_cross_entropy(outputs: Tensor, targets: Tensor, weights: Tensor | None, *, smoothing: float = 0.0) -> Tensor:
+    """Mean over a summary's tokens; targets (rows, tokens) hold UNLABELLED for padding.
+
+    `(1 - e) * -log p(target) + e * mean over the vocabulary of -log p`, as `transformers` smooths labels; fairseq
+    spreads e over the other tokens alone.
+    """
+    flat = outputs.flatten(0, 1)
+    return functional.cross_entropy(
+        flat, targets.flatten(), weight=weights, ignore_index=UNLABELLED, label_smoothing=smoothing
+    )
+
+
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": cross_entropy,
+    "binary_cross_entropy": binary_cross_entropy,
+    "squared_error": squared_error,
+    "word_cross_entropy": word_cross_entropy,
+    "ranking": ranking,
+    "span": span,
+    "token_cross_entropy": token_cross_entropy,
+}

@@ -1,0 +1,216 @@
+"""A learned trunk with its tasks as a bundle: found again, written as a whole, scored as it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead._version import __version__
+from polyhead.bundle.create import write_bundle
+from polyhead.bundle.families import FamilyDraft
+from polyhead.bundle.format import BUNDLE, LOCK
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.whole import remove_workspace, workspace
+from polyhead.bundle.write import Draft, add_tasks
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, UnknownTask
+from polyhead.files import held, remove_files, remove_leftovers, sync_folder
+from polyhead.plan import merge
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import owner_of
+from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.heads.baseline import constant_scores
+from polyhead.train.heads.trained import Trained
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.course import JointResult
+from polyhead.train.recipes.lineage import Lineage, lineage_of, write_lineage
+from polyhead.train.recipes.paths import with_owner
+from polyhead.train.record.card import card_of
+from polyhead.train.record.lines import scores_shown, warnings_of
+from polyhead.train.record.probes import probes_of
+
+Scores = dict[str, dict[str, dict[str, float]]]
+"""task -> split -> metric -> value"""
+
+
+def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
+    """What an earlier run left under this fingerprint; raises BundleError where something else is there."""
+    if not (root / BUNDLE).exists():
+        check_empty(root)
+        return None
+    lineage = lineage_of(root)
+    if lineage is None or lineage.fingerprint != fingerprint:
+        raise BundleError(
+            f"the bundle {root.name} holds another trunk, or was trained otherwise",
+            got="a learned trunk of other data or numbers" if lineage else "a bundle whose trunk is not learned",
+            do="name another bundle in the project file; a trunk that learns makes a bundle of its own",
+        )
+    return Bundle.open(root), lineage
+
+
+def changed_since(bundle: Bundle, lineage: Lineage) -> list[str]:
+    """Tasks that the run left in the bundle and that are there no more as it left them."""
+    live = {name: record.trained_with.get("lineage") for name, record in bundle.tasks.items()}
+    return [name for name in lineage.tasks if live.get(name) != lineage.fingerprint]
+
+
+def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) -> None:
+    """Says that the bundle is trained already, and which of its tasks came to be others since."""
+    changed = changed_since(bundle, lineage) if keep else []
+    if not changed:
+        events.line(f"bundle {bundle.root.name}: trained already, unchanged")
+        return
+    events.line(
+        f"bundle {bundle.root.name}: trained already; replaced or removed since then: {', '.join(changed)} "
+        "(to have them back, name another bundle)"
+    )
+
+
+def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
+    """What is left of a run's scores where its lineage does not hold them."""
+    found = {name: {"validation": row} for name, row in lineage.validation.items()}
+    return found | {name: bundle.split_scores(name) for name in bundle.tasks}
+
+
+def write_learned(
+    root: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
+) -> Scores:
+    """Builds the bundle under a name of its own, scores its tasks as they will answer, and renames it."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with workspace(building_of(root), f"the bundle {root} cannot be written") as building:
+        building.mkdir()
+        scores = _build(building, prepared, learned, lineage, keep=keep)
+        check_empty(root)
+        remove_files(root, [LOCK])
+        (building / "kept").rename(root)
+        sync_folder(root.parent)
+    return scores
+
+
+def _build(
+    building: FilePath, prepared: Sequence[Prepared], learned: JointResult, lineage: Lineage, *, keep: bool
+) -> Scores:
+    """Writes the bundle to be scored, and the one to be kept; the scores."""
+    drafts = {p.task.name: _draft(p, learned, lineage) for p in prepared}
+    write_bundle(building / "scored", learned.data)
+    families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
+    add_tasks(building / "scored", list(drafts.values()), families=families)
+    scores = _scores(building / "scored", prepared)
+    if keep:
+        plan = merge({name: draft.record.path for name, draft in drafts.items()})
+        for p in prepared:
+            name = p.task.name
+            trained = Trained(
+                path=drafts[name].record.path,
+                arrays=learned.arrays[name],
+                scores=scores[name],
+                fitted=msgspec.structs.replace(learned.fitted, history=()),  # it is all tasks' own
+                tried={},
+                baselines={"constant": constant_scores(p, p.validation.examples)},
+            )
+            drafts[name] = msgspec.structs.replace(
+                drafts[name], scores=trained.notes(), card=card_of(p, trained, learned.data, plan, learned=True)
+            )
+    write_bundle(building / "kept", learned.blended)
+    if keep:
+        add_tasks(building / "kept", list(drafts.values()), families=families)
+    write_lineage(building / "kept", msgspec.structs.replace(lineage, scores=scores))
+    return scores
+
+
+def check_bundles(root: FilePath) -> None:
+    """Raises BundleError where a folder of bundles is to be and a bundle is."""
+    if (root / BUNDLE).exists():
+        raise BundleError(
+            f"{root} is a bundle, and this recipe makes a folder of several",
+            got=BUNDLE,
+            do="name another folder as the project's bundle",
+        )
+
+
+def check_tasks(only: Sequence[str], known: Sequence[str]) -> None:
+    """Raises UnknownTask for names that the project does not have."""
+    if unknown := sorted(set(only) - set(known)):
+        raise UnknownTask("the project declares no such task", got=unknown, allowed=list(known))
+
+
+def check_empty(root: FilePath) -> None:
+    """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
+    there = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
+    if set(there) - {LOCK}:
+        raise BundleError(
+            f"{root} holds something that is no bundle", got=there[:5], do="name a new folder in the project file"
+        )
+
+
+def building_of(root: FilePath) -> FilePath:
+    """The workspace where a bundle is built before it has its name."""
+    return root.with_name(f".{root.name}.learning")
+
+
+def clean(root: FilePath, checkpoint: FilePath) -> None:
+    """Removes what is of no use once the bundle stands, also what a killed run left."""
+    remove_workspace(building_of(root))
+    if not checkpoint.parent.is_dir():
+        return
+    for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt")):  # of donors and probed heads too
+        file.unlink(missing_ok=True)
+    remove_leftovers(checkpoint.parent)
+
+
+@contextmanager
+def alone(root: FilePath) -> Iterator[None]:
+    """Raises BundleError where another training writes the same bundle; ends with the process, however it ends."""
+    root.parent.mkdir(parents=True, exist_ok=True)
+    place = root.parent / f".{root.name}.training"
+    busy = BundleError(f"another training is writing {root}", do="wait for it, or name another bundle")
+    with held(place, patience=0.0, busy=busy):
+        try:
+            yield
+        finally:
+            if not place.stat().st_size:  # else it is somebody's: a lock holds nothing
+                place.unlink(missing_ok=True)
+
+
+def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
+    """The task as it stands alone: what a family shared while it learned is its own from now on."""
+    name = p.task.name
+    record = TaskRecord(
+        task=p.task,
+        path=with_owner(learned.paths[name], owner_of(p.task)),
+        trunk=learned.data.digest,
+        trained_with={
+            "polyhead": __version__,
+            "recipe": lineage.recipe["kind"],
+            "lineage": lineage.fingerprint,
+            **p.fingerprint(),
+            "data": rows_of(p.splits),
+            "numerics": lineage.numerics,
+        },
+    )
+    return Draft(record=record, arrays=learned.arrays[name], scores={}, probes=probes_of(p), card="")
+
+
+def _scores(root: FilePath, prepared: Sequence[Prepared]) -> Scores:
+    """Every task's metrics on whole splits, as the bundle answers."""
+    session, found = Session(root, backend="torch"), Scores()
+    for p in prepared:
+        kind, found[p.task.name] = kind_of(p.task), {}
+        for split in p.splits[1:]:
+            words = split.examples.words if kind.per_word else None
+            outputs = session.outputs(p.task.name, split.examples.inputs, words=words)
+            found[p.task.name][split.name] = split.examples.scores(p.task, outputs)
+    return found
+
+
+def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Its scores beside those of the best constant answer, and what is to be known of them."""
+    task, rows = prepared.task, {split.name: len(split.examples.targets) for split in prepared.splits}
+    scores = {split: dict(values) for split, values in splits.items()}
+    baselines = {"constant": constant_scores(prepared, prepared.validation.examples)}
+    shown = scores_shown(task, scores, baselines, rows=rows)
+    return [f"{task.name}: {shown}", *warnings_of(task, scores, baselines, rows)]

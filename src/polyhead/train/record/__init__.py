@@ -1,0 +1,1 @@
+"""What training leaves of a task: card, probes, fingerprints, comparisons and lines."""

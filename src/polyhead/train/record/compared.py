@@ -1,0 +1,240 @@
+"""A new version of a task beside its live one: both answer the same rows, of validation or test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead.bundle.attempts import Attempt
+from polyhead.bundle.complete import check_read
+from polyhead.bundle.families import FamilyDraft
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.write import Draft
+from polyhead.engine.agreement import without_scores
+from polyhead.engine.session import Session
+from polyhead.errors import BundleError, PolyheadError
+from polyhead.plan import TRUNK, owners_of
+from polyhead.tasks.example import Example
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import Examples
+from polyhead.tasks.task import Task, owner_of
+from polyhead.train.data.prepared import Prepared, Split, rows_of
+from polyhead.train.loop.events import Events
+
+MOST = 2000  # rows that are compared, evenly spaced: each is read through the trunk for either version
+PIECE = 256  # inputs answered at a time: bounds memory, and lets progress be shown
+ASKED = ("kind", "labels", "range", "null_answers")  # fields in which versions of one question are alike
+CLOSE = 0.01  # of the range: numbers that differ by less are one answer
+
+Outputs = list[np.ndarray]
+
+
+class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """What the live version and a new one answer to the same rows."""
+
+    metric: str
+    live: float
+    new: float
+    rows: int
+    of: int  # rows of the split in all
+    changed: int  # rows with another answer
+    held_out: bool  # whether it is known that neither score is of rows that its version was trained on
+    split: str = "validation"
+    close: float | None = None  # regression: numbers that differ by more are other answers
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the new version wins; a score that is no number loses to any that is one."""
+        return self.new > self.live or (math.isnan(self.live) and not math.isnan(self.new))
+
+    def line(self) -> str:
+        """`accuracy 0.9083 -> 0.9167 on 120 validation rows, 7 answers changed`."""
+        rows = f"{self.rows:,}" if self.rows == self.of else f"{self.rows:,} of {self.of:,}"
+        more = "" if self.close is None else f" by more than {self.close:g}"
+        answers = "1 answer" if self.changed == 1 else f"{self.changed:,} answers"
+        score = f"{self.metric} {self.live:.4f} -> {self.new:.4f}"
+        said = f"{score} on {rows} {self.split} rows, {answers} changed{more}"
+        if self.held_out:
+            return said
+        other = "was scored on other test rows" if self.split == "test" else "held out other rows"
+        return f"{said}; the old version {other}, so it may have been trained on some of these"
+
+    def kept_line(self, version: str) -> str:
+        """Why the live version stays."""
+        return f"{self.line()}: not better, so {version} stays live"
+
+    def attempt(self, fingerprint: str, record: str) -> Attempt:
+        """What is remembered of a version that lost."""
+        return Attempt(fingerprint=fingerprint, record=record, metric=self.metric, live=self.live, tried=self.new)
+
+
+def why_not(live: Task, new: Task) -> str | None:
+    """Why no score says which of two versions is better; None where scores do."""
+    differing = [field for field in ASKED if getattr(live, field) != getattr(new, field)]
+    if (live.pair == "none") != (new.pair == "none"):
+        differing.append("pair")
+    return f"its live version answers something else (another {', '.join(differing)})" if differing else None
+
+
+def rivals(
+    bundle: Bundle,
+    several: Sequence[Prepared],
+    drafts: Sequence[Draft],
+    families: Sequence[FamilyDraft],
+    events: Events,
+    *,
+    strict: bool,
+) -> dict[str, VersionComparison]:
+    """The tasks that have a live version, each beside its new one; says of which there is nothing to compare.
+
+    `strict`: an error of the new version is raised; else a version is written though it could not be compared.
+    """
+    owned = {family.family: family.arrays for family in families}
+    owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
+    found = {}
+    for p, draft in zip(several, drafts, strict=True):
+        name, record = p.task.name, draft.record
+        if name not in bundle.lines:
+            continue
+        reason = why_not(bundle.tasks[name].task, p.task)
+        if reason is None:
+            others = {
+                owner: check_read(owned[owner], record, owner, bundle.architecture)
+                for owner in owners_of(record.path)
+                if owner not in (TRUNK, owner_of(p.task))
+            }
+            try:
+                found[name] = compared(bundle, p, draft, others, events)
+            except PolyheadError as error:
+                if strict and not isinstance(error, BundleError):
+                    raise
+                reason = f"they could not both be asked ({error.what})"
+        if reason is not None:
+            events.line(f"{name}: not compared with {bundle.version(name)}: {reason}")
+    return found
+
+
+def compared(
+    bundle: Bundle, prepared: Prepared, draft: Draft, others: Mapping[str, Mapping[str, np.ndarray]], events: Events
+) -> VersionComparison:
+    """The live version of a task in the bundle beside a new one that is not written yet.
+
+    `others` are the arrays that the new one reads of other owners. Raises PolyheadError where a version cannot answer.
+    """
+    name = prepared.task.name
+    live = bundle.tasks[name]
+    session = Session(bundle.view({name: bundle.lines[name]}), backend="torch")
+
+    def outputs(examples: Examples) -> Outputs:
+        return _outputs(session, name, examples, events)
+
+    def then(examples: Examples) -> Outputs:
+        session.attach(draft.record, draft.arrays, others=others)
+        return outputs(examples)
+
+    return beside(prepared, live.task, live.trained_with, outputs, then, notes=(bundle.scores(name), draft.scores))
+
+
+def beside(
+    prepared: Prepared,
+    live: Task,
+    trained_with: Mapping[str, object],
+    first: Callable[[Examples], Outputs],
+    second: Callable[[Examples], Outputs],
+    *,
+    notes: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+) -> VersionComparison:
+    """Two versions by what they put out for some of the rows of a split, the live one first.
+
+    These are the validation rows. Where a version learned from its validation rows after they had chosen it, `notes`
+    (what is written beside each version) say so: then the test rows count. Without any these are the rows that the new
+    version was scored on before it learned from them; of the old one its own such score counts, if it was trained on
+    the same rows, and else what it answers, though it may have learned from some of them.
+    """
+    refitted = any(note.get("refitted") for note in notes)
+    task, split = prepared.task, prepared.validation
+    if refitted and prepared.test is not None:
+        split = prepared.test
+    if split is prepared.validation and notes[1].get("folds") and prepared.whole is not None:
+        split = Split(name=split.name, examples=prepared.whole)
+    examples = _some(split.examples)
+    kind, metric = kind_of(task), kind_of(task).default_metric(task)
+    # Each decides as it does when it is asked; what counts as good is what the new declaration says.
+    asked = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
+    old, new = first(examples), second(examples)
+    known = trained_with.get("data")
+    same = [split]
+    if refitted and split is not prepared.test:
+        same = [prepared.train, prepared.validation]
+    held_out = isinstance(known, dict) and {name: known.get(name) for name in rows_of(same)} == rows_of(same)
+    held_out &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
+    close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
+    before, after = _answers(asked, old, examples), _answers(task, new, examples)
+    scores = [
+        kind.evaluate(asked, old, examples.targets, _examples(examples))[metric],
+        examples.scores(task, new)[metric],
+    ]
+    if split is not prepared.test:
+        for which, note in enumerate(notes):
+            if note.get("refitted") and (which == 1 or held_out):
+                scores[which] = _held_out_score(note, metric, scores[which])
+    return VersionComparison(
+        metric=metric,
+        live=scores[0],
+        new=scores[1],
+        rows=len(examples.targets),
+        of=len(split.examples.targets),
+        split=split.name,
+        changed=sum(_differ(one, other, close) for one, other in zip(before, after, strict=True)),
+        held_out=held_out,
+        close=close,
+    )
+
+
+def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> float:
+    """The score that training measured on rows that its part had not learned from yet."""
+    return float(note.get("splits", {}).get("validation", {}).get(metric, otherwise))
+
+
+def unit_is_better(found: Sequence[VersionComparison]) -> bool:
+    """Whether a unit's new versions win: by their mean, as its best epoch is chosen; one task alone by itself."""
+    if len(found) == 1:
+        return found[0].is_better
+    live, new = (float(np.mean([getattr(one, which) for one in found])) for which in ("live", "new"))
+    return new > live
+
+
+def _some(examples: Examples) -> Examples:
+    count = len(examples.targets)
+    return examples if count <= MOST else examples.take([i * count // MOST for i in range(MOST)])
+
+
+def _examples(examples: Examples) -> list[Example]:
+    pairs = zip(examples.inputs, examples.words or repeat(None), strict=False)
+    return [Example(given=given, words=words) for given, words in pairs]
+
+
+def _outputs(session: Session, name: str, examples: Examples, events: Events) -> Outputs:
+    progress, found = events.progress(f"{name}: old and new answers", unit="texts"), Outputs()
+    for start in range(0, len(examples.inputs), PIECE):
+        words = examples.words[start : start + PIECE] if examples.words is not None else None
+        found += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
+        progress.update(len(found), len(examples.inputs))
+    progress.finish()
+    return found
+
+
+def _answers(task: Task, outputs: Outputs, examples: Examples) -> list[object]:
+    kind = kind_of(task)
+    return [without_scores(one) for one in kind.decode_all(task, outputs, _examples(examples))]
+
+
+def _differ(one: object, other: object, close: float | None) -> bool:
+    if close is None or not isinstance(one, dict) or not isinstance(other, dict):
+        return one != other
+    return not abs(one["value"] - other["value"]) <= close

@@ -1,0 +1,125 @@
+"""What was decided about a bundle's tasks before a run of training, and what the run therefore leaves as it is.
+
+People decide by `polyhead tasks rollback` and `remove`; a version that lost under `--if-better` is a decision too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle.attempts import Attempt, read_attempts
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.models import read_models_file
+from polyhead.bundle.read import Bundle
+from polyhead.config import Value
+from polyhead.errors import ConfigError, UnknownTask
+from polyhead.tasks.task import Task
+from polyhead.train.record.compared import why_not
+
+
+class TrainOptions(Value):
+    """What a run is asked to do about decisions: train these tasks whatever was decided; publish what is better."""
+
+    retrain: tuple[str, ...] = ()
+    if_better: bool = False
+
+    def check(self, known: Sequence[str], only: Sequence[str] = ()) -> None:
+        """Raises UnknownTask for names that the project does not have, ConfigError for those not among `only`."""
+        if unknown := sorted(set(self.retrain) - set(known)):
+            raise UnknownTask("the project declares no such task to train again", got=unknown, allowed=list(known))
+        if only and (beyond := sorted(set(self.retrain) - set(only))):
+            raise ConfigError(
+                "a task is to be trained again that the run leaves out",
+                got=beyond,
+                allowed=list(only),
+                do="name it among the tasks of the run too",
+            )
+
+
+class Decisions(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds in a bundle now."""
+
+    lines: Mapping[str, Live]
+    removed: Collection[str]
+    attempts: Mapping[str, Attempt]
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> Decisions:
+        """Of the tasks that read the trunk."""
+        return cls(lines=bundle.lines, removed=bundle.removed, attempts=read_attempts(bundle.root))
+
+    @classmethod
+    def of_models(cls, root: FilePath) -> Decisions:
+        """Of the tasks that own their models."""
+        file = read_models_file(root)
+        return cls(lines=file.models, removed=file.removed, attempts=read_attempts(root))
+
+    def reason(self, name: str, tag: str) -> str | None:
+        """Why a task is not to be trained the way of this tag; None where nothing was decided."""
+        if name in self.removed:
+            return "it was removed from the bundle, and its table is still in the project file"
+        line, attempt = self.lines.get(name), self.attempts.get(name)
+        if line is not None and line.pinned:
+            return f"its live version {line.version} is pinned: it was rolled back to"
+        if line is not None and attempt is not None and attempt.fingerprint == tag:
+            return f"trained this way it lost to its live version {line.version} ({attempt.line()})"
+        return None
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run trains, and what it leaves though it is not trained this way; each with the reason."""
+
+    todo: frozenset[str]
+    left: Mapping[str, str]
+
+    def lines(self) -> list[str]:
+        """A line for each task that is left."""
+        return [left_line(name, reason) for name, reason in self.left.items()]
+
+
+def left_line(name: str, reason: str) -> str:
+    """What people read of a task that is left."""
+    return f"{name}: {reason}; left as it is (--retrain {name} trains it)"
+
+
+def choices(
+    new: Collection[str],
+    units: Sequence[Sequence[str]],
+    tags: Mapping[str, str],
+    decisions: Decisions,
+    wish: TrainOptions,
+    rivals: Mapping[str, tuple[Task, Task]],
+) -> Choices:
+    """`new` tasks are not trained yet; of a unit all tasks are trained, or none, as they read each other's arrays.
+
+    `tags` name each task's way of training. `rivals` are the tasks that have a live version, as it answers and as it
+    is declared: where only what is better is wanted and no score can say so, the live one stays.
+    """
+    todo, left = set[str](), dict[str, str]()
+    grouped = {name: tuple(unit) for unit in units for name in unit}
+    asked = {*new, *wish.retrain}
+    for unit in dict.fromkeys(grouped.get(name, (name,)) for name in tags):
+        if asked.isdisjoint(unit):
+            continue
+        held = {name: _held(name, tags[name], decisions, wish, rivals) for name in unit}
+        reasons = {name: reason for name, reason in held.items() if reason is not None}
+        if not reasons:
+            todo.update(unit)
+            continue
+        whose = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        left |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in asked}
+    return Choices(todo=frozenset(todo), left={name: left[name] for name in tags if name in left})
+
+
+def _held(
+    name: str, tag: str, decisions: Decisions, wish: TrainOptions, rivals: Mapping[str, tuple[Task, Task]]
+) -> str | None:
+    if name in wish.retrain:
+        return None
+    reason = decisions.reason(name, tag)
+    if reason is None and wish.if_better and name in rivals:
+        return why_not(*rivals[name])
+    return reason
