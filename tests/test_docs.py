@@ -471,6 +471,11 @@ def test_names_of_the_package_that_the_page_names_exist(page):
             value = getattr(value, part)
 
 
+def test_the_version_is_the_same_everywhere():
+    declared = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert declared is not None and declared[1] == polyhead.__version__
+
+
 def test_readme_tree_is_the_source_tree():
     (tree,) = [
         block.body for block in blocks_of(ROOT / "README.md") if block.body.startswith("src/polyhead/")
