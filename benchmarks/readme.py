@@ -101,6 +101,7 @@ AREAS = {  # results files and pictures by the first letters of their names
     "Prompts and adapters": ("conditioning",),
     "The engine": ("one_pass", "engine", "precision"),
     "Right by default": ("right",),
+    "The house": ("house",),
 }
 HELP_WIDTH = 100
 NO_MEANING = "(not described yet)"

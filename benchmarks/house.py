@@ -1,0 +1,108 @@
+"""The size and order of the house, and whether anything moved: lines, circles, files a new thing takes, equal bundles.
+
+    python -m benchmarks.house --before FOLDER --after FOLDER
+
+FOLDERs are what `python -m benchmarks.house_same make` wrote with the code of two commits on one machine. Branch
+coverage is read from `results/house_coverage_before.json` and `house_coverage_after.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import tempfile
+from pathlib import Path
+
+from benchmarks.house_same import BACKENDS, command, compare, stripped, texts
+from studies.results import Claim
+from studies.settings import RESULTS, ROOT, report
+from studies.settings import command as typed
+
+SOURCE = ROOT / "src" / "polyhead"
+NEW = ("kind", "strategy", "codec", "backend")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", type=Path, required=True)
+    parser.add_argument("--after", type=Path, required=True)
+    asked = parser.parse_args()
+    rows = compare(asked.before, asked.after)
+    rows += [opened(asked.before, row["bundle"], backend) for row in rows for backend in BACKENDS]
+    report("house", command=typed(), rows=rows, claims=[*order(), *same(rows), *tests()], lacking=[])
+
+
+def opened(before: Path, bundle: object, backend: str) -> dict[str, object]:
+    """Whether today's code opens a bundle of before and answers as that code did."""
+    home = before if bundle == "demo" else before / str(bundle)
+    root = home / ("demo-bundle" if bundle == "demo" else "bundle")
+    with tempfile.TemporaryDirectory() as folder:
+        asked = "".join(json.dumps(text) + "\n" for text in texts(root))
+        words = ("predict", str(root.resolve()), "--backend", backend, "--deterministic", "--precision", "float32")
+        told = command(ROOT, Path(folder), *words, given=asked)
+    answers = [stripped(json.loads(line)) for line in told.splitlines() if line.startswith("{")]
+    old = (home / f"answers-{backend}.jsonl").read_text(encoding="utf-8")
+    new = "".join(json.dumps(row, sort_keys=True) + "\n" for row in answers)
+    return {"bundle": bundle, "backend": backend, "opened_and_answers_equal": old == new}
+
+
+def order() -> list[Claim]:
+    """What the source looks like."""
+    from tests.test_architecture import circles, module, parsed
+
+    trees = {module(path): (path, tree) for path, tree in parsed()}
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, (path, _) in trees.items()}
+    functions = [
+        (node.end_lineno or 0) - node.lineno + 1
+        for _, tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    files = [ROOT / "tests" / "one_file" / f"{name}.py" for name in NEW]
+    touched = sum(path.is_file() for path in files)
+    return [
+        claim("lines", "lines of Python in the wheel", 38_000, sum(lines.values()), "lines"),
+        claim("longest-file", "lines of the longest file", 400, max(lines.values()), "lines"),
+        claim("longest-function", "lines of the longest function", 60, max(functions), "lines"),
+        claim("circles", "circles of files that import each other, also inside functions and for types", 0,
+              len(circles({name: tree for name, (_, tree) in trees.items()})), "circles"),
+        claim("files-touched", f"files to add a kind, a strategy, a codec and a backend, each proven by a test "
+              f"({touched} of {len(NEW)} are)", 10, touched if touched == len(NEW) else 99, "files"),
+    ]  # fmt: skip
+
+
+def same(rows: list[dict[str, object]]) -> list[Claim]:
+    """What two commits made of the same projects."""
+    made = [row for row in rows if "arrays" in row]
+    arrays, answers = (sum(int(str(row[key])) for row in made) for key in ("arrays", "answers"))
+    opened = [row for row in rows if "backend" in row]
+    return [
+        claim("arrays-equal", f"files of arrays that differ between the commits, of {arrays} in {len(made)} bundles "
+              "(packaged sample; every strategy, and joint training)", 0,
+              sum(int(str(row["arrays_differ"])) for row in made), "files"),
+        claim("answers-equal", f"files of answers in deterministic mode that differ, of {answers} (four backends)", 0,
+              sum(int(str(row["answers_differ"])) for row in made), "files"),
+        claim("old-bundles-open", "bundles of the earlier commit, by backend, that do not open or answer otherwise, "
+              f"of {len(opened)}", 0, sum(not row["opened_and_answers_equal"] for row in opened), "answers"),
+    ]  # fmt: skip
+
+
+def tests() -> list[Claim]:
+    """How long the suite takes and what it covers, where that was measured."""
+    made = []
+    before, after = (RESULTS / f"house_coverage_{when}.json" for when in ("before", "after"))
+    if before.is_file() and after.is_file():
+        was, now = (json.loads(path.read_text(encoding="utf-8"))["branch_coverage_percent"] for path in (before, after))
+        text = f"branch coverage of the package by its tests, less that of before ({was:.2f} %)"
+        made.append(claim("coverage", text, 0, round(now - was, 2), "points", lowest=True))
+    return made
+
+
+def claim(name: str, text: str, target: float, value: float, unit: str, *, lowest: bool = False) -> Claim:
+    holds = value >= target if lowest else value <= target
+    return Claim(id=f"house.{name}", text=text, target=target, value=value, unit=unit, holds=holds)
+
+
+if __name__ == "__main__":
+    main()
