@@ -60,6 +60,6 @@ def _own_seed(request):
 
 @pytest.fixture(autouse=True)
 def _unwaited(request, monkeypatch):
-    """What is written is not waited for: that decides after a power cut alone. Writing a file itself is tested as is."""
+    """What is written is not waited for: that decides after a power cut alone. A file itself is written as is."""
     if request.path.name != "test_files.py":
         monkeypatch.setattr(os, "fsync", disk.fsync)
