@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 
 import disk
+import search
 
 KEPT = {"POLYHEAD_DATA"}
 LOOPBACK = ("127.", "localhost", "::1")
+SHORT = {"train", "cli", "e2e"}  # folders of tests in which heads are trained by the way
+SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py"}
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 for _name in [name for name in os.environ if name.startswith("POLYHEAD_") and name not in KEPT]:
@@ -27,6 +30,7 @@ def _guarded(self, address):
 
 
 socket.socket.connect = _guarded
+os.fsync = disk.fsync  # what is written is not waited for: that decides after a power cut alone
 
 
 def pytest_report_header():
@@ -58,8 +62,12 @@ def _own_seed(request):
     torch.manual_seed(seed)
 
 
-@pytest.fixture(autouse=True)
-def _unwaited(request, monkeypatch):
-    """What is written is not waited for: that decides after a power cut alone. A file itself is written as is."""
-    if request.path.name != "test_files.py":
-        monkeypatch.setattr(os, "fsync", disk.fsync)
+@pytest.fixture(scope="module", autouse=True)
+def _short_search(request):
+    """Linear heads are searched for shortly, but where the search is looked at."""
+    if request.path.parent.name not in SHORT or request.path.name in SEARCHES:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        search.shorten(patch)
+        yield

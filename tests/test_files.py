@@ -6,11 +6,17 @@ import threading
 
 import pytest
 
-from disk import FullDisk, run_forking
+from disk import FullDisk, flush, run_forking
 from polyhead.errors import LockError
 from polyhead.files import held, is_temporary, remove_leftovers, replace_file, write_file
 
 BUSY = RuntimeError("somebody has it")
+
+
+@pytest.fixture(autouse=True)
+def _flushed(monkeypatch):
+    """Elsewhere nothing that is written is waited for."""
+    monkeypatch.setattr("os.fsync", flush)
 
 
 def test_what_is_written_is_hashed(tmp_path):

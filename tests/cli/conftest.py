@@ -2,7 +2,6 @@
 
 import pytest
 
-import search
 from cli.commands import run, write_project
 
 
@@ -14,11 +13,6 @@ def home(tmp_path_factory):
     done = run("train", path)
     assert done.code == 0, done.err
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _short_search(monkeypatch):
-    search.shorten(monkeypatch)
 
 
 @pytest.fixture
