@@ -13,7 +13,7 @@ import search
 
 KEPT = {"POLYHEAD_DATA"}
 LOOPBACK = ("127.", "localhost", "::1")
-SHORT = {"train", "cli", "e2e"}  # folders of tests in which heads are trained by the way
+SHORT = {"train", "cli"}  # folders of tests in which heads are trained by the way
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py"}
 
 os.environ["HF_HUB_OFFLINE"] = "1"
