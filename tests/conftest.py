@@ -8,8 +8,14 @@ import zlib
 import numpy as np
 import pytest
 
+import disk
+import search
+
 KEPT = {"POLYHEAD_DATA"}
 LOOPBACK = ("127.", "localhost", "::1")
+SHORT = {"train", "cli"}  # folders of tests in which heads are trained by the way
+# Where it is looked at, or where a process of its own must train the same bytes.
+SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 for _name in [name for name in os.environ if name.startswith("POLYHEAD_") and name not in KEPT]:
@@ -25,6 +31,7 @@ def _guarded(self, address):
 
 
 socket.socket.connect = _guarded
+os.fsync = disk.fsync  # what is written is not waited for: that decides after a power cut alone
 
 
 def pytest_report_header():
@@ -54,3 +61,14 @@ def _own_seed(request):
     except ImportError:
         return
     torch.manual_seed(seed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_search(request):
+    """Linear heads are searched for shortly, but where the search is looked at."""
+    if request.path.parent.name not in SHORT or request.path.name in SEARCHES:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        search.shorten(patch)
+        yield

@@ -13,6 +13,7 @@ import tiny
 LIMIT = 120  # seconds that one run may take before it counts as hanging
 MEETING = 20  # seconds in which two processes form their group; gloo's sockets now and then fail to meet
 TRIES = 3  # of forming it
+PRELOADED = ["torch._dynamo", "torch.distributed.fsdp", "polyhead.train.recipes.course"]  # once for all processes
 
 
 class Pair:
@@ -40,7 +41,8 @@ class Pair:
             raise
 
     def _start(self):
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
         self._pipes, self._processes = [], []
         for rank in range(2):
             ours, theirs = context.Pipe()

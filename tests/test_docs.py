@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import polyhead
+import search
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
@@ -92,6 +93,7 @@ def quick(monkeypatch, tmp_path):
     from polyhead.project import tables as project
     from polyhead.train.recipes import lineage
 
+    search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)
     monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=EPOCHS))
     monkeypatch.chdir(tmp_path)

@@ -312,10 +312,12 @@ def test_a_full_disk_is_said_and_nothing_finished_is_lost(work, room):
     bigger = msgspec.structs.replace(tiny.STRATEGY, hidden=4096)
     path = write_project(work, "mood", "topics", strategy=bigger)
 
-    def small():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
-
-    done = shell(["train", path], preexec=small)
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, kept[1]))
+    try:
+        done = run("train", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
     done.refuses("File too large")
     assert run("inspect", work / "bundle", "--verify").code == 0
     after = files_of(work / "bundle")

@@ -7,6 +7,8 @@ import pytest
 from polyhead.engine.backends import BACKENDS, open_backend
 from polyhead.testing import BATCHES, CODECS, yield_backend_checks, yield_deterministic_checks
 
+CODED = tuple(f"equals the reference, {codec}," for codec in CODECS if codec != "float16")
+
 
 def make(name, trunk, tasks, *, deterministic=False):
     return open_backend(name, trunk, tasks, precision="float32", deterministic=deterministic)
@@ -40,10 +42,18 @@ def test_backend_passes_every_check(name):
 
 
 def test_backend_passes_every_check_in_deterministic_mode(name):
-    """But for codecs, which are computed in it as they are without."""
-    checks = yield_backend_checks(name, partial(make, name, deterministic=True))
-    coded = tuple(f"equals the reference, {codec}," for codec in CODECS if codec != "float16")
-    assert ran(check for check in checks if not check.name.startswith(coded)) == 2 * len(BATCHES) + 10 + 6
+    """But for codecs, which are computed in it as they are without.
+
+    The reference has no other mode. Of OpenVINO only what is equal: the rest lies above what compiles, where graphs of
+    ONNX Runtime, which are ready far sooner, are looked at.
+    """
+    if name == "reference":
+        pytest.skip("the reference computes the same in both modes")
+    checks = list(yield_backend_checks(name, partial(make, name, deterministic=True)))
+    chosen = [check for check in checks if not check.name.startswith(CODED)]
+    equal = [check for check in chosen if check.name.startswith("equals the reference")]
+    assert (len(chosen), len(equal)) == (2 * len(BATCHES) + 10 + 6, 2 * len(BATCHES) + 2)
+    ran(equal if name == "openvino" else chosen)
 
 
 def test_no_task_moves_a_bit_of_another_in_deterministic_mode(name):

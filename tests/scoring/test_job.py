@@ -48,7 +48,7 @@ def attempt(out, deadly):
     is_whole = out.exists()
     if os.fork() == 0:
         if deadly:
-            Kill(deadly)
+            Kill(deadly, each=None if again else 2)
         done = run(session, folder / "in.jsonl", out, tasks=("mood", "urgency"), scores=True)
         assert is_whole or done.done_before == min(3 * pieces, done.counts.rows)  # none is answered twice
         os._exit(0)
@@ -77,14 +77,14 @@ def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_wa
     bundle, tmp_path, ending, rows
 ):
     write(tmp_path / "in.jsonl", texts(rows))
-    assert int(run_forking(KILLED, bundle.root, tmp_path, ending, "once")) >= 30
+    assert int(run_forking(KILLED, bundle.root, tmp_path, ending, "once")) >= 20
     assert [row["id"] for row in read(tmp_path / f"out{ending}")] == list(range(rows))
 
 
 def test_runs_that_are_killed_again_and_again_come_to_the_end(bundle, tmp_path):
     """Each gets through one piece, and dies at the next."""
     write(tmp_path / "in.jsonl", texts(20))
-    assert int(run_forking(KILLED, bundle.root, tmp_path, ".jsonl", "again")) >= 6
+    assert int(run_forking(KILLED, bundle.root, tmp_path, ".jsonl", "again")) >= 4
     assert [row["id"] for row in read(tmp_path / "out.jsonl")] == list(range(20))
 
 

@@ -143,7 +143,7 @@ STRANGE = st.text(
 STRANGE_INPUTS = st.lists(st.one_of(st.tuples(STRANGE), st.tuples(STRANGE, STRANGE)), max_size=8)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @drawn(inputs=STRANGE_INPUTS)
 def test_strange_texts_have_the_ids_that_the_library_gives_each_alone(raw, inputs):
     """Emoji, combining marks, both directions, control characters; lone surrogates stand for U+FFFD."""
@@ -156,7 +156,7 @@ def test_strange_texts_have_the_ids_that_the_library_gives_each_alone(raw, input
         )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @drawn(
     inputs=STRANGE_INPUTS,
     pairs=st.booleans(),

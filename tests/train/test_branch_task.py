@@ -549,7 +549,7 @@ def best_of(folder, name, layers):
 
 def contested(home, tmp_path, *, left):
     """A seed and its folder: of a budget of 4 for two tasks, mood has less than it would take of `left` alone."""
-    for seed in range(1, 13):
+    for seed in (9, *range(1, 9), *range(10, 13)):  # that has been found is asked first
         folder = copied(home, tmp_path / str(seed))
         base = project(folder, "alike", "mood", strategy=FIXED, training=seeded(seed=seed))
         base = msgspec.structs.replace(base, allocation=budget(4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -69,7 +69,7 @@ def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
 
 def fitting_tasks(strategy: Strategy) -> list[Task]:
     """The tiny tasks that the strategy does not refuse."""
-    paths = tiny_paths(strategy, tiny_trunk())
+    paths = _lowered(strategy)[1]
     return [task for task in tiny_tasks() if task.name in paths]
 
 
@@ -89,6 +89,13 @@ def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
             fitting.append(task)
     groups = prompt_groups([(task, strategy) for task in fitting])
     return {task.name: path(task, groups[task.name]) for task in fitting}
+
+
+@lru_cache(maxsize=4)
+def _lowered(strategy: Strategy) -> tuple[TrunkData, dict[str, Path]]:
+    """The tiny trunk and the strategy's paths over it; checks read them and change nothing."""
+    trunk = tiny_trunk()
+    return trunk, tiny_paths(strategy, trunk)
 
 
 def tiny_bundle(root: FilePath, trunk: TrunkData, paths: Mapping[str, Path]) -> Bundle:
@@ -154,7 +161,7 @@ def _model(path: Path, trunk: TrunkData, task: Task) -> Any:
 
 
 def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
-    paths = tiny_paths(strategy, tiny_trunk())
+    paths = _lowered(strategy)[1]
     path, own = paths[task.name], f"task:{task.name}"
     assert all(isinstance(node, (Embed, Layers, Pool, Head)) for node in path.nodes)
     assert path.head.width == kind_of(task).width(task)
@@ -168,8 +175,8 @@ def _assert_four_nodes(strategy: Strategy, task: Task) -> None:
 
 
 def _assert_counted(strategy: Strategy, task: Task) -> None:
-    trunk = tiny_trunk()
-    path = tiny_paths(strategy, trunk)[task.name]
+    trunk, paths = _lowered(strategy)
+    path = paths[task.name]
     model, shape = _model(path, trunk, task), trunk.architecture
     modules = {path.head.part: model.parts[task.name], **model.families}
     for owner, module in modules.items():
@@ -185,8 +192,8 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     from polyhead.model import TextBatch
     from polyhead.train.loop.loss import LOSSES
 
-    trunk = tiny_trunk()
-    path = tiny_paths(strategy, trunk)[task.name]
+    trunk, paths = _lowered(strategy)
+    path = paths[task.name]
     batch, model = tiny_batch(trunk, (5, 7, 3)), _model(path, trunk, task)
     model.trunk.requires_grad_(False)
     ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
@@ -221,8 +228,7 @@ def _target(loss: LossName, outputs: Any) -> Any:
 
 
 def _assert_saved(strategy: Strategy) -> None:
-    trunk = tiny_trunk()
-    paths = tiny_paths(strategy, trunk)
+    trunk, paths = _lowered(strategy)
     with tempfile.TemporaryDirectory() as folder:
         bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
         assert bundle.trunk().digest == trunk.digest
@@ -237,9 +243,9 @@ def _assert_saved(strategy: Strategy) -> None:
 
 
 def _assert_merged(strategy: Strategy) -> None:
-    trunk = tiny_trunk()
+    trunk, paths = _lowered(strategy)
     with tempfile.TemporaryDirectory() as folder:
-        bundle = tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk))
+        bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
         session = Session(bundle, backend="torch", deterministic=True)
         together = session.predict(list(TEXTS))
         for name in session.records:
@@ -249,8 +255,7 @@ def _assert_merged(strategy: Strategy) -> None:
 
 
 def _assert_isolated(strategy: Strategy) -> None:
-    trunk = tiny_trunk()
-    paths = tiny_paths(strategy, trunk)
+    trunk, paths = _lowered(strategy)
     tasks = fitting_tasks(strategy)
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "b"
@@ -268,9 +273,8 @@ def _assert_isolated(strategy: Strategy) -> None:
 
 
 def _assert_group_isolated(strategy: Strategy) -> None:
-    trunk = tiny_trunk()
+    trunk, paths = _lowered(strategy)
     outside = tiny_paths(Pooled(codec="float32"), trunk)
-    paths = tiny_paths(strategy, trunk)
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "b"
         names = list(paths)[: len(paths) // 2]
@@ -297,9 +301,9 @@ def _group(strategy: Strategy, trunk: TrunkData, names: Sequence[str]) -> dict[s
 
 
 def _assert_independent(strategy: Strategy) -> None:
-    trunk = tiny_trunk()
+    trunk, paths = _lowered(strategy)
     with tempfile.TemporaryDirectory() as folder:
-        bundle = tiny_bundle(FilePath(folder) / "b", trunk, tiny_paths(strategy, trunk))
+        bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
         session = Session(bundle, backend="torch", precision="float32")
         whole = outputs_by_task(session)
         turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
