@@ -93,7 +93,10 @@ def tests() -> list[Claim]:
     made = []
     before, after = (RESULTS / f"house_coverage_{when}.json" for when in ("before", "after"))
     if before.is_file() and after.is_file():
-        was, now = (json.loads(path.read_text(encoding="utf-8"))["branch_coverage_percent"] for path in (before, after))
+        was, now = (
+            json.loads(path.read_text(encoding="utf-8"))["rows"][0]["branch_coverage_percent"]
+            for path in (before, after)
+        )
         text = f"branch coverage of the package by its tests, less that of before ({was:.2f} %)"
         made.append(claim("coverage", text, 0, round(now - was, 2), "points", lowest=True))
     return made
