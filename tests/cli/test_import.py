@@ -36,7 +36,7 @@ def test_tasks_taps_and_differences_are_told(made, folders):
     assert row.split()[1:6] == ["single_label", "v0001", str(folders[0]), "2", "2"]
     assert float(row.split()[-2]) < 1e-5
     assert "on 128 texts" in done.out
-    assert done.err == ""
+    assert all("of 128 texts" in line for line in done.err.splitlines())  # progress, on a slow machine
 
 
 def test_the_bundle_answers(made):

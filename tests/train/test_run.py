@@ -276,7 +276,7 @@ KILLED = """
     import tiny
     from polyhead.project.recipes import Joint
     from polyhead.train.recipes.joint import train_together
-    from polyhead.train import fit
+    from polyhead.train.loop import fit
     from polyhead.train.run import train_project
     fit.SAVE_SECONDS = {seconds}
     saved = fit._Run.save
