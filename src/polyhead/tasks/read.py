@@ -13,7 +13,6 @@ from polyhead.tasks.columns import Columns, Source, columns_of
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, listed, spelled
-from polyhead.tasks.kinds.span import widened
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.task import Task
@@ -88,7 +87,7 @@ class _Reader:
     def __init__(self, source: Source, task: Task) -> None:
         self.source, self.task, self.kind = source, task, kind_of(task)
         self.columns: Columns = columns_of(source, task)
-        self.blank_is_none = task.kind == "multi_label" and source.empty != "skip"
+        self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
         self.found: list[Example] = []
         self.targets: list[np.ndarray] = []
@@ -150,11 +149,10 @@ class _Reader:
         if example.options and from_cells:
             label = self._of_cell(label, example)
         target = self.kind.encode(self.task, label, example)
-        if self.task.kind == "span":
-            self.counts["widened"] += widened(target, example.places)
-        elif self.kind.per_word and len(target) != len(example.places):
-            found, allowed = f"{len(target)} tags", f"{len(example.places)}"
-            raise self._bad("tags and tokens differ in number", found, allowed, example.row)
+        if self.kind.labels_words and len(target) != len(example.places):
+            tags, allowed = f"{len(target)} tags", f"{len(example.places)}"
+            raise self._bad("tags and tokens differ in number", tags, allowed, example.row)
+        self.counts["widened"] += self.kind.widened(target, example)
         return target
 
     def _of_cell(self, label: object, example: Example) -> object:

@@ -11,11 +11,11 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import Given, texts_of
 
 
-class NoSplitNeeded(Value, eq=False):
+class TaskExamples(Value, eq=False):
     """The examples of a task of which some are to be held out, and the file that they were read from."""
 
     task: Task
@@ -55,7 +55,7 @@ def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[in
     return [sorted(rows) for rows in dealt if rows]
 
 
-def split_together(several: Sequence[NoSplitNeeded], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
+def split_together(several: Sequence[TaskExamples], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
     """(kept, held out) of each task, as `split` does it, and what one task holds out no other one keeps.
 
     Rows with equal texts stay together across tasks and files, and so does what tasks read of one row of a file. Each
@@ -75,13 +75,13 @@ def split_together(several: Sequence[NoSplitNeeded], fraction: float, seed: int)
     ]
 
 
-def overlapping(several: Sequence[NoSplitNeeded]) -> list[list[NoSplitNeeded]]:
+def overlapping(several: Sequence[TaskExamples]) -> list[list[TaskExamples]]:
     """The tasks by what they read: in one list are those with rows of a file or texts in common; most are alone."""
     joined = _Joined()
     for index, one in enumerate(several if len(several) > 1 else ()):
         for things in _things(one):
             joined.join([("task", index), *things])
-    found: dict[int, list[NoSplitNeeded]] = {}
+    found: dict[int, list[TaskExamples]] = {}
     for index, one in enumerate(several):
         found.setdefault(joined.of(("task", index)), []).append(one)
     return list(found.values())
@@ -120,13 +120,13 @@ class _Joined:
         return number
 
 
-def _things(one: NoSplitNeeded) -> list[tuple[object, object]]:
+def _things(one: TaskExamples) -> list[tuple[object, object]]:
     """Of each example what other tasks' examples may have too: its row in the file, and its texts."""
     places = ((one.path, row) for row in one.examples.rows)
     return list(zip(places, map(_key, one.examples.inputs), strict=True))
 
 
-def _groups(several: Sequence[NoSplitNeeded], seed: int) -> list[list[tuple[int, int]]]:
+def _groups(several: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
     """(task, row) of the examples that stay together, in an order that texts and seed alone decide."""
     joined, found = _Joined(), dict[int, list[tuple[int, int]]]()
     things = [_things(one) for one in several]
@@ -143,13 +143,13 @@ def _groups(several: Sequence[NoSplitNeeded], seed: int) -> list[list[tuple[int,
     return [found[group] for group in sorted(found, key=lambda group: ranks[group])]
 
 
-def _strata(several: Sequence[NoSplitNeeded], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
+def _strata(several: Sequence[TaskExamples], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
     """In the order of tasks and labels; a group has the label of its first row."""
     found: dict[tuple[int, int], dict[int, int]] = {}
     for number, group in enumerate(groups):
         labels: dict[int, int] = {}
         for task, row in group:
-            label = labels.setdefault(task, _label(several[task].task, several[task].examples, row))
+            label = labels.setdefault(task, kind_of(several[task].task).stratum(several[task].examples.targets[row]))
             rows = found.setdefault((task, label), {})
             rows[number] = rows.get(number, 0) + 1
     return [_Stratum(task, found[task, label]) for task, label in sorted(found)]
@@ -191,13 +191,8 @@ def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
         groups.setdefault(_key(given), []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
-        strata.setdefault(_label(task, examples, group[0]), []).append(group)
+        strata.setdefault(kind_of(task).stratum(examples.targets[group[0]]), []).append(group)
     return {label: strata[label] for label in sorted(strata)}
-
-
-def _label(task: Task, examples: Examples, row: int) -> int:
-    """What gives a share of its own: the label of `single_label`; all rows of another task are one."""
-    return int(examples.targets[row]) if task.kind == "single_label" else 0
 
 
 def _halves(

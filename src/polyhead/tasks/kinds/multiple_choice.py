@@ -23,12 +23,11 @@ class MultipleChoice(Kind):
 
     name = "multiple_choice"
     loss = "ranking"
-    per_option = True
-
-    def check(self, task: Task) -> None:
-        """No labels of its own; options are read cut, each beside its question."""
-        base.check_unused(task, "labels", "range", "positive", "threshold", "pair", "null_answers", "long_texts")
-        base.check_metric(task, self.metrics(task))
+    uses = ()
+    per_option = shares_head = True
+    text_column, context_column = "question", "context"
+    column_keys = ("choices",)
+    cell, score_cell = "places", "numbers"
 
     def width(self, task: Task) -> int:
         """One output, of each option."""
@@ -49,10 +48,10 @@ class MultipleChoice(Kind):
         """
         options = example.options
         if isinstance(label, str):
-            spelled = [place for place, one in enumerate(options) if one == repair(label.strip())]
-            if len(spelled) == 1:
-                return np.asarray(spelled[0], np.int64)
-            if not spelled:
+            places = [place for place, option in enumerate(options) if option == repair(label.strip())]
+            if len(places) == 1:
+                return np.asarray(places[0], np.int64)
+            if not places:
                 label = self.parse(label, None)
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options):
             return np.asarray(label, np.int64)
@@ -79,13 +78,17 @@ class MultipleChoice(Kind):
         scores = base.softmax(outputs).tolist()
         return {"index": ranked[0], "option": options[ranked[0]], "scores": scores, "ranked": ranked}
 
+    def cell_of(self, answer: Answer) -> object:
+        """The indices of the options, best first."""
+        return answer["ranked"]
+
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`accuracy`."""
         base.check_split(task, outputs, targets)
-        found = np.array([int(np.argmax(row)) for row in outputs], np.int64)
-        return {"accuracy": metrics.accuracy(np.stack(targets), found)}
+        answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
+        return {"accuracy": metrics.accuracy(np.stack(targets), answered)}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The place that is right most often."""

@@ -24,11 +24,12 @@ class Regression(RowKind):
     name = "regression"
     loss = "squared_error"
     scores = "range"
+    uses = ("range", "pair", "long_texts")
+    problem_type = "regression"
+    cell = "number"
 
     def check(self, task: Task) -> None:
         """A finite range, the lower end first."""
-        base.check_unused(task, "null_answers", "labels", "positive", "threshold")
-        base.check_metric(task, self.metrics(task))
         low, high = map(base.as_float, task.range or (0.0, 0.0))
         if not (low < high and math.isfinite(high - low)):
             raise ConfigError(
@@ -74,13 +75,17 @@ class Regression(RowKind):
         assert decoded.value is not None
         return [{"value": value} for value in decoded.value.tolist()]
 
+    def cell_of(self, answer: Answer) -> object:
+        """The value."""
+        return answer["value"]
+
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`pearson`, `spearman`."""
         base.check_split(task, outputs, targets)
-        wanted, found = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
-        return {"pearson": metrics.pearson(wanted, found), "spearman": metrics.spearman(wanted, found)}
+        wanted, answered = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
+        return {"pearson": metrics.pearson(wanted, answered), "spearman": metrics.spearman(wanted, answered)}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The mean."""

@@ -22,11 +22,13 @@ class SingleLabel(RowKind):
     name = "single_label"
     loss = "cross_entropy"
     scores = "softmax"
+    uses = ("labels", "positive", "pair", "long_texts")
+    problem_type = "single_label_classification"
+    cell, score_cell = "text", "shares"
 
     def check(self, task: Task) -> None:
         """At least two labels; `positive` one of them."""
-        base.check_labels(task, least=2)
-        base.check_unused(task, "null_answers", "range", "threshold")
+        base.check_labels(task, least=self.least_labels)
         if task.positive is not None and task.positive not in task.labels:
             raise ConfigError(
                 f"task '{task.name}': 'positive' is none of its labels",
@@ -34,7 +36,6 @@ class SingleLabel(RowKind):
                 allowed=task.labels,
                 task=task.name,
             )
-        base.check_metric(task, self.metrics(task))
 
     def width(self, task: Task) -> int:
         """One output a label."""
@@ -60,6 +61,14 @@ class SingleLabel(RowKind):
             {"label": names[label], "scores": dict(zip(names, scores, strict=True))}
             for label, scores in zip(decoded.label.tolist(), decoded.scores.tolist(), strict=True)
         ]
+
+    def cell_of(self, answer: Answer) -> object:
+        """The label."""
+        return answer["label"]
+
+    def stratum(self, target: np.ndarray) -> int:
+        """The label's index."""
+        return int(target)
 
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]

@@ -38,14 +38,15 @@ class Span(Kind):
     """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_words`."""
 
     name = "span"
-    loss = "span"
-    per_word = True
+    loss = "span_cross_entropy"
+    uses = ("pair", "null_answers", "long_texts")
+    per_word = shares_head = True
     pair = "joined"
+    text_column, context_column = "question", "context"
+    label_key, column_keys = "answers", ("answers",)
 
     def check(self, task: Task) -> None:
         """No labels of its own; always over a joined pair of question and context."""
-        base.check_unused(task, "labels", "range", "positive", "threshold")
-        base.check_metric(task, self.metrics(task))
         if task.pair != "joined":
             raise ConfigError(
                 f"task '{task.name}': kind 'span' reads question and context together",
@@ -99,6 +100,11 @@ class Span(Kind):
                 raise wrong("an answer holds no word", got=repr(answer), allowed=allowed)
             found.append((int(inside[0]), int(inside[-1]), start, end))
         return np.array(found or [(0, 0, 0, 0)], np.int64)
+
+    def widened(self, target: np.ndarray, example: Example) -> int:
+        """How many right answers begin or end inside a word, and so took the whole word."""
+        answers, places = target[target[:, 1] > 0], example.places
+        return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"text", "start", "end", "score"}`, characters of the context; None but for the score without an answer.
@@ -214,12 +220,6 @@ def answered(task: Task, outputs: np.ndarray) -> BestSpan | None:
     if best is None or (task.null_answers and float(np.asarray(outputs[0], np.float64).sum()) > best.score):
         return None
     return best
-
-
-def widened(target: np.ndarray, places: np.ndarray) -> int:
-    """How many right answers begin or end inside a word, and so took the whole word."""
-    answers = target[target[:, 1] > 0]
-    return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
 
 
 def _answers(label: object) -> list[tuple[str, int]] | None:

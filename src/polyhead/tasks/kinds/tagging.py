@@ -30,12 +30,13 @@ class Tagging(Kind):
     name = "tagging"
     loss = "word_cross_entropy"
     scores = "softmax"
-    per_word = True
+    uses = ("labels", "long_texts", "decoder")
+    per_word = label_is_list = True
+    column_keys = ("tokens", "tags", "spans")
 
     def check(self, task: Task) -> None:
         """At least two labels over one text; BIO labels need `O`, and a `B-x` for every `I-x`."""
-        base.check_labels(task, least=2)
-        base.check_unused(task, "null_answers", "range", "positive", "threshold", "pair")
+        base.check_labels(task, least=self.least_labels)
         if is_bio(task):
             _check_bio(task)
         elif task.decoder == "constrained":
@@ -46,7 +47,6 @@ class Tagging(Kind):
                 do="leave 'decoder' out",
                 task=task.name,
             )
-        base.check_metric(task, self.metrics(task))
 
     def width(self, task: Task) -> int:
         """One output a label, of each word."""
@@ -103,6 +103,10 @@ class Tagging(Kind):
             {"words": [word for word in words_of[a:b] if word is not None]}
             for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False)
         ]
+
+    def cell_of(self, answer: Answer) -> object:
+        """The spans, or the words."""
+        return answer["spans" if "spans" in answer else "words"]
 
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
