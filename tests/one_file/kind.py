@@ -21,15 +21,11 @@ class Ordinal(RowKind):
     loss = "cross_entropy"
     scores = "softmax"
     uses = ("labels", "pair", "long_texts")
-    cell, score_cell = "text", "shares"
+    cell, cell_key, score_cell = "text", "level", "shares"
 
     def check(self, task: Task) -> None:
         """At least two labels."""
         base.check_labels(task, least=self.least_labels)
-
-    def width(self, task: Task) -> int:
-        """One output a label."""
-        return len(task.labels)
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """`closeness` is 1 less the mean absolute error, as a share of the distance between first and last label."""
@@ -51,10 +47,6 @@ class Ordinal(RowKind):
             {"level": task.labels[place], "scores": dict(zip(task.labels, scores, strict=True))}
             for place, scores in zip(decoded.label.tolist(), decoded.scores.tolist(), strict=True)
         ]
-
-    def cell_of(self, answer: Answer) -> object:
-        """The label."""
-        return answer["level"]
 
     def stratum(self, target: np.ndarray) -> int:
         """The label's place."""

@@ -123,8 +123,9 @@ class Kind(ABC):
     empty_is_none: ClassVar[bool] = False  # an empty cell says that no label applies, not that nobody labelled the row
     label_is_list: ClassVar[bool] = False  # a row's label is a list of labels
 
-    # The columns that `polyhead score` adds: that of `cell_of`, and that of an answer's `scores`, where it has any.
+    # The columns that `polyhead score` adds: that of the answer, and that of its `scores`, where it has any.
     cell: ClassVar[CellForm] = "json"
+    cell_key: ClassVar[str | None] = None  # what of an answer stands in its cell; None: all of it
     score_cell: ClassVar[CellForm | None] = None
 
     @property
@@ -135,9 +136,9 @@ class Kind(ABC):
     def check(self, task: Task) -> None:  # noqa: B027
         """Raises ConfigError for a task whose fields are not what the kind needs."""
 
-    @abstractmethod
     def width(self, task: Task) -> int:
-        """Outputs of the head, of each word when `per_word`, of each option when `per_option`."""
+        """Outputs of the head, of each word when `per_word`, of each option when `per_option`: one a label, or one."""
+        return len(task.labels) if "labels" in self.uses else 1
 
     @abstractmethod
     def metrics(self, task: Task) -> tuple[str, ...]:
@@ -157,7 +158,7 @@ class Kind(ABC):
 
     def cell_of(self, answer: Answer) -> object:
         """What `polyhead score` writes of an answer, of the form `cell`."""
-        return answer
+        return answer if self.cell_key is None else answer[self.cell_key]
 
     @abstractmethod
     def evaluate(
@@ -179,9 +180,9 @@ class Kind(ABC):
         """What may be added to the outputs so that rare labels are answered more often, the smallest first."""
         return []
 
-    @abstractmethod
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
         """Weights float32 (labels,) that balance the loss; None for a kind without classes."""
+        return None
 
     def default_metric(self, task: Task) -> str:
         """The metric that chooses between models: the task's, or the kind's first."""

@@ -24,7 +24,7 @@ class MultiLabel(RowKind):
     least_labels = 1
     problem_type = "multi_label_classification"
     empty_is_none = label_is_list = True
-    cell, score_cell = "texts", "shares"
+    cell, cell_key, score_cell = "texts", "labels", "shares"
 
     def check(self, task: Task) -> None:
         """At least one label; a threshold between 0 and 1."""
@@ -36,10 +36,6 @@ class MultiLabel(RowKind):
                 allowed="between 0 and 1, both excluded",
                 task=task.name,
             )
-
-    def width(self, task: Task) -> int:
-        """One output a label."""
-        return len(task.labels)
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """`accuracy` counts rows whose whole set of labels is right."""
@@ -79,10 +75,6 @@ class MultiLabel(RowKind):
             for chosen, scores in zip(decoded.labels.tolist(), decoded.scores.tolist(), strict=True)
         ]
 
-    def cell_of(self, answer: Answer) -> object:
-        """The labels."""
-        return answer["labels"]
-
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
@@ -104,11 +96,10 @@ class MultiLabel(RowKind):
         return [odds] * len(examples)
 
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced
-        weights.
+        """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced weights.
 
-        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as
-        positive weight; 1 for a label that every row or no row has.
+        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as positive weight; 1
+        for a label that every row or no row has.
         """
         rows = np.asarray(targets, np.float64).reshape(-1, len(task.labels))
         positive = rows.sum(axis=0)

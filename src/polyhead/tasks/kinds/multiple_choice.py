@@ -27,11 +27,7 @@ class MultipleChoice(Kind):
     per_option = shares_head = True
     text_column, context_column = "question", "context"
     column_keys = ("choices",)
-    cell, score_cell = "places", "numbers"
-
-    def width(self, task: Task) -> int:
-        """One output, of each option."""
-        return 1
+    cell, cell_key, score_cell = "places", "ranked", "numbers"
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """Share of the questions that get the right option."""
@@ -78,10 +74,6 @@ class MultipleChoice(Kind):
         scores = base.softmax(outputs).tolist()
         return {"index": ranked[0], "option": options[ranked[0]], "scores": scores, "ranked": ranked}
 
-    def cell_of(self, answer: Answer) -> object:
-        """The indices of the options, best first."""
-        return answer["ranked"]
-
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
@@ -96,6 +88,3 @@ class MultipleChoice(Kind):
         most = max([int(places.max()) + 1, *(len(example.options) for example in examples)])
         counts = np.bincount(places, minlength=most).astype(np.float32)
         return [counts[: len(example.options)] for example in examples]
-
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: an option's place says nothing."""

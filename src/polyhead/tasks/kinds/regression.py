@@ -26,7 +26,7 @@ class Regression(RowKind):
     scores = "range"
     uses = ("range", "pair", "long_texts")
     problem_type = "regression"
-    cell = "number"
+    cell, cell_key = "number", "value"
 
     def check(self, task: Task) -> None:
         """A finite range, the lower end first."""
@@ -38,10 +38,6 @@ class Regression(RowKind):
                 allowed="two finite numbers, the lower first, and so is their difference",
                 task=task.name,
             )
-
-    def width(self, task: Task) -> int:
-        """One output."""
-        return 1
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """Correlations, on the values that the task answers (clipped to the range)."""
@@ -75,10 +71,6 @@ class Regression(RowKind):
         assert decoded.value is not None
         return [{"value": value} for value in decoded.value.tolist()]
 
-    def cell_of(self, answer: Answer) -> object:
-        """The value."""
-        return answer["value"]
-
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
@@ -91,9 +83,6 @@ class Regression(RowKind):
         """The mean."""
         mean = np.asarray([np.mean(np.asarray(targets, np.float64))], np.float32)
         return [mean] * len(examples)
-
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: there are no classes."""
 
 
 def _range(task: Task) -> tuple[float, float]:

@@ -20,11 +20,7 @@ class Summarization(Kind):
     loss = "token_cross_entropy"
     uses = ()
     owns_model = True
-    cell = "text"
-
-    def width(self, task: Task) -> int:
-        """One summary; there is no head."""
-        return 1
+    cell, cell_key = "text", "summary"
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """F1 of ROUGE (Lin 2004): the longest common subsequence of words, single words, pairs of words."""
@@ -36,21 +32,17 @@ class Summarization(Kind):
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The references, str (references,); training takes the first, scores the best of them."""
-        several = label if isinstance(label, list) else [label]
-        found = [repair(one) for one in several if isinstance(one, str) and one.strip()]
-        if not found or len(found) < len(several):
+        values = label if isinstance(label, list) else [label]
+        references = [repair(value) for value in values if isinstance(value, str) and value.strip()]
+        if not references or len(references) < len(values):
             raise base.bad_value(
                 task, example, "a summary is needed", got=label, allowed="a string that is not blank, or a list of such"
             )
-        return np.array(found, np.str_)
+        return np.array(references, np.str_)
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"summary"}`."""
         return {"summary": str(np.asarray(outputs).reshape(())[()])}
-
-    def cell_of(self, answer: Answer) -> object:
-        """The summary."""
-        return answer["summary"]
 
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
@@ -60,9 +52,6 @@ class Summarization(Kind):
         summaries = [str(np.asarray(output).reshape(())[()]) for output in outputs]
         scores = rouge([target.tolist() for target in targets], summaries)
         return {name: scores[name] for name in self.metrics(task)}
-
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: there are no classes."""
 
 
 def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
