@@ -23,7 +23,7 @@ RANKS = {
     "trunk": 2,
     "plan": 3,
     "text": 3,
-    "project.recipes": 4,
+    "project.recipes": 6,
     "project.strategies": 4,
     "seq2seq.data": 4,
     "cost": 5,
@@ -182,6 +182,36 @@ def test_a_circle_is_found():
         "d": "",
     }
     assert circles({name: ast.parse(text) for name, text in sources.items()}) == [{"a", "b", "c"}]
+
+
+def literals(tree: ast.Module) -> list[str]:
+    """The strings of a module, without docstrings."""
+    statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in statements
+    ]
+
+
+def test_a_kind_is_named_in_its_own_file_alone():
+    """Everything else asks the kind, so that another one is one more file: tests/tasks/test_new_kind.py."""
+    from polyhead.tasks.kinds import KINDS
+
+    named = {
+        (module(path), text)
+        for path, tree in parsed()
+        if not module(path).startswith(("tasks.kinds.", "testing."))
+        for text in literals(tree)
+        if text in KINDS
+    }
+    assert len(KINDS) >= 7
+    assert not named, sorted(named)
+
+
+def test_a_name_in_a_docstring_or_a_longer_string_is_no_literal():
+    tree = ast.parse('"span"\ndef f(x):\n    "regression"\n    return x == "tagging" or f"of span: {x}"')
+    assert literals(tree) == ["tagging", "of span: "]
 
 
 def test_light_half_never_imports_torch():

@@ -97,6 +97,14 @@ def test_checks_run_on_files_too():
         to_value({"recipe": {"kind": "joint", "micro_batches": 0}}, Holder, source="file")
 
 
+def test_kinds_that_share_one_head_are_those_whose_heads_are_alike():
+    assert Joint().families == ("multiple_choice", "span")
+    with pytest.raises(ConfigError, match="families: tasks of kind 'tagging' have heads of different widths"):
+        Joint(families=("tagging",))
+    with pytest.raises(ConfigError, match="did you mean 'span'"):
+        to_value({"recipe": {"kind": "joint", "families": ["spam"]}}, Holder, source="file")
+
+
 def test_an_unknown_key_is_named_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'micro_batches'"):
         to_value({"recipe": {"kind": "joint", "micro_batch": 4}}, Holder, source="file")

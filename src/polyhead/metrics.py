@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.errors import DataError, EmptyData, MissingExtra
+from polyhead.errors import DataError, EmptyData
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -151,26 +151,6 @@ def normalised(answer: str) -> str:
     """Lower case, without ASCII punctuation, English articles and spare white space (Rajpurkar et al. 2016)."""
     plain = answer.lower().translate(_NO_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
-
-
-def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
-    """Mean F1 of `rouge_1`, `rouge_2` and `rouge_l` (Lin 2004), as the package `rouge-score` counts, words stemmed.
-
-    `targets` holds every reference of each row; each of the three takes the reference that gives it most. Words are
-    runs of ASCII letters and digits, so that a text without any scores 0. Needs the extra `summarization`.
-    """
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise MissingExtra("rouge-score", "summarization", "ROUGE") from None
-    if len(targets) != len(predictions):
-        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
-    if not len(targets):
-        raise EmptyData("a split without rows has no score")
-    names = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
-    scorer = RougeScorer(list(names.values()), use_stemmer=True)
-    rows = [scorer.score_multi(list(several), one) for several, one in zip(targets, predictions, strict=True)]
-    return {name: float(np.mean([row[key].fmeasure for row in rows])) for name, key in names.items()}
 
 
 def _best_of(targets: Sequence[Sequence[str]], predictions: Sequence[str], score: Callable[[str, str], float]) -> float:

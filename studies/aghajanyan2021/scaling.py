@@ -69,7 +69,7 @@ def uniform_guesses() -> tuple[Guess, ...]:
         _guess("multi_label", "2 values of each label", "binary_cross_entropy", torch.zeros(4, 6), labels),
         _guess("tagging", "17 labels", "word_cross_entropy", torch.zeros(2, 2, 17), rows.reshape(2, 2)),
         _guess("multiple_choice", "2 and 5 options", "ranking", torch.zeros(7, 1), options),
-        _guess("span", "60 places", "span", torch.zeros(2, 60, 2), spans),
+        _guess("span", "60 places", "span_cross_entropy", torch.zeros(2, 60, 2), spans),
         _guess(
             "regression",
             "none: the targets' variance",

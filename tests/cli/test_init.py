@@ -184,11 +184,16 @@ def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
     [
         ("multiple_choice", ["--choices", "choice"], QUESTIONS, "did you mean 'choices'?"),
         ("multiple_choice", [], [{**QUESTIONS[0], "label": 3}], "row 1"),
-        ("multiple_choice", ["--answers", "label"], QUESTIONS, "'answers' is for span tasks"),
+        ("multiple_choice", ["--answers", "label"], QUESTIONS, "'answers' is for tasks of kind 'span'"),
         ("span", ["--answers", "answer"], PASSAGES, "did you mean 'answers'?"),
         ("span", ["--label", "answers"], PASSAGES, "no 'label'"),
         ("span", [], [{**PASSAGES[0], "answers": [{"text": "nowhere", "start": 0}]}], "row 1"),
-        ("single_label", ["--label", "mood", "--choices", "topics"], ROWS, "'choices' is for multiple-choice"),
+        (
+            "single_label",
+            ["--label", "mood", "--choices", "topics"],
+            ROWS,
+            "'choices' is for tasks of kind 'multiple_choice'",
+        ),
     ],
 )
 def test_questions_that_cannot_be_read_are_refused(tmp_path, kind, words, rows, said):

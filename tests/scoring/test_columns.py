@@ -4,7 +4,6 @@ import pytest
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.jobs.answers import SHOWN
 from polyhead.jobs.columns import Roles, check_fit, roles_of
 from polyhead.jobs.survey import Survey, joint_word, word_of
 from polyhead.tasks.kinds import KINDS
@@ -100,7 +99,15 @@ def test_words_of_values_are_joined():
 
 
 def test_every_kind_has_a_column():
-    assert set(SHOWN) == set(KINDS)
+    assert {name: kind.cell for name, kind in KINDS.items()} == {
+        "single_label": "text",
+        "multi_label": "texts",
+        "regression": "number",
+        "tagging": "json",
+        "multiple_choice": "places",
+        "span": "json",
+        "summarization": "text",
+    }
 
 
 @pytest.mark.parametrize(

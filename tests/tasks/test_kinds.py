@@ -102,7 +102,7 @@ def perfect(case):
             outputs.append((40 * target - 20).astype(np.float32))
         elif kind.loss == "ranking":
             outputs.append((20 * np.eye(case.count)[target]).astype(np.float32))
-        elif kind.loss == "span":
+        elif kind.loss == "span_cross_entropy":
             outputs.append((20 * np.eye(case.count)[:, target[0, :2]]).astype(np.float32))
         else:
             outputs.append((20 * np.eye(kind.width(case.task))[target]).astype(np.float32))
@@ -182,7 +182,7 @@ def test_targets_and_weights_have_the_declared_form(case):
     outputs, targets = perfect(case)
     forms = {"cross_entropy": (np.int64, 0), "binary_cross_entropy": (np.float32, 1)}
     forms |= {"squared_error": (np.float32, 0), "word_cross_entropy": (np.int64, 1)}
-    forms |= {"ranking": (np.int64, 0), "span": (np.int64, 2)}
+    forms |= {"ranking": (np.int64, 0), "span_cross_entropy": (np.int64, 2)}
     for target in targets:
         assert (target.dtype, target.ndim) == forms[kind.loss]
     weights = kind.class_weights(case.task, targets)

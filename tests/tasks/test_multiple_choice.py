@@ -146,9 +146,9 @@ def test_digits_in_quotes_are_an_index_where_no_option_spells_them(tmp_path):
 def test_columns_of_other_kinds_are_refused(tmp_path):
     path = source(tmp_path, [ROW]).path
     for columns in ({"tokens": "a", "tags": "b"}, {"answers": "a"}):
-        with pytest.raises(ConfigError, match="task 'quiz'.*for (tagging|span) tasks"):
+        with pytest.raises(ConfigError, match="task 'quiz'.*for tasks of kind '(tagging|span)'"):
             read(Source(path=path, **columns), TASK)
-    with pytest.raises(ConfigError, match="'choices' is for multiple-choice tasks"):
+    with pytest.raises(ConfigError, match="'choices' is for tasks of kind 'multiple_choice'"):
         read(Source(path=path, choices="a"), Task(name="t", kind="regression", range=(0.0, 1.0)))
 
 

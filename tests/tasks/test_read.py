@@ -315,9 +315,9 @@ def test_spans_that_mean_nothing_are_refused(tmp_path, spans, match):
 def test_tagging_columns_must_make_sense(tmp_path):
     path = written(tmp_path, [{"text": "x"}])
     for columns in ({}, {"tokens": "text"}, {"tokens": "a", "tags": "b", "spans": "c"}, {"tags": "a", "spans": "b"}):
-        with pytest.raises(ConfigError, match="tagging task reads"):
+        with pytest.raises(ConfigError, match="kind 'tagging' reads"):
             read(Source(path=path, **columns), BIO)
-    with pytest.raises(ConfigError, match="for tagging tasks"):
+    with pytest.raises(ConfigError, match="for tasks of kind 'tagging'"):
         read(Source(path=path, tokens="text", tags="x"), YES_NO)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples, ReadReport
-from polyhead.tasks.split import NoSplitNeeded, overlapping, split, split_together
+from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
 
 TASK = Task(name="t", kind="single_label", labels=("a", "b", "c"))
@@ -103,7 +103,7 @@ def of_one_file(seed, rows=300, tasks=5):
         labels = rng.choice(3, rows, p=[0.8, 0.15, 0.05])
         there = sorted(rng.choice(rows, int(rng.integers(rows // 2, rows + 1)), replace=False).tolist())
         name = Task(name=f"t{index}", kind="single_label", labels=("a", "b", "c"))
-        found.append(NoSplitNeeded(task=name, examples=examples(texts, labels).take(there), path="one.jsonl"))
+        found.append(TaskExamples(task=name, examples=examples(texts, labels).take(there), path="one.jsonl"))
     return found
 
 
@@ -137,7 +137,7 @@ def test_rows_of_a_file_stay_together_whatever_tasks_read_of_them():
     both = [(f"one {i}", f"two {i}") for i in range(40)]
     again = [(f"ONE  {i}",) for i in reversed(range(40))]
     several = [
-        NoSplitNeeded(task=TASK, examples=examples(given), path=path)
+        TaskExamples(task=TASK, examples=examples(given), path=path)
         for given, path in ((first, "a"), (both, "a"), (again, "b"))
     ]
     (_, one), (_, two), (_, three) = split_together(several, 0.25, 1)
@@ -155,7 +155,7 @@ def test_rows_held_out_together_follow_from_seed_and_texts_alone():
 
 def test_no_task_and_no_label_loses_its_last_input():
     several = [
-        NoSplitNeeded(task=TASK, examples=examples([(f"x {i}",) for i in range(12)], labels), path="a")
+        TaskExamples(task=TASK, examples=examples([(f"x {i}",) for i in range(12)], labels), path="a")
         for labels in ([0] * 11 + [1], [2] + [0] * 11, [0, 1] * 6)
     ]
     for one, (kept, _) in zip(several, split_together(several, 0.5, 1), strict=True):
@@ -165,8 +165,8 @@ def test_no_task_and_no_label_loses_its_last_input():
 def test_a_task_that_cannot_hold_out_with_others_is_named():
     small = Task(name="small", kind="single_label", labels=("a", "b", "c"))
     several = [
-        NoSplitNeeded(task=TASK, examples=examples([(str(i),) for i in range(20)]), path="a"),
-        NoSplitNeeded(task=small, examples=examples([("0",)]), path="a"),
+        TaskExamples(task=TASK, examples=examples([(str(i),) for i in range(20)]), path="a"),
+        TaskExamples(task=small, examples=examples([("0",)]), path="a"),
     ]
     with pytest.raises(EmptyData, match="'small': too few .* 1 different inputs"):
         split_together(several, 0.5, 1)
@@ -174,7 +174,7 @@ def test_a_task_that_cannot_hold_out_with_others_is_named():
 
 def test_tasks_overlap_by_rows_and_by_texts():
     def of(inputs, path):
-        return NoSplitNeeded(task=TASK, examples=examples([(text,) for text in inputs]), path=path)
+        return TaskExamples(task=TASK, examples=examples([(text,) for text in inputs]), path=path)
 
     a, b, c, d = of("ab", "1"), of("cd", "1"), of("xD", "2"), of("yz", "3")
     assert overlapping([a, d, b, c]) == [[a, b, c], [d]]

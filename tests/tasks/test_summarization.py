@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 
-from polyhead import metrics
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingExtra
 from polyhead.project.recipes import Joint
 from polyhead.project.tables import Project, TaskEntry
@@ -14,6 +13,7 @@ from polyhead.seq2seq.data import Summarizer
 from polyhead.tasks.columns import Source
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds.summarization import rouge
 from polyhead.tasks.read import read
 from polyhead.tasks.split import split
 from polyhead.tasks.task import Task
@@ -46,20 +46,20 @@ def test_rouge_is_that_of_the_package_and_of_several_references_the_best():
 def test_rouge_by_hand():
     """Three words of four in order, two pairs of three: F1 3/4 and 2/3."""
     pytest.importorskip("rouge_score")
-    found = metrics.rouge([["red lamp came late"]], ["red lamp came never"])
+    found = rouge([["red lamp came late"]], ["red lamp came never"])
     assert found == pytest.approx({"rouge_1": 0.75, "rouge_2": 2 / 3, "rouge_l": 0.75})
-    turned = metrics.rouge([["red lamp came late"]], ["late came lamp red"])
+    turned = rouge([["red lamp came late"]], ["late came lamp red"])
     assert turned == pytest.approx({"rouge_1": 1.0, "rouge_2": 0.0, "rouge_l": 0.25})
 
 
 def test_rouge_needs_rows_and_its_package(monkeypatch):
     with pytest.raises(EmptyData):
-        metrics.rouge([], [])
+        rouge([], [])
     with pytest.raises(DataError):
-        metrics.rouge([["a"]], [])
+        rouge([["a"]], [])
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(MissingExtra, match=r"polyhead\[summarization\]"):
-        metrics.rouge([["a"]], ["a"])
+        rouge([["a"]], ["a"])
 
 
 @pytest.mark.parametrize("label", ["a summary", ["one", "another"], ["a \ud800"]])

@@ -25,7 +25,7 @@ SHAPES = {
     "squared_error": (6, 1),
     "word_cross_entropy": (3, 4, 3),
     "ranking": (7, 1),
-    "span": (3, 4, 2),
+    "span_cross_entropy": (3, 4, 2),
 }
 CUT = UNLABELLED
 TARGETS = {
@@ -38,7 +38,7 @@ TARGETS = {
     # three questions with 2, 3 and 2 options
     "ranking": np.array([[0, 1], [0, 0], [1, 0], [1, 0], [1, 1], [2, 0], [2, 1]]),
     # an answer, one that was cut away, none: the places of each text
-    "span": np.array(
+    "span_cross_entropy": np.array(
         [
             [[0, 0], [1, 0], [0, 1], [CUT, CUT]],
             [[0, 0], [0, 0], [CUT, CUT], [CUT, CUT]],
@@ -69,7 +69,7 @@ def by_hand(name, student, teacher, targets, tau):
         rows = [np.flatnonzero(targets[:, 0] == i) for i in range(3)]
         several = [(student[r, 0][None], teacher[r, 0][None], targets[r, 1].argmax()[None]) for r in rows]
         return np.mean([by_hand("cross_entropy", *one, tau) for one in several])
-    if name == "span":
+    if name == "span_cross_entropy":
         several = []
         for row, read in ((0, [0, 1, 2]), (2, [0, 1, 2, 3])):
             for end in (0, 1):

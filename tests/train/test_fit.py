@@ -440,11 +440,11 @@ def test_every_loss_falls_along_its_gradient():
         "word_cross_entropy": torch.tensor([[0, 1], [2, UNLABELLED], [1, 0]]),
         "token_cross_entropy": torch.tensor([[0, 1], [2, UNLABELLED], [1, 0]]),
         "ranking": torch.tensor([[0, 1], [0, 0], [1, 0], [1, 0], [1, 1]]),
-        "span": torch.tensor([[[1, 0], [0, 1], [0, 0]], [[0, 0], [1, 1], [UNLABELLED, UNLABELLED]]]),
+        "span_cross_entropy": torch.tensor([[[1, 0], [0, 1], [0, 0]], [[0, 0], [1, 1], [UNLABELLED, UNLABELLED]]]),
     }
     assert set(targets) == set(LOSSES)
     shapes = dict.fromkeys(("word_cross_entropy", "token_cross_entropy"), (3, 2, 3))
-    shapes |= {"squared_error": (3, 1), "ranking": (5, 1), "span": (2, 3, 2)}
+    shapes |= {"squared_error": (3, 1), "ranking": (5, 1), "span_cross_entropy": (2, 3, 2)}
     for name, y in targets.items():
         shape = shapes.get(name, (3, 3))
         x = torch.from_numpy(outputs(*shape)).requires_grad_()

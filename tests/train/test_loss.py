@@ -84,7 +84,7 @@ def test_span_is_the_mean_of_two_cross_entropies_over_the_places_that_were_read(
             for end, place in enumerate((first, last))
         )
         torch.testing.assert_close(each[row], expected / 2)
-    found = LOSSES["span"](outputs, targets, None)
+    found = LOSSES["span_cross_entropy"](outputs, targets, None)
     torch.testing.assert_close(found, each[:3].mean())
     found.backward()
     assert outputs.grad.isfinite().all()
@@ -97,7 +97,7 @@ def test_span_is_the_mean_of_two_cross_entropies_over_the_places_that_were_read(
 
 def test_a_batch_whose_answers_are_all_cut_away_has_no_loss():
     outputs, targets, _ = passages()
-    value = LOSSES["span"](outputs[3:], targets[3:], None)
+    value = LOSSES["span_cross_entropy"](outputs[3:], targets[3:], None)
     value.backward()
     assert float(value.detach()) == 0.0 and not outputs.grad.any()
 
@@ -120,4 +120,4 @@ def test_span_equals_the_loss_of_transformers_where_every_token_is_a_place():
     outputs = torch.stack([answer.start_logits, answer.end_logits], dim=2)
     places = torch.arange(7)[:, None]
     targets = torch.stack([(places == torch.stack([a, b])).long() for a, b in zip(first, last, strict=True)])
-    torch.testing.assert_close(LOSSES["span"](outputs, targets, None), answer.loss)
+    torch.testing.assert_close(LOSSES["span_cross_entropy"](outputs, targets, None), answer.loss)

@@ -31,7 +31,7 @@ TARGETS = {
     "binary_cross_entropy": torch.tensor([[0.0, 1, 1], [1, 0, 0]]),
     "word_cross_entropy": torch.tensor([[0, 2, UNLABELLED], [1, UNLABELLED, UNLABELLED]]),
     "ranking": OPTIONS,
-    "span": PLACES,
+    "span_cross_entropy": PLACES,
     "token_cross_entropy": torch.tensor([[3, UNLABELLED], [0, 1]]),
 }
 SHAPES = {
@@ -39,7 +39,7 @@ SHAPES = {
     "binary_cross_entropy": (2, 3),
     "word_cross_entropy": (2, 3, 4),
     "ranking": (5, 1),
-    "span": (3, 4, 2),
+    "span_cross_entropy": (3, 4, 2),
     "token_cross_entropy": (2, 2, 7),
 }
 TASK = Task(name="mood", kind="single_label", labels=("bad", "good", "none"))
@@ -105,7 +105,7 @@ def test_the_divergence_has_finite_gradients_for_what_it_compares_alone(loss):
     targets = TARGETS[loss]
     if loss in ("word_cross_entropy", "token_cross_entropy"):
         compared = (targets != UNLABELLED)[..., None].expand(one.shape)
-    elif loss == "span":
+    elif loss == "span_cross_entropy":
         compared = (targets != UNLABELLED) & torch.tensor([True, True, False])[:, None, None]
     else:
         compared = torch.ones(one.shape, dtype=torch.bool)
@@ -125,7 +125,7 @@ def test_batches_without_anything_labelled_have_no_divergence():
     nothing = torch.full((2, 3), UNLABELLED)
     assert symmetric_kl("word_cross_entropy", torch.randn(2, 3, 4), torch.randn(2, 3, 4), nothing).item() == 0
     cut = torch.zeros(2, 3, 2, dtype=torch.int64)
-    assert symmetric_kl("span", torch.randn(2, 3, 2), torch.randn(2, 3, 2), cut).item() == 0
+    assert symmetric_kl("span_cross_entropy", torch.randn(2, 3, 2), torch.randn(2, 3, 2), cut).item() == 0
 
 
 class Net(nn.Module):

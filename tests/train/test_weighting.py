@@ -133,7 +133,7 @@ def test_each_context_is_scaled_by_its_own_places_and_cut_answers_do_not_count()
         ]
         by_hand.append(np.mean(ends) / math.log(places))
     assert places_of(PLACES).tolist() == [3, 5, 2]
-    found = scaled_loss("span", outputs, PLACES, None)
+    found = scaled_loss("span_cross_entropy", outputs, PLACES, None)
     assert float(found) == pytest.approx(np.mean(by_hand), rel=1e-5)
 
 
@@ -149,7 +149,7 @@ def test_one_outcome_is_left_unscaled():
     cases = (
         ("cross_entropy", torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)),
         ("ranking", torch.ones(2, 1), torch.tensor([[0, 1], [1, 1]])),
-        ("span", torch.ones(1, 2, 2), one_place),
+        ("span_cross_entropy", torch.ones(1, 2, 2), one_place),
     )
     for loss, outputs, targets in cases:
         assert log_outcomes(loss, outputs, targets).unique().tolist() == [1.0]
@@ -162,7 +162,7 @@ def test_batches_without_anything_labelled_lose_nothing():
     outputs = torch.randn(2, 3, 5, requires_grad=True)
     loss = scaled_loss("word_cross_entropy", outputs, torch.full((2, 3), UNLABELLED), None)
     places = torch.randn(2, 3, 2, requires_grad=True)
-    cut = scaled_loss("span", places, torch.zeros(2, 3, 2, dtype=torch.int64), None)
+    cut = scaled_loss("span_cross_entropy", places, torch.zeros(2, 3, 2, dtype=torch.int64), None)
     (loss + cut).backward()
     assert loss.item() == cut.item() == 0.0
     assert float(outputs.grad.abs().sum()) == float(places.grad.abs().sum()) == 0.0

@@ -19,6 +19,7 @@ from polyhead.tasks.kinds.base import as_float, spelled
 from polyhead.tasks.read import ReadReport, read
 from polyhead.tasks.rows import DATASETS, Rows
 from polyhead.tasks.split import split
+from polyhead.tasks.task import Kind
 
 MOST_LABELS = 1000
 
@@ -43,16 +44,22 @@ class InitOptions(Value):
     test: str | None = None
 
     @property
+    def known_kind(self) -> Kind:
+        """The task's kind."""
+        return KINDS[self.kind]
+
+    @property
     def column(self) -> str:
         """Where the labels are."""
-        if self.kind == "span":
-            return self.answers or "answers"
+        key = self.known_kind.label_key
+        if key != "label":
+            return getattr(self, key) or key
         return self.spans or self.label or ("tags" if self.tokens else "label")
 
     @property
     def question(self) -> str:
         """Where the texts are, or the questions."""
-        return self.text or ("question" if self.kind in ("multiple_choice", "span") else "text")
+        return self.text or self.known_kind.text_column
 
     @property
     def files(self) -> list[str]:
@@ -71,29 +78,30 @@ class Declared(Value):
 
 def declare(asked: InitOptions, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
+    kind = asked.known_kind
     if asked.column in (asked.question, asked.text_b) and not asked.tokens:
-        option = "answers" if asked.kind == "span" else "spans" if asked.spans else "label"
+        option = "spans" if asked.spans else kind.label_key
         raise ConfigError(
             "the label is what the answer is, so it cannot be the text",
             got=f"column '{asked.column}' for both",
             do=f"name two columns with --text and --{option}",
         )
-    has_labels = asked.kind not in ("multiple_choice", "span", "summarization")  # others answer by the input
-    found = [list(_labels_in(asked, name)) for name in asked.files] if has_labels else []
+    is_declared = "labels" in kind.uses or "range" in kind.uses  # others answer by the input
+    found = [list(_labels_in(asked, name)) for name in asked.files] if is_declared else []
     entry: dict[str, Any] = {"name": asked.name or _name_of(asked.data), "kind": asked.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
-    if asked.kind == "regression":
+    if "range" in kind.uses:
         entry["range"] = _range(asked, [float(str(v)) for values in found for v in values])
-    elif asked.kind == "span" and any(_has_unanswered(asked, name) for name in asked.files):
+    elif "null_answers" in kind.uses and any(_has_unanswered(asked, name) for name in asked.files):
         entry["null_answers"] = True
-    elif has_labels:
+    elif is_declared:
         labels = _ordered(asked, {str(v) for values in found for v in values})
         seen = Counter(str(v) for v in found[0])
         counts = {label: seen[label] for label in (sorted(seen) if asked.spans else labels)}
         unseen = tuple(v for v in sorted({str(v) for values in found[1:] for v in values}) if not seen[v])
         entry["labels"] = labels
-    if asked.kind == "multi_label":
+    if kind.empty_is_none:
         entry["empty"] = "none"
     if asked.model is not None:
         entry["model"] = _place(asked.model, folder) if Path(asked.model).is_dir() else asked.model
@@ -123,7 +131,8 @@ def _splits(asked: InitOptions) -> dict[str, str]:
 def _columns(asked: InitOptions) -> dict[str, str]:
     separator = {"separator": asked.separator} if asked.separator else {}
     given = {key: name for key in ("choices", "answers") if (name := getattr(asked, key))}
-    if asked.kind in ("multiple_choice", "span"):
+    kind = asked.known_kind
+    if kind.context_column is not None:
         columns = {"text": asked.question, **_defaults_of(asked), **given, **separator}
         given = {"text_b": asked.text_b, "label": asked.label, "tokens": asked.tokens, "spans": asked.spans}
         return columns | {key: name for key, name in given.items() if name}
@@ -132,20 +141,20 @@ def _columns(asked: InitOptions) -> dict[str, str]:
     else:
         columns = {"text": asked.question, "spans" if asked.spans else "label": asked.column}
     if asked.text_b:
-        default = "joined" if asked.kind in ("tagging", "summarization") else "separate"
+        default = "separate" if kind.separate_pairs else "joined"
         columns |= {"text_b": asked.text_b, "pair": asked.pair or default}
     return columns | given | separator
 
 
 def _defaults_of(asked: InitOptions) -> dict[str, str]:
-    if asked.kind == "span":
-        return {"text_b": "context", "answers": "answers"}
-    return {"choices": "choices", "label": "label"}
+    kind = asked.known_kind
+    context = {} if kind.per_option or kind.context_column is None else {"text_b": kind.context_column}
+    return context | {key: key for key in (*kind.column_keys, kind.label_key)}
 
 
 def _has_unanswered(asked: InitOptions, path: str) -> bool:
     """Whether a row of the file says that its context holds no answer."""
-    rows, kind = Rows(path, (asked.column,)), KINDS[asked.kind]
+    rows, kind = Rows(path, (asked.column,)), asked.known_kind
     for row in rows:
         value = row.values.get(asked.column)
         if isinstance(value, str):
@@ -188,13 +197,14 @@ def _labels_in(asked: InitOptions, path: str) -> Iterator[object]:
 
 def _says_none(asked: InitOptions, value: object) -> bool:
     """Whether a cell without visible text says that no label applies."""
-    return asked.kind == "multi_label" and isinstance(value, str) and not value.strip()
+    return asked.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
 
 
 def _labels_of(asked: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
+    kind = asked.known_kind
     if isinstance(value, str) and (from_cells or asked.separator):
-        value = _listed(value) if asked.spans else KINDS[asked.kind].parse(value, asked.separator)
-    if asked.kind == "regression":
+        value = _listed(value) if asked.spans else kind.parse(value, asked.separator)
+    if "range" in kind.uses:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(as_float(value)):
             raise BadValue(
                 f"{where}: '{asked.column}' is no number",
@@ -203,7 +213,7 @@ def _labels_of(asked: InitOptions, value: object, *, from_cells: bool, where: st
                 do="fix the row, or name another --kind",
             )
         return [value]
-    if asked.kind == "single_label":
+    if not kind.label_is_list:
         return [_spelled(value, where, "name another --label, or --kind regression for numbers")]
     if not isinstance(value, list):
         raise BadValue(
@@ -246,7 +256,7 @@ def _ordered(asked: InitOptions, names: set[str]) -> list[str]:
     if asked.spans:
         return ["O", *_begun_and_inside(names)]
     bare = {name[2:] for name in names if name[:2] in ("B-", "I-")}
-    if asked.kind == "tagging" and bare and all(n == "O" or n[:2] in ("B-", "I-") for n in names):
+    if asked.known_kind.labels_words and bare and all(n == "O" or n[:2] in ("B-", "I-") for n in names):
         return ["O", *_begun_and_inside(bare)]
     if all(re.fullmatch(r"-?\d{1,18}", name) for name in names):
         return sorted(names, key=int)

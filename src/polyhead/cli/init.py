@@ -10,6 +10,7 @@ import click
 
 from polyhead.cli.output import Printer, check_writable, counted, json_option, writing
 from polyhead.tasks.kinds import KINDS
+from polyhead.tasks.task import kinds_with
 
 if TYPE_CHECKING:
     from polyhead.cli.declare import Declared
@@ -59,8 +60,9 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
     from polyhead.cli.declare import InitOptions, declare
 
     printer, target = Printer(json_to), Path(output)
-    if (asked["kind"] == "summarization") != (asked["model"] is not None):
-        raise click.UsageError("--model belongs to --kind summarization, which needs one to start from")
+    if KINDS[asked["kind"]].owns_model != (asked["model"] is not None):
+        names = kinds_with("owns_model")
+        raise click.UsageError(f"--model belongs to --kind {names}, which needs one to start from")
     check_writable(output)
     before = _before(target)
     declared = declare(InitOptions(**asked), target.resolve().parent)

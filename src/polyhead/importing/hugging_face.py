@@ -19,7 +19,11 @@ from polyhead.importing.peft import MERGE, WEIGHTS, Lora, base_named, check_ends
 from polyhead.nn.checkpoint import Checkpoint, open_checkpoint
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Activation, Head, Pool
+from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled
+from polyhead.tasks.kinds.regression import Regression
+from polyhead.tasks.kinds.single_label import SingleLabel
+from polyhead.tasks.kinds.tagging import Tagging
 from polyhead.trunk.data import TrunkData, check_arrays
 from polyhead.trunk.shape import Architecture, linear
 
@@ -46,7 +50,7 @@ class ForeignHead(Value, eq=False):
     def ends(self, owner: str) -> tuple[Pool, Head]:
         """The end of its path: the last layer's first position, or first sub-tokens, and the head."""
         head = Head(kind=self.kind, width=self.outputs, part=owner, hidden=self.hidden, activation=self.activation)
-        return Pool(positions="tokens" if self.kind == "tagging" else "first"), head
+        return Pool(positions="tokens" if KINDS[self.kind].per_word else "first"), head
 
 
 class _Form(Value):
@@ -91,12 +95,6 @@ CLASSES: Mapping[str, _Form] = {
     for name, model_type in _WORDS.items()
 }
 """What `read_head` reads: the classes of `transformers` for sequence and token classification."""
-
-_PROBLEMS: Mapping[str, str] = {
-    "single_label_classification": "single_label",
-    "multi_label_classification": "multi_label",
-    "regression": "regression",
-}
 
 
 class _Config(msgspec.Struct):
@@ -192,7 +190,7 @@ def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
     return ForeignHead(
         model_class=model_class,
         kind=kind,
-        labels=() if kind == "regression" else labels,
+        labels=labels if "labels" in KINDS[kind].uses else (),
         activation=form.activation,
         arrays=arrays,
     )
@@ -271,19 +269,21 @@ def _labels(config: _Config) -> tuple[str, ...]:
 
 def _kind(config: _Config, model_class: str, outputs: int) -> str:
     if model_class.endswith("TokenClassification"):
-        return "tagging"
-    problem = config.problem_type
-    if problem is not None and problem not in _PROBLEMS:
-        raise TrunkError("its problem_type is not known", got=problem, allowed=sorted(_PROBLEMS))
-    kind = _PROBLEMS[problem] if problem else "regression" if outputs == 1 else "single_label"
-    if (kind == "regression") != (outputs == 1) and kind != "multi_label":
+        return Tagging.name
+    kinds = {kind.problem_type: kind for kind in KINDS.values() if kind.problem_type is not None}
+    if config.problem_type is not None and config.problem_type not in kinds:
+        raise TrunkError("its problem_type is not known", got=config.problem_type, allowed=sorted(kinds))
+    # As `transformers` has it where the config does not say the problem.
+    kind = kinds[config.problem_type or (Regression if outputs == 1 else SingleLabel).problem_type]
+    several = "labels" in kind.uses
+    if not (outputs >= kind.least_labels if several else outputs == 1):
         raise TrunkError(
-            f"a head with problem_type '{problem}' cannot have this number of outputs",
+            f"a head with problem_type '{config.problem_type}' cannot have this number of outputs",
             got=outputs,
-            allowed="1 for regression, 2 or more for single_label_classification",
+            allowed=f"{kind.least_labels} or more" if several else "1",
             do="train several numbers as several models",
         )
-    return kind
+    return kind.name
 
 
 def _arrays(checkpoint: Checkpoint, names: Mapping[str, str]) -> dict[str, np.ndarray]:

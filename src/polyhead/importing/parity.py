@@ -24,12 +24,6 @@ from polyhead.text.words import first_subtokens, words_of
 
 TOLERANCE = 1e-4  # of logits and values up to 1, in float32; beyond, of the largest that the checkpoint gives
 BATCH = 16  # texts that `transformers` reads at a time
-ACTIVATIONS: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
-    "single_label": "softmax",
-    "multi_label": "sigmoid",
-    "regression": "identity",
-    "tagging": "softmax",
-}
 
 
 class Parity(Value):
@@ -71,7 +65,7 @@ def parity(
         max_abs_difference=difference,
         tolerance=tolerance,
         agreement=_agreement(task, ours, theirs),
-        activation=ACTIVATIONS[task.kind],
+        activation=_activation(task),
         transformers=importlib.metadata.version("transformers"),
         torch=str(torch.__version__),
     )
@@ -189,10 +183,16 @@ def _scaled(task: Task, outputs: np.ndarray) -> np.ndarray:
     return np.asarray(low + outputs.astype(np.float64) * (high - low))
 
 
+def _activation(task: Task) -> Literal["softmax", "sigmoid", "identity"]:
+    scores = kind_of(task).scores
+    return "identity" if scores is None or scores == "range" else scores
+
+
 def _agreement(task: Task, ours: np.ndarray, theirs: np.ndarray) -> float | None:
-    if task.kind == "regression":
+    activation = _activation(task)
+    if activation == "identity":
         return None
-    if task.kind == "multi_label":
+    if activation == "sigmoid":
         return float(np.mean(((ours >= 0) == (theirs >= 0)).all(axis=-1)))
     return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
 

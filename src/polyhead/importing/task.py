@@ -20,7 +20,7 @@ from polyhead.importing.parity import Parity
 from polyhead.importing.peft import Lora, described
 from polyhead.importing.scan import ScannedEncoder
 from polyhead.plan import Embed, Layers, Path, merge
-from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.kinds import KINDS, kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Input
 from polyhead.text.words import words_of
@@ -60,15 +60,16 @@ def name_of(folder: str) -> str:
 
 def task_of(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) -> Task:
     """The folder's task; raises ConfigError, naming the folder, for what its kind cannot use or lacks."""
-    if head.kind == "regression" and wanted.range is None:
+    kind = KINDS[head.kind]
+    if "range" in kind.uses and wanted.range is None:
         raise ConfigError(
-            f"{folder}: a regression task needs the range of its values, which config.json does not hold",
+            f"{folder}: a {kind.name} task needs the range of its values, which config.json does not hold",
             do="give the lowest and the highest value that the model was trained on, such as --range 0 5",
         )
-    if head.kind == "tagging" and wanted.pair != "none":
+    if "pair" not in kind.uses and wanted.pair != "none":
         raise ConfigError(f"{folder}: a token classifier reads one text", got="--pair joined", do="leave it out")
     do = "name the labels otherwise in id2label of its config.json, which changes no weight"
-    if head.kind == "tagging":
+    if kind.labels_words:
         do += "; for tags of spans: O, and B-x for every I-x; for labels of words: none that begins with B- or I-"
     try:
         return Task(
@@ -76,7 +77,7 @@ def task_of(folder: str, name: str, head: ForeignHead, wanted: ImportRequest) ->
             kind=head.kind,
             labels=head.labels,
             pair=wanted.pair,
-            range=wanted.range if head.kind == "regression" else None,
+            range=wanted.range if "range" in kind.uses else None,
         )
     except BadName:
         raise

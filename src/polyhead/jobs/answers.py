@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal
-
 from polyhead.config import Value
 from polyhead.engine.session import Result
 from polyhead.errors import BadValue
-from polyhead.tasks.task import Answer, Task
-
-CellForm = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
-"""What stands in an added column: `places` are indices, `shares` a number for each of `AddedColumn.fields`."""
+from polyhead.tasks.task import CellForm, Task, kind_of
 
 ERROR = "error"
 
 
 class AddedColumn(Value):
-    """An added column."""
+    """An added column; of form `shares` it holds a number for each of `fields`."""
 
     name: str
     form: CellForm
     fields: tuple[str, ...] = ()
     sparse: bool = False  # where a format can leave null out, it does
-
-
-SHOWN: Mapping[str, tuple[CellForm, Callable[[Answer], object]]] = {
-    "single_label": ("text", lambda answer: answer["label"]),
-    "multi_label": ("texts", lambda answer: answer["labels"]),
-    "regression": ("number", lambda answer: answer["value"]),
-    "multiple_choice": ("places", lambda answer: answer["ranked"]),
-    "span": ("json", lambda answer: answer),
-    "tagging": ("json", lambda answer: answer["spans" if "spans" in answer else "words"]),
-    "summarization": ("text", lambda answer: answer["summary"]),
-}
-# Kinds whose scores stand beside the answer; those of spans and words are in it.
-SCORED: Mapping[str, CellForm] = {"single_label": "shares", "multi_label": "shares", "multiple_choice": "numbers"}
 
 
 class Answers(Value):
@@ -48,13 +29,14 @@ class Answers(Value):
     @property
     def columns(self) -> tuple[AddedColumn, ...]:
         """Those of each task, then the reason why a row has no answer."""
-        found: list[AddedColumn] = []
+        columns: list[AddedColumn] = []
         for name, task in self.tasks.items():
-            found.append(AddedColumn(name=self.prefix + name, form=SHOWN[task.kind][0]))
-            if self._has_scores(task):
-                form = SCORED[task.kind]
-                found.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=task.labels))
-        return (*found, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
+            kind = kind_of(task)
+            columns.append(AddedColumn(name=self.prefix + name, form=kind.cell))
+            if self.scores and kind.score_cell is not None:
+                fields, form = task.labels, kind.score_cell
+                columns.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=fields))
+        return (*columns, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
 
     def cells(self, result: Result | BadValue) -> list[object]:
         """One row's values of `columns`."""
@@ -63,13 +45,10 @@ class Answers(Value):
         cells: list[object] = []
         for name, task in self.tasks.items():
             answer = result.answers.get(name)
-            cells.append(None if answer is None else SHOWN[task.kind][1](answer))
-            if self._has_scores(task):
+            cells.append(None if answer is None else kind_of(task).cell_of(answer))
+            if self.scores and kind_of(task).score_cell is not None:
                 cells.append(None if answer is None else answer["scores"])
         return [*cells, why_none(result)]
-
-    def _has_scores(self, task: Task) -> bool:
-        return self.scores and task.kind in SCORED
 
 
 def why_none(result: Result | BadValue) -> str | None:

@@ -17,7 +17,7 @@ from polyhead.project.strategies import Branch, Live, Pooled, Prompted, Strategy
 from polyhead.seq2seq.data import Summarizer
 from polyhead.tasks.columns import Source
 from polyhead.tasks.rows import DATASETS
-from polyhead.tasks.task import Task, check_name, kind_named
+from polyhead.tasks.task import Kind, Task, check_name, kind_named, kinds_with
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
 
@@ -115,16 +115,21 @@ class TaskEntry(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        kind_named(self.kind)
-        is_summary = self.kind == "summarization"
-        if is_summary != (self.model is not None) or (is_summary and self.strategy is not None):
+        owns_model = self.known_kind.owns_model
+        if owns_model != (self.model is not None) or (owns_model and self.strategy is not None):
+            names = kinds_with("owns_model")
             raise ConfigError(
-                f"task '{self.name}': 'model' is for tasks of kind 'summarization', which need it and share nothing",
+                f"task '{self.name}': 'model' is for tasks of kind {names}, which need it and share nothing",
                 got=f"kind '{self.kind}', model {self.model}, strategy {self.strategy}",
                 do="give the name of an encoder-decoder, without a strategy"
-                if is_summary
+                if owns_model
                 else "leave 'model' out; the trunk is the project's",
             )
+
+    @property
+    def known_kind(self) -> Kind:
+        """The task's kind; raises ConfigError with the names that there are."""
+        return kind_named(self.kind)
 
     def pair_mode(self, strategy: Strategy, *, frozen: bool) -> Literal["none", "joined", "separate"]:
         """How a pair is read, where the entry does not say it.
@@ -134,11 +139,10 @@ class TaskEntry(Value):
         """
         if self.pair is not None:
             return self.pair
-        if self.text_b is None or self.kind in ("multiple_choice", "span"):
+        if self.text_b is None or self.known_kind.context_column is not None:
             return "none"
-        compares = self.kind in ("single_label", "multi_label", "regression")
-        whole = self.long_texts == "cut"
-        return "separate" if compares and whole and frozen and isinstance(strategy, Pooled) else "joined"
+        compares = self.known_kind.separate_pairs and self.long_texts == "cut"
+        return "separate" if compares and frozen and isinstance(strategy, Pooled) else "joined"
 
     def task(self) -> Task:
         """The task that the entry declares."""
@@ -225,7 +229,7 @@ class Project(Value):
         )
         msgspec.structs.force_setattr(self, "tasks", settled)
         for entry in self.tasks:
-            if entry.kind == "summarization" and not isinstance(self.recipe, Frozen):
+            if entry.known_kind.owns_model and not isinstance(self.recipe, Frozen):
                 raise ConfigError(
                     f"task '{entry.name}': a summarizer has a model of its own, which no recipe trains with others",
                     got=f"recipe '{self.recipe.__struct_config__.tag}'",
@@ -296,7 +300,7 @@ def training_of(project: Project, entry: TaskEntry) -> Training:
     own = LIVE_TRAINING if isinstance(strategy, Live) else own
     own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
     own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
-    own = SUMMARY_TRAINING if entry.kind == "summarization" else own
+    own = SUMMARY_TRAINING if entry.known_kind.owns_model else own
     return entry.training or project.training or own
 
 

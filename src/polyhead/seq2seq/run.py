@@ -46,7 +46,7 @@ TRAINER = 1  # counted up when the same declaration and data would train another
 
 def has_summaries(project: Project) -> bool:
     """Whether a task of the project owns its model."""
-    return any(entry.kind == "summarization" for entry in project.tasks)
+    return any(entry.known_kind.owns_model for entry in project.tasks)
 
 
 def train_with_summaries(
@@ -63,8 +63,8 @@ def train_with_summaries(
     began, told = time.monotonic(), events or Events()
     root = (folder / project.bundle).resolve()
     asked = [entry for entry in project.tasks if not only or entry.name in only]
-    mine = tuple(entry for entry in asked if entry.kind == "summarization")
-    others = tuple(entry for entry in project.tasks if entry.kind != "summarization")
+    mine = tuple(entry for entry in asked if entry.known_kind.owns_model)
+    others = tuple(entry for entry in project.tasks if not entry.known_kind.owns_model)
     names = tuple(entry.name for entry in asked if entry not in mine)
     if names:
         rest = msgspec.structs.replace(project, tasks=others)

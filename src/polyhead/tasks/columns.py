@@ -1,4 +1,4 @@
-"""Which columns of which file a task reads, by the names that were given or those that its kind goes by."""
+"""Which columns of which file a task reads: those that it names, or its kind's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from polyhead.config import Value
 from polyhead.errors import ConfigError, MissingColumn, near_name, nearest
 from polyhead.tasks.rows import DATASETS
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Kind, Task, kind_of, kinds_with
 
 SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between columns, by the ending of a file's name
 
@@ -17,16 +17,15 @@ SEPARATORS = {".csv": (",", "commas"), ".tsv": ("\t", "tabs")}  # between column
 class Source(Value):
     """A file and the columns that a task reads.
 
-    `path` ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is
-    `datasets:owner/name[/config][:split]`. A tagging task reads `tokens` and `tags` (lists), or `text` and
-    `spans` (a list of {start, end, label}). A multiple-choice task reads a question from `text`, its `choices` (a
-    list) and, where there is one, the context that it is about from `text_b`. A span task reads a question, the
-    context and its `answers` (a list of {text, start}).
+    `path` ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, or is `datasets:owner/name[/config][:split]`. Which
+    columns are read, and what they are called where nothing is said, is an attribute of the task's kind: `tokens` and
+    `tags` (lists) or `text` and `spans` (a list of {start, end, label}) of labelled words; a question from `text`, its
+    `choices` (a list) or `answers` (a list of {text, start}), and its context from `text_b`.
     """
 
     path: str
-    text: str | None = None  # None: "text"; "question" for multiple_choice and span
-    text_b: str | None = None  # None: "context" for span, and for multiple_choice where the file has it
+    text: str | None = None  # None: `Kind.text_column`
+    text_b: str | None = None  # None: `Kind.context_column`, of options where the file has it
     label: str = "label"
     tokens: str | None = None
     tags: str | None = None
@@ -36,7 +35,7 @@ class Source(Value):
     separator: str | None = None  # between several labels (or tokens, or choices) in one string
     where: dict[str, str | int | bool] | None = None  # only rows whose columns equal these values
     limit: int | None = None  # at most so many of them
-    empty: Literal["none", "skip"] | None = None  # an empty cell; None: "none" for multi_label, else "skip"
+    empty: Literal["none", "skip"] | None = None  # what an empty cell says; None: what the kind takes it to say
 
     @property
     def is_file(self) -> bool:
@@ -61,82 +60,77 @@ class Columns(Value):
         names = [self.tokens, *self.texts, self.choices, self.context, self.label, *self.others]
         return [name for name in dict.fromkeys(names) if name]
 
-    def check(self, source: str, there: Sequence[str]) -> None:
-        """Raises MissingColumn for a column that no row of the file has."""
+    def check(self, source: str, columns: Sequence[str]) -> None:
+        """Raises MissingColumn for a column that is not among the file's `columns`."""
         for column in self.wanted:
-            if column in there or (self.optional and column == self.context):
-                continue
-            raise no_column(source, column, there)
+            if column not in columns and not (self.optional and column == self.context):
+                raise no_column(source, column, columns)
 
 
 def columns_of(source: Source, task: Task) -> Columns:
     """The columns that the task reads; raises ConfigError when they do not make an input and a label."""
-    wrong = _wrong(source, task)
+    kind = kind_of(task)
+    wrong = _wrong(source, task, kind)
     if wrong:
         raise ConfigError(f"task '{task.name}': {wrong}", got=source, do="name the columns of the task")
-    if source.empty == "none" and task.kind != "multi_label":
+    if source.empty == "none" and not kind.empty_is_none:
+        names = kinds_with("empty_is_none")
         raise ConfigError(
-            f"task '{task.name}': an empty cell can say that no label applies for kind 'multi_label' alone",
+            f"task '{task.name}': an empty cell can say that no label applies for kind {names} alone",
             got=f"empty = 'none' with kind '{task.kind}'",
             allowed="empty = 'skip': the row is not labelled",
             do="leave 'empty' out, or give 'none' a label of its own and write it into the cells",
         )
     others = tuple(source.where or {})
-    if task.kind == "multiple_choice":
+    if source.tokens:
+        return Columns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
+    text, second = source.text or kind.text_column, source.text_b or kind.context_column
+    label = source.spans or getattr(source, kind.label_key) or kind.label_key
+    if kind.per_option:
         return Columns(
-            texts=(source.text or "question",),
-            label=source.label,
+            texts=(text,),
+            label=label,
             choices=source.choices or "choices",
-            context=source.text_b or "context",
+            context=second,
             optional=source.text_b is None,
             others=others,
         )
-    if task.kind == "span":
-        texts = (source.text or "question", source.text_b or "context")
-        return Columns(texts=texts, label=source.answers or "answers", others=others)
-    if source.tokens:
-        return Columns(texts=(), label=source.tags or "", tokens=source.tokens, others=others)
-    second = (source.text_b,) if source.text_b else ()
-    return Columns(texts=(source.text or "text", *second), label=source.spans or source.label, others=others)
+    return Columns(texts=(text, second) if second else (text,), label=label, others=others)
 
 
-def _wrong(source: Source, task: Task) -> str | None:
+def _wrong(source: Source, task: Task, kind: Kind) -> str | None:
     """What is wrong with the columns that were named."""
-    questions = task.kind in ("multiple_choice", "span")
     if source.limit is not None and source.limit < 1:
         return "'limit' must be positive"
-    if not questions and (task.pair != "none") != (source.text_b is not None):
+    if kind.context_column is None and (task.pair != "none") != (source.text_b is not None):
         return "a task over pairs, and no other, needs 'text_b', the column of the second text"
-    if task.kind == "tagging":
+    for key in ("tokens", "tags", "spans", "choices", "answers"):
+        if getattr(source, key) and key not in kind.column_keys:
+            return f"'{key}' is for tasks of kind {kinds_with('column_keys', key)}"
+    if "tokens" in kind.column_keys:
         by_tokens = source.tokens and source.tags and not source.spans
         if not by_tokens and not (source.spans and not source.tokens and not source.tags):
-            return "a tagging task reads 'tokens' and 'tags', or 'text' and 'spans'"
-    elif source.tokens or source.tags or source.spans:
-        return "'tokens', 'tags' and 'spans' are for tagging tasks"
-    if source.choices and task.kind != "multiple_choice":
-        return "'choices' is for multiple-choice tasks"
-    if source.answers and task.kind != "span":
-        return "'answers' is for span tasks"
-    if task.kind == "span" and source.label != "label":
-        return "a span task reads 'answers', and no 'label'"
+            return f"a task of kind '{kind.name}' reads 'tokens' and 'tags', or 'text' and 'spans'"
+    if kind.label_key != "label" and source.label != "label":
+        return f"a task of kind '{kind.name}' reads '{kind.label_key}', and no 'label'"
     return None
 
 
-def no_column(source: str, column: str, there: Collection[str], *, by: str = "") -> MissingColumn:
-    """The error for a column that the file has not; `by` says how to name another one."""
-    do = nearest(column, there) or "name one of its columns"
-    header = next(iter(there), "") if len(there) == 1 else ""
+def no_column(source: str, column: str, columns: Collection[str], *, by: str = "") -> MissingColumn:
+    """The error for a column that is not among the file's `columns`; `by` says how to name another one."""
+    do = nearest(column, columns) or "name one of its columns"
+    header = next(iter(columns), "") if len(columns) == 1 else ""
     own, name = SEPARATORS.get(Path(source.lower().removesuffix(".gz")).suffix, ("", ""))
     other = next((mark for mark in (";", "\t", "|", ",") if mark in header and mark != own), None)
     if own and other:
         do = f"the header looks as if {other!r} separated its columns: save the file with {name} between them"
     elif by:
-        do = f"{do} {by}" if nearest(column, there) else by
+        do = f"{do} {by}" if nearest(column, columns) else by
     return MissingColumn(
         f"{Path(source).name} has no column '{column}'",
-        allowed=list(there),
+        allowed=list(columns),
         do=do,
         source=source,
         column=column,
-        nearest=near_name(column, there),
+        nearest=near_name(column, columns),
     )

@@ -34,7 +34,7 @@ def too_many_values(text: str) -> bool:
 
 def too_long(values: Iterable[object]) -> int | None:
     """The length of the first text that is longer than a text may be."""
-    return next((len(one) for one in values if isinstance(one, str) and len(one) > LONGEST_TEXT), None)
+    return next((len(value) for value in values if isinstance(value, str) and len(value) > LONGEST_TEXT), None)
 
 
 def check_packing(metadata: Any, wanted: Mapping[str, object] | Iterable[str], path: str) -> None:

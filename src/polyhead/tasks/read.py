@@ -13,7 +13,6 @@ from polyhead.tasks.columns import Columns, Source, columns_of
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, listed, spelled
-from polyhead.tasks.kinds.span import widened
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
 from polyhead.tasks.task import Task
@@ -88,15 +87,15 @@ class _Reader:
     def __init__(self, source: Source, task: Task) -> None:
         self.source, self.task, self.kind = source, task, kind_of(task)
         self.columns: Columns = columns_of(source, task)
-        self.blank_is_none = task.kind == "multi_label" and source.empty != "skip"
+        self.blank_is_none = self.kind.empty_is_none and source.empty != "skip"
         self.counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
-        self.found: list[Example] = []
+        self.used: list[Example] = []
         self.targets: list[np.ndarray] = []
         self.rows: list[int] = []
 
     def examples(self) -> Examples:
         report = ReadReport(**self.counts)
-        if not self.found:
+        if not self.used:
             raise EmptyData(
                 f"task '{self.task.name}': no row of {self.source.path} can be used",
                 got=f"{report.rows} rows, {report.unlabelled} without a label, {report.empty} without a text",
@@ -104,9 +103,9 @@ class _Reader:
                 report=report,
             )
         return Examples(
-            inputs=[one.given for one in self.found],
+            inputs=[example.given for example in self.used],
             targets=self.targets,
-            words=[one.places for one in self.found] if self.kind.per_word else None,
+            words=[example.places for example in self.used] if self.kind.per_word else None,
             rows=self.rows,
             report=report,
         )
@@ -125,7 +124,7 @@ class _Reader:
         context = self._text(row, self.columns.context) or ""
         example = self._example(texts, options, context, row.number)
         self.targets.append(self._target(label, example, from_cells=from_cells))
-        self.found.append(example)
+        self.used.append(example)
         self.rows.append(row.number)
         self.counts["used"] += 1
         self.counts["repaired"] += sum(map(lone_surrogates, (*texts, *options, context)))
@@ -150,11 +149,10 @@ class _Reader:
         if example.options and from_cells:
             label = self._of_cell(label, example)
         target = self.kind.encode(self.task, label, example)
-        if self.task.kind == "span":
-            self.counts["widened"] += widened(target, example.places)
-        elif self.kind.per_word and len(target) != len(example.places):
-            found, allowed = f"{len(target)} tags", f"{len(example.places)}"
-            raise self._bad("tags and tokens differ in number", found, allowed, example.row)
+        if self.kind.labels_words and len(target) != len(example.places):
+            tags, allowed = f"{len(target)} tags", f"{len(example.places)}"
+            raise self._bad("tags and tokens differ in number", tags, allowed, example.row)
+        self.counts["widened"] += self.kind.widened(target, example)
         return target
 
     def _of_cell(self, label: object, example: Example) -> object:
@@ -171,8 +169,8 @@ class _Reader:
     def _texts(self, row: Row) -> list[str] | None:
         """The row's text or texts; None when one is missing or blank."""
         texts = [self._text(row, column) for column in self.columns.texts]
-        found = [text for text in texts if text is not None and text.strip()]
-        return found if len(found) == len(texts) else None
+        filled = [text for text in texts if text is not None and text.strip()]
+        return filled if len(filled) == len(texts) else None
 
     def _text(self, row: Row, column: str | None) -> str | None:
         text = row.values.get(column) if column else None
@@ -194,12 +192,12 @@ class _Reader:
     def _strings(self, row: Row, column: str, what: str) -> list[str]:
         """The strings that a column holds; none where it is missing or empty."""
         value = row.values.get(column)
-        found = self._list(value) if isinstance(value, str) else value
-        if found is None or found == [] or found == "":
+        items = self._list(value) if isinstance(value, str) else value
+        if items is None or items == [] or items == "":
             return []
-        if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
             raise self._bad(f"column '{column}' must hold {what}", value, "a list of strings", row.number)
-        return found
+        return items
 
     def _label(self, row: Row, *, from_cells: bool) -> object:
         """The label as `Kind.encode` takes it; None when the row has none."""
@@ -223,13 +221,13 @@ class _Reader:
         if not isinstance(value, list):
             raise self._bad(f"column '{self.source.spans}' must hold spans", value, shape, row)
         spans = []
-        for one in value:
-            fields = one if isinstance(one, dict) else {}
+        for item in value:
+            fields = item if isinstance(item, dict) else {}
             start, end, label = fields.get("start"), fields.get("end"), spelled(fields.get("label"))
             if type(start) is not int or type(end) is not int or label is None:
-                raise self._bad("a span cannot be read", one, shape, row)
+                raise self._bad("a span cannot be read", item, shape, row)
             if not 0 <= start < end <= len(text):
-                raise self._bad("a span lies outside the text", one, f"0 <= start < end <= {len(text)}", row)
+                raise self._bad("a span lies outside the text", item, f"0 <= start < end <= {len(text)}", row)
             self.counts["widened"] += bool(np.any((words[:, 0] < start) & (words[:, 1] > start))) or bool(
                 np.any((words[:, 0] < end) & (words[:, 1] > end))
             )

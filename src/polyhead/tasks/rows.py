@@ -177,22 +177,22 @@ class Rows:
         number, width, blank = 0, 0, 0
         while True:
             lines.taken.clear()
-            found: list[str] | BadValue | None
+            record: list[str] | BadValue | None
             try:
-                found = next(reader, None)
+                record = next(reader, None)
             except csv.Error as error:
                 lines.give_back()
-                found = self._bad("the record is not CSV", error, number + blank, "fix its quotes")
-            if found is None:
+                record = self._bad("the record is not CSV", error, number + blank, "fix its quotes")
+            if record is None:
                 return
-            if not found:
+            if not record:
                 blank += width == 1
                 continue
             for _ in range(blank):
                 yield [""]
-            yield found
+            yield record
             number, blank = number + blank + 1, 0
-            width = width or (len(found) if isinstance(found, list) else 0)
+            width = width or (len(record) if isinstance(record, list) else 0)
 
     def _check_header(self, header: list[str]) -> None:
         what = f"the header of {self.path}"
@@ -252,7 +252,7 @@ class Rows:
         except ValueError as error:  # pyarrow's for a struct with two fields of one name, and for dates of year 10,000
             last = before + batch.num_rows
             raise DataError(
-                f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a value that Python has not",
+                f"{self.path}: one of the rows {before + 1:,} to {last:,} holds a value that Python cannot hold",
                 got=error,
                 do="write the file again without this column, or with its values as strings",
             ) from None
@@ -267,14 +267,14 @@ class Rows:
         parts = name.split("/")
         config = "/".join(parts[2:]) or None
         try:
-            found = datasets.load_dataset("/".join(parts[:2]), config, split=split or "train")
+            dataset = datasets.load_dataset("/".join(parts[:2]), config, split=split or "train")
         except Exception as error:  # the library raises many types of its own, and those of the network
             raise DataError(
                 f"cannot load {self.path}", got=error, allowed="datasets:owner/name[/config][:split]"
             ) from error
-        names = {column: _class_names(feature) for column, feature in found.features.items()}
+        names = {column: _class_names(feature) for column, feature in dataset.features.items()}
         self.columns.update(dict.fromkeys(names))
-        for number, values in enumerate(found, start=1):
+        for number, values in enumerate(dataset, start=1):
             yield Row(number=number, values={key: _named(value, names[key]) for key, value in values.items()})
 
     def _bad(self, what: str, got: object, number: int, do: str, allowed: object = None) -> BadValue:
@@ -327,7 +327,7 @@ def _named(value: object, names: list[str] | None) -> object:
     if names is None:
         return value
     if isinstance(value, list):
-        return [_named(one, names) for one in value]
+        return [_named(item, names) for item in value]
     if isinstance(value, int) and not isinstance(value, bool):
         return names[value] if 0 <= value < len(names) else None
     return value

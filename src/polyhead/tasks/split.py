@@ -11,12 +11,12 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import EmptyData
 from polyhead.tasks.read import Examples
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Task, kind_of
 from polyhead.text.question import Given, texts_of
 
 
-class NoSplitNeeded(Value, eq=False):
-    """The examples of a task of which some are to be held out, and the file that they were read from."""
+class TaskExamples(Value, eq=False):
+    """A task's examples, and the file that they were read from."""
 
     task: Task
     examples: Examples
@@ -26,9 +26,8 @@ class NoSplitNeeded(Value, eq=False):
 def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[Examples, Examples]:
     """(kept, held out), each in the order of the file; about `fraction` of the rows are held out.
 
-    Rows whose texts are equal, but for case, spaces and the order of a pair or of options, stay together. For
-    `single_label` each label gives its share, except that a label with one such group is kept. Raises
-    EmptyData when a side is empty.
+    Rows whose texts are equal, but for case, spaces and the order of a pair or of options, stay together. Each of the
+    kind's strata gives its share, except that one of a single such group is kept. Raises EmptyData for an empty side.
     """
     rng = np.random.default_rng(seed)
     strata = _by_label(examples, task)
@@ -43,7 +42,7 @@ def split(examples: Examples, fraction: float, seed: int, task: Task) -> tuple[E
 def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[int]]:
     """The rows of each of `count` folds, every row in one of them; fewer folds where there are fewer groups.
 
-    Rows whose texts are equal stay together, and each label of `single_label` is dealt out evenly, as in `split`.
+    Rows whose texts are equal stay together, and each stratum is dealt out evenly, as in `split`.
     """
     rng = np.random.default_rng(seed)
     dealt: list[list[int]] = [[] for _ in range(count)]
@@ -55,60 +54,60 @@ def folds(examples: Examples, count: int, seed: int, task: Task) -> list[list[in
     return [sorted(rows) for rows in dealt if rows]
 
 
-def split_together(several: Sequence[NoSplitNeeded], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
+def split_together(tasks: Sequence[TaskExamples], fraction: float, seed: int) -> list[tuple[Examples, Examples]]:
     """(kept, held out) of each task, as `split` does it, and what one task holds out no other one keeps.
 
     Rows with equal texts stay together across tasks and files, and so does what tasks read of one row of a file. Each
-    label of each `single_label` task, and each other task, gives about its share: the rarest first, which then decide
-    for those that are more frequent, as in iterative stratification (Sechidis et al. 2011).
+    stratum of each task gives about its share: the rarest first, which then decide for those that are more frequent, as
+    in iterative stratification (Sechidis et al. 2011).
     """
-    groups = _groups(several, seed)
-    strata = _strata(several, groups)
-    held: list[list[int]] = [[] for _ in several]
+    groups = _groups(tasks, seed)
+    strata = _strata(tasks, groups)
+    held: list[list[int]] = [[] for _ in tasks]
     for group in _chosen(strata, fraction):
         for task, row in groups[group]:
             held[task].append(row)
-    counts = [sum(len(one.rows) for one in strata if one.task == index) for index in range(len(several))]
+    counts = [sum(len(stratum.rows) for stratum in strata if stratum.task == index) for index in range(len(tasks))]
     return [
-        _halves(one.examples, rows, one.task, fraction, groups=count)
-        for one, rows, count in zip(several, held, counts, strict=True)
+        _halves(task.examples, rows, task.task, fraction, groups=count)
+        for task, rows, count in zip(tasks, held, counts, strict=True)
     ]
 
 
-def overlapping(several: Sequence[NoSplitNeeded]) -> list[list[NoSplitNeeded]]:
-    """The tasks by what they read: in one list are those with rows of a file or texts in common; most are alone."""
-    joined = _Joined()
-    for index, one in enumerate(several if len(several) > 1 else ()):
-        for things in _things(one):
-            joined.join([("task", index), *things])
-    found: dict[int, list[NoSplitNeeded]] = {}
-    for index, one in enumerate(several):
-        found.setdefault(joined.of(("task", index)), []).append(one)
-    return list(found.values())
+def overlapping(tasks: Sequence[TaskExamples]) -> list[list[TaskExamples]]:
+    """Lists of the tasks that read the same rows of a file or the same texts; most tasks are alone in theirs."""
+    sets = _DisjointSets()
+    for index, task in enumerate(tasks if len(tasks) > 1 else ()):
+        for keys in _keys(task):
+            sets.join([("task", index), *keys])
+    lists: dict[int, list[TaskExamples]] = {}
+    for index, task in enumerate(tasks):
+        lists.setdefault(sets.of(("task", index)), []).append(task)
+    return list(lists.values())
 
 
 class _Stratum(msgspec.Struct, frozen=True):
-    """What gives a share of its own: a label of a task, or a whole task; the rows that each of its groups counts."""
+    """What gives a share of its own: a label of a task, or a whole task. `rows`: group -> how many of its rows."""
 
     task: int
     rows: dict[int, int]
 
 
-class _Joined:
-    """Which things stand together, as far as they were joined."""
+class _DisjointSets:
+    """Keys in sets that can be joined (union-find)."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
         self._above: list[int] = []
 
-    def join(self, things: Sequence[object]) -> None:
-        first, *rest = (self.of(thing) for thing in things)
+    def join(self, keys: Sequence[object]) -> None:
+        first, *rest = (self.of(key) for key in keys)
         for other in rest:
             self._above[self._top(other)] = self._top(first)
 
-    def of(self, thing: object) -> int:
-        """The number of all that stand with it."""
-        number = self._numbers.setdefault(thing, len(self._above))
+    def of(self, key: object) -> int:
+        """The number of the key's set."""
+        number = self._numbers.setdefault(key, len(self._above))
         if number == len(self._above):
             self._above.append(number)
         return self._top(number)
@@ -120,62 +119,62 @@ class _Joined:
         return number
 
 
-def _things(one: NoSplitNeeded) -> list[tuple[object, object]]:
-    """Of each example what other tasks' examples may have too: its row in the file, and its texts."""
-    places = ((one.path, row) for row in one.examples.rows)
-    return list(zip(places, map(_key, one.examples.inputs), strict=True))
+def _keys(task: TaskExamples) -> list[tuple[object, object]]:
+    """What each example may share with other tasks' examples: its row in the file, and its texts."""
+    places = ((task.path, row) for row in task.examples.rows)
+    return list(zip(places, map(_key, task.examples.inputs), strict=True))
 
 
-def _groups(several: Sequence[NoSplitNeeded], seed: int) -> list[list[tuple[int, int]]]:
+def _groups(tasks: Sequence[TaskExamples], seed: int) -> list[list[tuple[int, int]]]:
     """(task, row) of the examples that stay together, in an order that texts and seed alone decide."""
-    joined, found = _Joined(), dict[int, list[tuple[int, int]]]()
-    things = [_things(one) for one in several]
-    for of_task in things:
-        for one in of_task:
-            joined.join(one)
+    sets, members = _DisjointSets(), dict[int, list[tuple[int, int]]]()
+    keys_of = [_keys(task) for task in tasks]
+    for pairs in keys_of:
+        for pair in pairs:
+            sets.join(pair)
     ranks: dict[int, bytes] = {}
-    for task, of_task in enumerate(things):
-        for row, (place, key) in enumerate(of_task):
-            group = joined.of(place)
-            found.setdefault(group, []).append((task, row))
+    for task, pairs in enumerate(keys_of):
+        for row, (place, key) in enumerate(pairs):
+            group = sets.of(place)
+            members.setdefault(group, []).append((task, row))
             rank = blake2b(repr((seed, key)).encode("utf-8", "surrogatepass"), digest_size=16).digest()
             ranks[group] = min(rank, ranks.get(group, rank))
-    return [found[group] for group in sorted(found, key=lambda group: ranks[group])]
+    return [members[group] for group in sorted(members, key=lambda group: ranks[group])]
 
 
-def _strata(several: Sequence[NoSplitNeeded], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
+def _strata(tasks: Sequence[TaskExamples], groups: Sequence[Sequence[tuple[int, int]]]) -> list[_Stratum]:
     """In the order of tasks and labels; a group has the label of its first row."""
-    found: dict[tuple[int, int], dict[int, int]] = {}
+    rows_of: dict[tuple[int, int], dict[int, int]] = {}
     for number, group in enumerate(groups):
         labels: dict[int, int] = {}
         for task, row in group:
-            label = labels.setdefault(task, _label(several[task].task, several[task].examples, row))
-            rows = found.setdefault((task, label), {})
+            label = labels.setdefault(task, kind_of(tasks[task].task).stratum(tasks[task].examples.targets[row]))
+            rows = rows_of.setdefault((task, label), {})
             rows[number] = rows.get(number, 0) + 1
-    return [_Stratum(task, found[task, label]) for task, label in sorted(found)]
+    return [_Stratum(task, rows_of[task, label]) for task, label in sorted(rows_of)]
 
 
 def _chosen(strata: Sequence[_Stratum], fraction: float) -> list[int]:
     """The groups to hold out: about `fraction` of each stratum's rows, and never all of its groups."""
-    left = [len(one.rows) for one in strata]  # groups that are not held out
+    left = [len(stratum.rows) for stratum in strata]  # groups that are not held out
     within: dict[int, list[int]] = {}
-    for number, one in enumerate(strata):
-        for group in one.rows:
+    for number, stratum in enumerate(strata):
+        for group in stratum.rows:
             within.setdefault(group, []).append(number)
     held: dict[int, bool] = {}
-    rows_of = {one.task: 0 for one in strata}  # that were decided on
+    rows_of = {stratum.task: 0 for stratum in strata}  # that were decided on
     held_of = dict(rows_of)
-    for one in sorted(strata, key=lambda one: len(one.rows)):
-        undecided = [group for group in one.rows if group not in held]
-        there = sum(rows for group, rows in one.rows.items() if held.get(group))
-        of_label = fraction * sum(one.rows.values()) - there
-        of_task = fraction * (rows_of[one.task] + sum(one.rows[group] for group in undecided))
+    for stratum in sorted(strata, key=lambda stratum: len(stratum.rows)):
+        undecided = [group for group in stratum.rows if group not in held]
+        already = sum(rows for group, rows in stratum.rows.items() if held.get(group))
+        of_label = fraction * sum(stratum.rows.values()) - already
+        of_task = fraction * (rows_of[stratum.task] + sum(stratum.rows[group] for group in undecided))
         # The share of the label alone adds up its rounding, that of the task forgets the label.
-        wanted, taken = (of_label + of_task - held_of[one.task]) / 2, 0
+        wanted, taken = (of_label + of_task - held_of[stratum.task]) / 2, 0
         for group in undecided:
             is_last = any(left[number] == 1 for number in within[group])
-            held[group] = not is_last and taken + one.rows[group] / 2 <= wanted
-            taken += one.rows[group] * held[group]
+            held[group] = not is_last and taken + stratum.rows[group] / 2 <= wanted
+            taken += stratum.rows[group] * held[group]
             for number in within[group]:
                 other = strata[number]
                 left[number] -= held[group]
@@ -191,13 +190,8 @@ def _by_label(examples: Examples, task: Task) -> dict[int, list[list[int]]]:
         groups.setdefault(_key(given), []).append(index)
     strata: dict[int, list[list[int]]] = {}
     for group in groups.values():
-        strata.setdefault(_label(task, examples, group[0]), []).append(group)
+        strata.setdefault(kind_of(task).stratum(examples.targets[group[0]]), []).append(group)
     return {label: strata[label] for label in sorted(strata)}
-
-
-def _label(task: Task, examples: Examples, row: int) -> int:
-    """What gives a share of its own: the label of `single_label`; all rows of another task are one."""
-    return int(examples.targets[row]) if task.kind == "single_label" else 0
 
 
 def _halves(

@@ -42,18 +42,34 @@ class Task(Value):
         kind = kind_named(self.kind)
         if self.pair == "none" and kind.pair is not None:
             msgspec.structs.force_setattr(self, "pair", kind.pair)
+        for field, default in _DEFAULTS.items():
+            if field not in kind.uses and getattr(self, field) != default:
+                raise ConfigError(
+                    f"task '{self.name}': kind '{self.kind}' has no use for '{field}'",
+                    got=getattr(self, field),
+                    do=f"remove '{field}' or choose kind {kinds_with('uses', field)}",
+                    task=self.name,
+                )
         kind.check(self)
-        if self.decoder != "greedy" and self.kind != "tagging":
+        if self.metric is not None and self.metric not in kind.metrics(self):
             raise ConfigError(
-                f"task '{self.name}': kind '{self.kind}' has no use for 'decoder'",
-                got=self.decoder,
-                do="remove 'decoder' or choose kind 'tagging'",
+                f"task '{self.name}': no metric '{self.metric}' for kind '{self.kind}'",
+                allowed=kind.metrics(self),
+                task=self.name,
             )
         if self.long_texts == "windows" and self.pair == "separate":
             raise ConfigError(
                 f"task '{self.name}': texts of a pair that are read separately are not read in windows",
                 allowed="long_texts = 'cut', or pair = 'joined'",
             )
+
+
+_DEFAULTS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Task)
+    if field.default is not msgspec.NODEFAULT and field.name != "metric"
+}
+"""The fields of a task that kinds use or refuse, with their defaults."""
 
 
 def owner_of(task: Task) -> str:
@@ -67,10 +83,12 @@ LossName = Literal[
     "squared_error",
     "word_cross_entropy",
     "ranking",
-    "span",
+    "span_cross_entropy",
     "token_cross_entropy",
 ]
 ScoresOf = Literal["softmax", "sigmoid", "range"]
+CellForm = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
+"""What stands in a column that `polyhead score` adds: `places` are indices, `shares` a number for each label."""
 Answer = dict[str, Any]
 """Plain values, as they are written to JSON."""
 
@@ -84,19 +102,43 @@ class Kind(ABC):
 
     name: ClassVar[str]
     loss: ClassVar[LossName]
+    uses: ClassVar[tuple[str, ...]]  # the fields of `Task` that it uses beside name, kind and metric
+    least_labels: ClassVar[int] = 2  # of a kind that uses `labels`
     per_word: ClassVar[bool] = False  # the head reads each word (of a pair, those of the second text)
     per_option: ClassVar[bool] = False  # the trunk reads a pair an option, the head gives each a number
-    pair: ClassVar[PairMode | None] = None  # the one way in which the kind reads a pair, if there is only one
+    owns_model: ClassVar[bool] = False  # answered by an encoder-decoder of the task's own, not by the trunk
+    shares_head: ClassVar[bool] = False  # where the trunk learns, its tasks share one head if the recipe says nothing
     # What makes a row's outputs the numbers of its answer; None where these depend on other rows or places too.
     scores: ClassVar[ScoresOf | None] = None
+    problem_type: ClassVar[str | None] = None  # that of a `transformers` config whose classifier is such a head
 
-    @abstractmethod
-    def check(self, task: Task) -> None:
-        """Raises ConfigError for a task that does not say what the kind needs, or says what it cannot use."""
+    pair: ClassVar[PairMode | None] = None  # the one way in which the kind reads a pair, if there is only one
+    separate_pairs: ClassVar[bool] = False  # heads over frozen features read the texts of a pair separately by default
 
-    @abstractmethod
+    # The columns of a file; each name can be overridden by a key of the task.
+    text_column: ClassVar[str] = "text"
+    context_column: ClassVar[str | None] = None  # of a question's context; None: the kind answers no questions
+    label_key: ClassVar[Literal["label", "answers"]] = "label"  # the key that names the label's column
+    column_keys: ClassVar[tuple[str, ...]] = ()  # of tokens, tags, spans, choices and answers: those that it reads
+    empty_is_none: ClassVar[bool] = False  # an empty cell says that no label applies, not that nobody labelled the row
+    label_is_list: ClassVar[bool] = False  # a row's label is a list of labels
+
+    # The columns that `polyhead score` adds: that of the answer, and that of its `scores`, where it has any.
+    cell: ClassVar[CellForm] = "json"
+    cell_key: ClassVar[str | None] = None  # what of an answer stands in its cell; None: all of it
+    score_cell: ClassVar[CellForm | None] = None
+
+    @property
+    def labels_words(self) -> bool:
+        """Whether a label stands for each word."""
+        return self.per_word and "labels" in self.uses
+
+    def check(self, task: Task) -> None:  # noqa: B027
+        """Raises ConfigError for a task whose fields are not what the kind needs."""
+
     def width(self, task: Task) -> int:
-        """Outputs of the head, of each word when `per_word`, of each option when `per_option`."""
+        """Outputs of the head, of each word when `per_word`, of each option when `per_option`: one a label, or one."""
+        return len(task.labels) if "labels" in self.uses else 1
 
     @abstractmethod
     def metrics(self, task: Task) -> tuple[str, ...]:
@@ -112,7 +154,11 @@ class Kind(ABC):
 
     def decode_all(self, task: Task, outputs: Sequence[np.ndarray], examples: Sequence[Example]) -> list[Answer]:
         """The same of many rows; each answer is, to the bit, what `decode` gives of it alone."""
-        return [self.decode(task, row, one) for row, one in zip(outputs, examples, strict=True)]
+        return [self.decode(task, row, example) for row, example in zip(outputs, examples, strict=True)]
+
+    def cell_of(self, answer: Answer) -> object:
+        """What `polyhead score` writes of an answer, of the form `cell`."""
+        return answer if self.cell_key is None else answer[self.cell_key]
 
     @abstractmethod
     def evaluate(
@@ -134,13 +180,21 @@ class Kind(ABC):
         """What may be added to the outputs so that rare labels are answered more often, the smallest first."""
         return []
 
-    @abstractmethod
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray | None:
         """Weights float32 (labels,) that balance the loss; None for a kind without classes."""
+        return None
 
     def default_metric(self, task: Task) -> str:
         """The metric that chooses between models: the task's, or the kind's first."""
         return task.metric or self.metrics(task)[0]
+
+    def stratum(self, target: np.ndarray) -> int:
+        """The group of rows, of each of which a held-out split gets its share, that a target belongs to."""
+        return 0
+
+    def widened(self, target: np.ndarray, example: Example) -> int:
+        """How many right answers begin or end inside a word, and so took the whole word."""
+        return 0
 
     def parse(self, cell: str, separator: str | None) -> object:
         """A label from the text of a CSV or TSV cell."""
@@ -166,9 +220,9 @@ class Kind(ABC):
         `text.words.best_windows`).
         """
         merged = np.full((len(best), outputs[0].shape[-1]), np.nan, np.float32)
-        for index, (rows, which) in enumerate(zip(outputs, read, strict=True)):
-            mine = best[which] == index
-            merged[which[mine]] = rows[mine]
+        for index, (rows, words) in enumerate(zip(outputs, read, strict=True)):
+            is_best = best[words] == index
+            merged[words[is_best]] = rows[is_best]
         return merged
 
 
@@ -183,6 +237,8 @@ class Decoded(Value, eq=False):
 
 class RowKind(Kind):
     """A kind with one output of fixed width for an input, whose answers to many are a few arrays."""
+
+    separate_pairs = True
 
     @abstractmethod
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
@@ -214,6 +270,12 @@ def kind_named(name: str) -> Kind:
     if name not in _KINDS:
         raise ConfigError(f"there is no kind '{name}'", allowed=list(_KINDS), do=nearest(name, _KINDS))
     return _KINDS[name]
+
+
+def kinds_with(attribute: str, member: str | None = None) -> str:
+    """The names of the kinds that have an attribute, or this member in it, for messages: `'span' or 'tagging'`."""
+    values = {kind.name: getattr(kind, attribute) for kind in _KINDS.values()}
+    return " or ".join(f"'{name}'" for name, value in values.items() if (member in value if member else value))
 
 
 def kind_of(task: Task) -> Kind:

@@ -206,7 +206,7 @@ def _assert_gradients(strategy: Strategy, task: Task) -> None:
     named = {name: p for name, p in model.named_parameters() if not name.startswith("trunk.")}
     reached = {name for name, p in named.items() if p.grad is not None and bool(p.grad.abs().sum() > 0)}
     # A bias that cancels in a softmax, of a key or over options or places, has no gradient but rounding.
-    cancels = ("key.bias", "head.output.bias") if loss in ("ranking", "span") else ("key.bias",)
+    cancels = ("key.bias", "head.output.bias") if loss in ("ranking", "span_cross_entropy") else ("key.bias",)
     free = {name for name in named if name.endswith(cancels)}
     assert reached - free == set(named) - free, set(named) - free - reached
     assert all(p.grad is None for p in model.trunk.parameters())
@@ -222,7 +222,7 @@ def _target(loss: LossName, outputs: Any) -> Any:
         return torch.zeros(len(outputs))
     if loss == "ranking":
         return torch.tensor([(0, int(option == 0)) for option in range(len(outputs))])
-    if loss == "span":
+    if loss == "span_cross_entropy":
         return (torch.arange(outputs.shape[1]) == 0).long()[None, :, None].expand(outputs.shape)
     return torch.zeros(outputs.shape[:-1], dtype=torch.int64)
 

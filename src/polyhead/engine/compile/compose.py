@@ -148,7 +148,7 @@ class _Composer:
         return GraphCall(
             graph=self._graphs.graph(
                 Recipe(
-                    key=("span", span, tokens),
+                    key=("layers", span, tokens),
                     build=span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners}),
                     label=span.label,
                     layers=True,

@@ -7,6 +7,7 @@ from typing import Literal
 
 from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
+from polyhead.tasks.kinds import KINDS, kind_named
 
 SamplingKind = Literal["size", "annealed", "round_robin", "all", "shuffled", "schedule"]
 Scheme = Literal["heterogeneous", "batch", "dataset"]
@@ -114,7 +115,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
     """
 
     heads: Literal["keep", "strip"] = "keep"  # strip: the bundle holds the learned trunk alone
-    families: tuple[Literal["multiple_choice", "span"], ...] = ("multiple_choice", "span")  # one head for all
+    families: tuple[str, ...] = tuple(name for name, kind in KINDS.items() if kind.shares_head)  # one head for all
     sampling: Sampling = Sampling()
     weighting: Weighting = Weighting()
     scheme: Scheme = "heterogeneous"
@@ -132,6 +133,13 @@ class Joint(Value, tag="joint", tag_field="kind"):
     parallel: Parallel = "ddp"  # on several devices: everything on each of them, or (fsdp) a slice of it
 
     def __post_init__(self) -> None:
+        for name in self.families:
+            if not kind_named(name).shares_head:
+                raise ConfigError(
+                    f"recipe.families: tasks of kind '{name}' have heads of different widths",
+                    got=list(self.families),
+                    allowed=[kind.name for kind in KINDS.values() if kind.shares_head],
+                )
         for name in ("micro_batches", "tokens", "steps", "validation_rows"):
             value = getattr(self, name)
             if value is not None and value < 1:

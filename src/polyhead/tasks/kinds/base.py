@@ -96,28 +96,6 @@ def check_labels(task: Task, *, least: int) -> None:
         )
 
 
-def check_unused(task: Task, *fields: str) -> None:
-    """Raises ConfigError when the task sets a field that its kind does not use."""
-    defaults = {"labels": (), "threshold": 0.5, "range": None, "positive": None, "pair": "none"}
-    defaults |= {"null_answers": False, "long_texts": "cut"}
-    for field in fields:
-        if getattr(task, field) != defaults[field]:
-            raise ConfigError(
-                f"task '{task.name}': kind '{task.kind}' has no use for '{field}'",
-                got=getattr(task, field),
-                do=f"remove '{field}' or choose another kind",
-                task=task.name,
-            )
-
-
-def check_metric(task: Task, names: tuple[str, ...]) -> None:
-    """Raises ConfigError when the task's metric is none of `names`."""
-    if task.metric is not None and task.metric not in names:
-        raise ConfigError(
-            f"task '{task.name}': no metric '{task.metric}' for kind '{task.kind}'", allowed=names, task=task.name
-        )
-
-
 def check_split(task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> None:
     """Raises EmptyData for a split without rows, DataError when outputs and targets do not match."""
     if len(outputs) != len(targets):

@@ -20,12 +20,15 @@ class MultiLabel(RowKind):
     name = "multi_label"
     loss = "binary_cross_entropy"
     scores = "sigmoid"
+    uses = ("labels", "threshold", "pair", "long_texts")
+    least_labels = 1
+    problem_type = "multi_label_classification"
+    empty_is_none = label_is_list = True
+    cell, cell_key, score_cell = "texts", "labels", "shares"
 
     def check(self, task: Task) -> None:
         """At least one label; a threshold between 0 and 1."""
-        base.check_labels(task, least=1)
-        base.check_unused(task, "null_answers", "range", "positive")
-        base.check_metric(task, self.metrics(task))
+        base.check_labels(task, least=self.least_labels)
         if not 0 < task.threshold < 1:
             raise ConfigError(
                 f"task '{task.name}': 'threshold' is a probability",
@@ -33,10 +36,6 @@ class MultiLabel(RowKind):
                 allowed="between 0 and 1, both excluded",
                 task=task.name,
             )
-
-    def width(self, task: Task) -> int:
-        """One output a label."""
-        return len(task.labels)
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """`accuracy` counts rows whose whole set of labels is right."""
@@ -58,8 +57,8 @@ class MultiLabel(RowKind):
                 do="write a list, or declare the separator of the column",
             )
         target = np.zeros(len(task.labels), np.float32)
-        for one in label:
-            target[base.label_index(task, one, example)] = 1.0
+        for name in label:
+            target[base.label_index(task, name, example)] = 1.0
         return target
 
     def decode_rows(self, task: Task, outputs: np.ndarray) -> Decoded:
@@ -72,8 +71,8 @@ class MultiLabel(RowKind):
         assert decoded.labels is not None and decoded.scores is not None
         names = task.labels
         return [
-            {"labels": list(compress(names, given)), "scores": dict(zip(names, scores, strict=True))}
-            for given, scores in zip(decoded.labels.tolist(), decoded.scores.tolist(), strict=True)
+            {"labels": list(compress(names, chosen)), "scores": dict(zip(names, scores, strict=True))}
+            for chosen, scores in zip(decoded.labels.tolist(), decoded.scores.tolist(), strict=True)
         ]
 
     def evaluate(
@@ -82,11 +81,11 @@ class MultiLabel(RowKind):
         """`micro_f1`, `macro_f1` over all declared labels, `accuracy` of whole sets."""
         base.check_split(task, outputs, targets)
         wanted = np.stack(targets).astype(np.int64)
-        found = (sigmoid(np.stack(outputs)) >= task.threshold).astype(np.int64)
+        answered = (sigmoid(np.stack(outputs)) >= task.threshold).astype(np.int64)
         return {
-            "micro_f1": metrics.micro_f1(wanted, found),
-            "macro_f1": metrics.macro_f1(wanted, found),
-            "accuracy": metrics.accuracy(wanted, found),
+            "micro_f1": metrics.micro_f1(wanted, answered),
+            "macro_f1": metrics.macro_f1(wanted, answered),
+            "accuracy": metrics.accuracy(wanted, answered),
         }
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
@@ -97,11 +96,10 @@ class MultiLabel(RowKind):
         return [odds] * len(examples)
 
     def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced
-        weights.
+        """Weight of a positive against a negative row, label by label: n_0 / n_1, the ratio of balanced weights.
 
-        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as
-        positive weight; 1 for a label that every row or no row has.
+        It equals (n / 2 n_1) / (n / 2 n_0) of scikit-learn's 'balanced', and is what a loss takes as positive weight; 1
+        for a label that every row or no row has.
         """
         rows = np.asarray(targets, np.float64).reshape(-1, len(task.labels))
         positive = rows.sum(axis=0)

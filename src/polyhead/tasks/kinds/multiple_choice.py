@@ -23,16 +23,11 @@ class MultipleChoice(Kind):
 
     name = "multiple_choice"
     loss = "ranking"
-    per_option = True
-
-    def check(self, task: Task) -> None:
-        """No labels of its own; options are read cut, each beside its question."""
-        base.check_unused(task, "labels", "range", "positive", "threshold", "pair", "null_answers", "long_texts")
-        base.check_metric(task, self.metrics(task))
-
-    def width(self, task: Task) -> int:
-        """One output, of each option."""
-        return 1
+    uses = ()
+    per_option = shares_head = True
+    text_column, context_column = "question", "context"
+    column_keys = ("choices",)
+    cell, cell_key, score_cell = "places", "ranked", "numbers"
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """Share of the questions that get the right option."""
@@ -49,10 +44,10 @@ class MultipleChoice(Kind):
         """
         options = example.options
         if isinstance(label, str):
-            spelled = [place for place, one in enumerate(options) if one == repair(label.strip())]
-            if len(spelled) == 1:
-                return np.asarray(spelled[0], np.int64)
-            if not spelled:
+            places = [place for place, option in enumerate(options) if option == repair(label.strip())]
+            if len(places) == 1:
+                return np.asarray(places[0], np.int64)
+            if not places:
                 label = self.parse(label, None)
         if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(options):
             return np.asarray(label, np.int64)
@@ -84,8 +79,8 @@ class MultipleChoice(Kind):
     ) -> dict[str, float]:
         """`accuracy`."""
         base.check_split(task, outputs, targets)
-        found = np.array([int(np.argmax(row)) for row in outputs], np.int64)
-        return {"accuracy": metrics.accuracy(np.stack(targets), found)}
+        answered = np.array([int(np.argmax(row)) for row in outputs], np.int64)
+        return {"accuracy": metrics.accuracy(np.stack(targets), answered)}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The place that is right most often."""
@@ -93,6 +88,3 @@ class MultipleChoice(Kind):
         most = max([int(places.max()) + 1, *(len(example.options) for example in examples)])
         counts = np.bincount(places, minlength=most).astype(np.float32)
         return [counts[: len(example.options)] for example in examples]
-
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: an option's place says nothing."""

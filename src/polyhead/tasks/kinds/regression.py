@@ -24,11 +24,12 @@ class Regression(RowKind):
     name = "regression"
     loss = "squared_error"
     scores = "range"
+    uses = ("range", "pair", "long_texts")
+    problem_type = "regression"
+    cell, cell_key = "number", "value"
 
     def check(self, task: Task) -> None:
         """A finite range, the lower end first."""
-        base.check_unused(task, "null_answers", "labels", "positive", "threshold")
-        base.check_metric(task, self.metrics(task))
         low, high = map(base.as_float, task.range or (0.0, 0.0))
         if not (low < high and math.isfinite(high - low)):
             raise ConfigError(
@@ -37,10 +38,6 @@ class Regression(RowKind):
                 allowed="two finite numbers, the lower first, and so is their difference",
                 task=task.name,
             )
-
-    def width(self, task: Task) -> int:
-        """One output."""
-        return 1
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """Correlations, on the values that the task answers (clipped to the range)."""
@@ -79,16 +76,13 @@ class Regression(RowKind):
     ) -> dict[str, float]:
         """`pearson`, `spearman`."""
         base.check_split(task, outputs, targets)
-        wanted, found = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
-        return {"pearson": metrics.pearson(wanted, found), "spearman": metrics.spearman(wanted, found)}
+        wanted, answered = np.stack(targets).reshape(-1), _values(task, np.stack(outputs)).reshape(-1)
+        return {"pearson": metrics.pearson(wanted, answered), "spearman": metrics.spearman(wanted, answered)}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The mean."""
         mean = np.asarray([np.mean(np.asarray(targets, np.float64))], np.float32)
         return [mean] * len(examples)
-
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: there are no classes."""
 
 
 def _range(task: Task) -> tuple[float, float]:

@@ -22,11 +22,13 @@ class SingleLabel(RowKind):
     name = "single_label"
     loss = "cross_entropy"
     scores = "softmax"
+    uses = ("labels", "positive", "pair", "long_texts")
+    problem_type = "single_label_classification"
+    cell, cell_key, score_cell = "text", "label", "shares"
 
     def check(self, task: Task) -> None:
         """At least two labels; `positive` one of them."""
-        base.check_labels(task, least=2)
-        base.check_unused(task, "null_answers", "range", "threshold")
+        base.check_labels(task, least=self.least_labels)
         if task.positive is not None and task.positive not in task.labels:
             raise ConfigError(
                 f"task '{task.name}': 'positive' is none of its labels",
@@ -34,11 +36,6 @@ class SingleLabel(RowKind):
                 allowed=task.labels,
                 task=task.name,
             )
-        base.check_metric(task, self.metrics(task))
-
-    def width(self, task: Task) -> int:
-        """One output a label."""
-        return len(task.labels)
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """`f1` is that of the positive label, where one is declared; it is then the default."""
@@ -61,12 +58,16 @@ class SingleLabel(RowKind):
             for label, scores in zip(decoded.label.tolist(), decoded.scores.tolist(), strict=True)
         ]
 
+    def stratum(self, target: np.ndarray) -> int:
+        """The label's index."""
+        return int(target)
+
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`f1` (with `positive`), `accuracy`, `macro_f1`, `macro_recall`, `matthews`."""
         base.check_split(task, outputs, targets)
-        wanted, found = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
+        wanted, answered = np.stack(targets), np.argmax(np.stack(outputs), axis=-1)
         table: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
             "accuracy": metrics.accuracy,
             "macro_f1": metrics.macro_f1,
@@ -75,7 +76,7 @@ class SingleLabel(RowKind):
         }
         if task.positive is not None:
             table["f1"] = metrics.f1_of(task.labels.index(task.positive))
-        return {name: table[name](wanted, found) for name in self.metrics(task)}
+        return {name: table[name](wanted, answered) for name in self.metrics(task)}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The shares of the labels: the most frequent one is answered."""

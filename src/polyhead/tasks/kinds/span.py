@@ -38,14 +38,15 @@ class Span(Kind):
     """Two softmaxes over places, as Rajpurkar et al. 2016, 2018 score them: see `best_span`, `merge_words`."""
 
     name = "span"
-    loss = "span"
-    per_word = True
+    loss = "span_cross_entropy"
+    uses = ("pair", "null_answers", "long_texts")
+    per_word = shares_head = True
     pair = "joined"
+    text_column, context_column = "question", "context"
+    label_key, column_keys = "answers", ("answers",)
 
     def check(self, task: Task) -> None:
         """No labels of its own; always over a joined pair of question and context."""
-        base.check_unused(task, "labels", "range", "positive", "threshold")
-        base.check_metric(task, self.metrics(task))
         if task.pair != "joined":
             raise ConfigError(
                 f"task '{task.name}': kind 'span' reads question and context together",
@@ -87,18 +88,23 @@ class Span(Kind):
                 allowed=ANSWERS,
                 do="set null_answers = true if a text may hold no answer, or leave the row out",
             )
-        found = []
+        rows = []
         for answer, start in answers:
             end = start + len(answer)
             if start < 0 or text[start:end] != answer:
-                there = f"there stands {text[max(start, 0) : end]!r}"
-                raise wrong(f"the answer does not stand at {start}", got=repr(answer), allowed=there)
+                stands = f"there stands {text[max(start, 0) : end]!r}"
+                raise wrong(f"the answer does not stand at {start}", got=repr(answer), allowed=stands)
             inside = np.flatnonzero((places[:, 0] < end) & (places[:, 1] > start))
             if not len(inside):
                 allowed = "a word of the context, or more"
                 raise wrong("an answer holds no word", got=repr(answer), allowed=allowed)
-            found.append((int(inside[0]), int(inside[-1]), start, end))
-        return np.array(found or [(0, 0, 0, 0)], np.int64)
+            rows.append((int(inside[0]), int(inside[-1]), start, end))
+        return np.array(rows or [(0, 0, 0, 0)], np.int64)
+
+    def widened(self, target: np.ndarray, example: Example) -> int:
+        """How many right answers begin or end inside a word, and so took the whole word."""
+        answers, places = target[target[:, 1] > 0], example.places
+        return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"text", "start", "end", "score"}`, characters of the context; None but for the score without an answer.
@@ -107,14 +113,14 @@ class Span(Kind):
         """
         outputs, places = np.asarray(outputs, np.float64).reshape(-1, 2), example.places
         _check_places(task, outputs, places)
-        found = answered(task, outputs)
+        best = answered(task, outputs)
         read = np.where(np.isnan(outputs), -np.inf, outputs)
         read = read - read.max(axis=0, initial=-1e300)
         shares = np.exp(read) / np.maximum(np.exp(read).sum(axis=0), 1e-300)
-        if found is None:
+        if best is None:
             return {"text": None, "start": None, "end": None, "score": float(shares[0].prod())}
-        start, end = _characters(found, places)
-        score = float(shares[found.first, 0] * shares[found.last, 1])
+        start, end = _characters(best, places)
+        score = float(shares[best.first, 0] * shares[best.last, 1])
         return {"text": example.text[start:end], "start": start, "end": end, "score": score}
 
     def evaluate(
@@ -128,15 +134,15 @@ class Span(Kind):
                 got=f"{len(examples)} contexts with places for {len(outputs)} outputs",
                 do="score with Examples.scores",
             )
-        wanted, given = [], []
+        wanted, answers = [], []
         for output, target, example in zip(outputs, targets, examples, strict=True):
             text, places = example.text, example.places
             _check_places(task, output, places)
-            found = answered(task, output)
-            start, end = (0, 0) if found is None else _characters(found, places)
-            given.append(text[start:end])
+            best = answered(task, output)
+            start, end = (0, 0) if best is None else _characters(best, places)
+            answers.append(text[start:end])
             wanted.append([text[start:end] for start, end in target[:, 2:].tolist()])
-        return {"f1": metrics.answer_f1(wanted, given), "exact_match": metrics.exact_match(wanted, given)}
+        return {"f1": metrics.answer_f1(wanted, answers), "exact_match": metrics.exact_match(wanted, answers)}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """No answer where there may be none, else the first word."""
@@ -144,9 +150,6 @@ class Span(Kind):
         for output in outputs:
             output[0] = 1.0
         return outputs
-
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: there are no classes."""
 
     def in_window(self, target: np.ndarray, read: np.ndarray, whole: np.ndarray) -> np.ndarray:
         """The first right answer, where the window holds it whole, else "no answer" (as scripts of SQuAD have it)."""
@@ -168,14 +171,14 @@ class Span(Kind):
         As the scripts of SQuAD 2.0 have it: a text has no answer only if no window has one. `best` is only counted, as
         a span lies within one window.
         """
-        windows = [np.asarray(one, np.float32).reshape(-1, 2) for one in outputs]
-        stretches = [_stretch(one, which) for one, which in zip(windows, read, strict=True)]
-        found = [best_span(one) for one in stretches]
-        chosen = int(np.argmax([-np.inf if one is None else one.score for one in found]))
+        windows = [np.asarray(window, np.float32).reshape(-1, 2) for window in outputs]
+        stretches = [_stretch(window, words) for window, words in zip(windows, read, strict=True)]
+        spans = [best_span(stretch) for stretch in stretches]
+        chosen = int(np.argmax([-np.inf if span is None else span.score for span in spans]))
         merged = np.full((len(best), 2), np.nan, np.float32)
         merged[read[chosen]] = windows[chosen]
         if len(best):
-            merged[0] = min((one[0] for one in stretches), key=lambda null: float(null.sum()))
+            merged[0] = min((stretch[0] for stretch in stretches), key=lambda null: float(null.sum()))
         return merged
 
 
@@ -216,12 +219,6 @@ def answered(task: Task, outputs: np.ndarray) -> BestSpan | None:
     return best
 
 
-def widened(target: np.ndarray, places: np.ndarray) -> int:
-    """How many right answers begin or end inside a word, and so took the whole word."""
-    answers = target[target[:, 1] > 0]
-    return int(np.sum((places[answers[:, 0], 0] < answers[:, 2]) | (places[answers[:, 1], 1] > answers[:, 3])))
-
-
 def _answers(label: object) -> list[tuple[str, int]] | None:
     """Texts and starts; None where the label does not say them. A dict of two lists is the form of hub data sets."""
     if isinstance(label, dict):
@@ -231,18 +228,18 @@ def _answers(label: object) -> list[tuple[str, int]] | None:
         label = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
     if not isinstance(label, list):
         return None
-    found = []
-    for one in label:
-        fields = one if isinstance(one, dict) else {}
+    answers = []
+    for answer in label:
+        fields = answer if isinstance(answer, dict) else {}
         text, start = fields.get("text"), fields.get("start", fields.get("answer_start"))
         if not isinstance(text, str) or not text or type(start) is not int:
             return None
-        found.append((repair(text), start))
-    return found
+        answers.append((repair(text), start))
+    return answers
 
 
-def _characters(found: BestSpan, places: np.ndarray) -> tuple[int, int]:
-    return int(places[found.first, 0]), int(places[found.last, 1])
+def _characters(span: BestSpan, places: np.ndarray) -> tuple[int, int]:
+    return int(places[span.first, 0]), int(places[span.last, 1])
 
 
 def _check_places(task: Task, outputs: np.ndarray, places: np.ndarray) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead import metrics
+from polyhead.errors import DataError, EmptyData, MissingExtra
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
 from polyhead.tasks.task import Answer, Kind, Task
@@ -18,15 +18,9 @@ class Summarization(Kind):
 
     name = "summarization"
     loss = "token_cross_entropy"
-
-    def check(self, task: Task) -> None:
-        """One text, without labels, whose end is cut where it is too long."""
-        base.check_unused(task, "null_answers", "labels", "positive", "threshold", "range", "pair", "long_texts")
-        base.check_metric(task, self.metrics(task))
-
-    def width(self, task: Task) -> int:
-        """One summary; there is no head."""
-        return 1
+    uses = ()
+    owns_model = True
+    cell, cell_key = "text", "summary"
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """F1 of ROUGE (Lin 2004): the longest common subsequence of words, single words, pairs of words."""
@@ -38,13 +32,13 @@ class Summarization(Kind):
 
     def encode(self, task: Task, label: object, example: Example) -> np.ndarray:
         """The references, str (references,); training takes the first, scores the best of them."""
-        several = label if isinstance(label, list) else [label]
-        found = [repair(one) for one in several if isinstance(one, str) and one.strip()]
-        if not found or len(found) < len(several):
+        values = label if isinstance(label, list) else [label]
+        references = [repair(value) for value in values if isinstance(value, str) and value.strip()]
+        if not references or len(references) < len(values):
             raise base.bad_value(
                 task, example, "a summary is needed", got=label, allowed="a string that is not blank, or a list of such"
             )
-        return np.array(found, np.str_)
+        return np.array(references, np.str_)
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"summary"}`."""
@@ -55,9 +49,28 @@ class Summarization(Kind):
     ) -> dict[str, float]:
         """`rouge_l`, `rouge_1`, `rouge_2`."""
         base.check_split(task, outputs, targets)
-        summaries = [str(np.asarray(one).reshape(())[()]) for one in outputs]
-        found = metrics.rouge([target.tolist() for target in targets], summaries)
-        return {name: found[name] for name in self.metrics(task)}
+        summaries = [str(np.asarray(output).reshape(())[()]) for output in outputs]
+        scores = rouge([target.tolist() for target in targets], summaries)
+        return {name: scores[name] for name in self.metrics(task)}
 
-    def class_weights(self, task: Task, targets: Sequence[np.ndarray]) -> None:
-        """None: there are no classes."""
+
+def rouge(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> dict[str, float]:
+    """Mean F1 of `rouge_1`, `rouge_2` and `rouge_l` (Lin 2004), as the package `rouge-score` counts, words stemmed.
+
+    `targets` holds every reference of each row; each of the three takes the reference that gives it most. Words are
+    runs of ASCII letters and digits, so that a text without any scores 0. Needs the extra `summarization`.
+    """
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise MissingExtra("rouge-score", "summarization", "ROUGE") from None
+    if len(targets) != len(predictions):
+        raise DataError("predictions and targets differ in number", got=len(predictions), allowed=len(targets))
+    if not len(targets):
+        raise EmptyData("a split without rows has no score")
+    names = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
+    scorer = RougeScorer(list(names.values()), use_stemmer=True)
+    rows = [
+        scorer.score_multi(list(references), summary) for references, summary in zip(targets, predictions, strict=True)
+    ]
+    return {name: float(np.mean([row[key].fmeasure for row in rows])) for name, key in names.items()}

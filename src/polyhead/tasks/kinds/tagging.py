@@ -30,12 +30,13 @@ class Tagging(Kind):
     name = "tagging"
     loss = "word_cross_entropy"
     scores = "softmax"
-    per_word = True
+    uses = ("labels", "long_texts", "decoder")
+    per_word = label_is_list = True
+    column_keys = ("tokens", "tags", "spans")
 
     def check(self, task: Task) -> None:
         """At least two labels over one text; BIO labels need `O`, and a `B-x` for every `I-x`."""
-        base.check_labels(task, least=2)
-        base.check_unused(task, "null_answers", "range", "positive", "threshold", "pair")
+        base.check_labels(task, least=self.least_labels)
         if is_bio(task):
             _check_bio(task)
         elif task.decoder == "constrained":
@@ -46,11 +47,6 @@ class Tagging(Kind):
                 do="leave 'decoder' out",
                 task=task.name,
             )
-        base.check_metric(task, self.metrics(task))
-
-    def width(self, task: Task) -> int:
-        """One output a label, of each word."""
-        return len(task.labels)
 
     def metrics(self, task: Task) -> tuple[str, ...]:
         """`span_f1` for BIO labels; `accuracy` and `macro_f1` are over words."""
@@ -66,7 +62,7 @@ class Tagging(Kind):
             raise base.bad_value(
                 task, example, "a list of labels is needed, one a word", got=label, allowed=task.labels
             )
-        return np.array([base.label_index(task, one, example) for one in label], np.int64)
+        return np.array([base.label_index(task, name, example) for name in label], np.int64)
 
     def decode(self, task: Task, outputs: np.ndarray, example: Example) -> Answer:
         """`{"spans": [{"start", "end", "label", "text", "score"}]}` for BIO labels, score the mean of its
@@ -89,39 +85,43 @@ class Tagging(Kind):
         if not rows:
             return []
         flat, starts = np.concatenate(rows), np.cumsum([0, *map(len, rows)])
-        found = best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
-        scores = np.take_along_axis(base.softmax(flat), found[:, None], axis=-1)[:, 0]
+        indices = best(flat) if task.decoder == "greedy" else np.concatenate([chosen(task, row) for row in rows])
+        scores = np.take_along_axis(base.softmax(flat), indices[:, None], axis=-1)[:, 0]
         if is_bio(task):
             texts = [example.text for example in examples]
-            return [{"spans": spans} for spans in _spans(task, found, scores, starts, np.concatenate(places), texts)]
-        each = zip(np.concatenate(places).tolist(), found.tolist(), scores.tolist(), strict=True)
+            return [{"spans": spans} for spans in _spans(task, indices, scores, starts, np.concatenate(places), texts)]
+        flat_words = zip(np.concatenate(places).tolist(), indices.tolist(), scores.tolist(), strict=True)
         words_of = [
             {"start": start, "end": end, "label": task.labels[index], "score": score} if index != UNREAD else None
-            for (start, end), index, score in each
+            for (start, end), index, score in flat_words
         ]
         return [
             {"words": [word for word in words_of[a:b] if word is not None]}
             for a, b in zip(starts.tolist(), starts[1:].tolist(), strict=False)
         ]
 
+    def cell_of(self, answer: Answer) -> object:
+        """The spans, or the words."""
+        return answer["spans" if "spans" in answer else "words"]
+
     def evaluate(
         self, task: Task, outputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], examples: Sequence[Example]
     ) -> dict[str, float]:
         """`span_f1` and `accuracy` (BIO), or `accuracy` and `macro_f1`."""
         base.check_split(task, outputs, targets)
-        found = [chosen(task, np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
-        for row, (one, target) in enumerate(zip(found, targets, strict=True)):
-            if len(one) != len(target):
+        answers = [chosen(task, np.asarray(row).reshape(-1, len(task.labels))) for row in outputs]
+        for row, (answer, target) in enumerate(zip(answers, targets, strict=True)):
+            if len(answer) != len(target):
                 raise DataError(
-                    f"task '{task.name}': one output a word", got=f"{len(one)} in row {row}", allowed=len(target)
+                    f"task '{task.name}': one output a word", got=f"{len(answer)} in row {row}", allowed=len(target)
                 )
-        flat = np.concatenate(targets), np.concatenate(found)
+        flat = np.concatenate(targets), np.concatenate(answers)
         if not is_bio(task):
             return {"accuracy": metrics.accuracy(*flat), "macro_f1": metrics.macro_f1(*flat, nothing=UNREAD)}
         outside = task.labels.index("O")
-        found = [np.where(one == UNREAD, outside, one) for one in found]
-        named = [[[task.labels[i] for i in row] for row in side] for side in (targets, found)]
-        return {"span_f1": metrics.span_f1(*named), "accuracy": metrics.accuracy(flat[0], np.concatenate(found))}
+        answers = [np.where(answer == UNREAD, outside, answer) for answer in answers]
+        named = [[[task.labels[i] for i in row] for row in side] for side in (targets, answers)]
+        return {"span_f1": metrics.span_f1(*named), "accuracy": metrics.accuracy(flat[0], np.concatenate(answers))}
 
     def constant(self, task: Task, targets: Sequence[np.ndarray], examples: Sequence[Example]) -> list[np.ndarray]:
         """The counts of the labels, for every word: the most frequent one is answered."""
@@ -205,18 +205,18 @@ def _check_bio(task: Task) -> None:
 
 
 def _spans(
-    task: Task, found: np.ndarray, scores: np.ndarray, starts: np.ndarray, places: np.ndarray, texts: Sequence[str]
+    task: Task, indices: np.ndarray, scores: np.ndarray, starts: np.ndarray, places: np.ndarray, texts: Sequence[str]
 ) -> list[list[dict[str, object]]]:
     """Each text's spans, as `metrics.spans_of` reads its labels; its words begin at `starts` and end at the next."""
     head, name = _read(task)
-    inside = np.where(found == UNREAD, 0, head[found])  # 0 outside, 1 begins, 2 goes on
-    first = np.zeros(len(found) + 1, bool)
+    inside = np.where(indices == UNREAD, 0, head[indices])  # 0 outside, 1 begins, 2 goes on
+    first = np.zeros(len(indices) + 1, bool)
     first[starts] = True
-    named = name[found]
-    goes_on = np.zeros(len(found), bool)
+    named = name[indices]
+    goes_on = np.zeros(len(indices), bool)
     goes_on[1:] = (inside[1:] == 2) & (inside[:-1] > 0) & (named[1:] == named[:-1]) & ~first[1:-1]
     begins = np.flatnonzero((inside > 0) & ~goes_on)
-    breaks = np.append(np.flatnonzero(~goes_on), len(found))
+    breaks = np.append(np.flatnonzero(~goes_on), len(indices))
     stops = breaks[np.searchsorted(breaks, begins, side="right")]
     answers: list[list[dict[str, object]]] = [[] for _ in texts]
     if not len(begins):
@@ -224,8 +224,8 @@ def _spans(
     # The sum of each span by itself, so that no score depends on other texts' words.
     sums = np.add.reduceat(np.append(scores, 0.0).astype(np.float64), np.stack([begins, stops], 1).ravel())[::2]
     row = np.searchsorted(starts, begins, side="right") - 1
-    which = (row, places[begins, 0], places[stops - 1, 1], found[begins], sums / (stops - begins))
-    for text, start, end, index, score in zip(*(each.tolist() for each in which), strict=True):
+    columns = (row, places[begins, 0], places[stops - 1, 1], indices[begins], sums / (stops - begins))
+    for text, start, end, index, score in zip(*(column.tolist() for column in columns), strict=True):
         label = task.labels[index][2:]
         answers[text].append(
             {"start": start, "end": end, "label": label, "text": texts[text][start:end], "score": score}

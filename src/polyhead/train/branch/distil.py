@@ -68,5 +68,5 @@ _SOFT: dict[str, Soft] = {
     "squared_error": _values,
     "word_cross_entropy": _words,
     "ranking": _options,
-    "span": _places,
+    "span_cross_entropy": _places,
 }

@@ -12,7 +12,7 @@ from polyhead.project.recipes import Frozen
 from polyhead.project.tables import Project, TaskEntry, strategy_of, training_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, read
-from polyhead.tasks.split import NoSplitNeeded, overlapping, split, split_together
+from polyhead.tasks.split import TaskExamples, overlapping, split, split_together
 from polyhead.tasks.task import Task
 from polyhead.text.question import Given, read_alone
 from polyhead.text.tokenize import Input
@@ -40,12 +40,12 @@ def prepare(project: Project, folder: Path) -> list[Prepared]:
     return [msgspec.structs.replace(p, donor=donors.get(p.task.name)) for p in several]
 
 
-def _whole(entry: TaskEntry, folder: Path) -> NoSplitNeeded:
+def _whole(entry: TaskEntry, folder: Path) -> TaskExamples:
     task, source = entry.task(), entry.source(entry.train, folder)
-    return NoSplitNeeded(task=task, examples=read(source, task), path=source.path)
+    return TaskExamples(task=task, examples=read(source, task), path=source.path)
 
 
-def _halves(project: Project, whole: Mapping[str, NoSplitNeeded]) -> dict[str, tuple[Examples, Examples]]:
+def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tuple[Examples, Examples]]:
     """(kept, held out) of the tasks that hold a share out."""
     shares = {e.name: e.validation for e in project.tasks if isinstance(e.validation, float)}
     seeds = {e.name: training_of(project, e).seed for e in project.tasks}
@@ -57,7 +57,7 @@ def _halves(project: Project, whole: Mapping[str, NoSplitNeeded]) -> dict[str, t
                 seed = stream(seeds[name], "split", name)
                 found[name] = split(several[0].examples, shares[name], seed, several[0].task)
                 continue
-            alike: dict[tuple[float, int], list[NoSplitNeeded]] = {}
+            alike: dict[tuple[float, int], list[TaskExamples]] = {}
             for one in several:
                 alike.setdefault((shares[one.task.name], seeds[one.task.name]), []).append(one)
             for (share, seed), some in alike.items():
@@ -71,8 +71,8 @@ def _trained_together(project: Project) -> list[tuple[str, ...]]:
     # Also trunks that learn one after the other: a task stands on several. And donors, which are trained like that.
     if not isinstance(project.recipe, Frozen) or project.donors is not None:
         return [tuple(entry.name for entry in project.tasks)]
-    summaries = [(entry.name,) for entry in project.tasks if entry.kind == "summarization"]
-    others = [entry for entry in project.tasks if entry.kind != "summarization"]
+    summaries = [(entry.name,) for entry in project.tasks if entry.known_kind.owns_model]
+    others = [entry for entry in project.tasks if not entry.known_kind.owns_model]
     return units_of({entry.name: strategy_of(project, entry) for entry in others}) + summaries
 
 

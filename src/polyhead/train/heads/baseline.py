@@ -44,7 +44,7 @@ def baseline_path(prepared: Prepared, path: Path, extractor: Extractor) -> Path 
     task, strategy = prepared.task, prepared.strategy
     kind, pooled = kind_of(task), isinstance(strategy, Pooled)
     has_linear = pooled and any(one.solver == "linear" for one in _candidates(prepared, extractor))
-    if kind.loss == "span" or has_linear:
+    if kind.loss == "span_cross_entropy" or has_linear:
         return None
     if kind.per_word and pooled:
         head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)

@@ -40,7 +40,7 @@ def candidates_of(task: Task, strategy: Pooled, depth: int) -> tuple[Candidate, 
         return (Candidate(name=strategy.positions, strategy=strategy, solver="steps"),)
     own = msgspec.structs.replace(strategy, positions="attention")
     trained = Candidate(name="hidden layer" if kind.per_word else "attention", strategy=own, solver="steps")
-    if kind.loss == "span":  # two outputs of every word compete with those of all others
+    if kind.loss == "span_cross_entropy":  # two outputs of every word compete with those of all others
         return (trained,)
     if kind.per_word:  # every mix would be another store of all words
         linear = msgspec.structs.replace(own, hidden=0)

@@ -114,6 +114,6 @@ LOSSES: dict[str, Loss] = {
     "squared_error": squared_error,
     "word_cross_entropy": word_cross_entropy,
     "ranking": ranking,
-    "span": span,
+    "span_cross_entropy": span,
     "token_cross_entropy": token_cross_entropy,
 }

@@ -93,7 +93,7 @@ def symmetric_kl(loss: LossName, outputs: Tensor, noisy: Tensor, targets: Tensor
         case "ranking":
             pair = (by_example(scores[:, 0], targets) for scores in (one, other))
             return (_apart(*pair) / size).mean()
-        case "span":
+        case "span_cross_entropy":
             counted = span_each(one, targets)[1]
             pair = (competing(places, targets).transpose(1, 2) for places in (one, other))
             rows = _apart(*pair).mean(dim=1) / size * counted

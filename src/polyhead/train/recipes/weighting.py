@@ -75,7 +75,7 @@ class Objective(nn.Module):
         if not self.log_variances:
             return self._weights[name] * value
         log_variance: Tensor = self.log_variances[self._indices[name]]
-        half = 0.5 if self._tasks[name].kind == "regression" else 1.0
+        half = 0.5 if kind_of(self._tasks[name]).loss == "squared_error" else 1.0
         return half * torch.exp(-log_variance) * value + log_variance / 2
 
 
@@ -92,7 +92,7 @@ def scaled_loss(
             return LOSSES[loss](outputs, targets, weights) / spread
         case "ranking":
             return (ranking_each(outputs, targets) / log_outcomes(loss, outputs, targets)).mean()
-        case "span":
+        case "span_cross_entropy":
             losses, counted = span_each(outputs, targets)
             scaled = losses / log_outcomes(loss, outputs, targets)
             return scaled.sum() / counted.sum().clamp(min=1)
@@ -109,7 +109,7 @@ def log_outcomes(loss: LossName, outputs: Tensor, targets: Tensor) -> Tensor:
     match loss:
         case "ranking":
             outcomes = options_of(targets)
-        case "span":
+        case "span_cross_entropy":
             outcomes = places_of(targets)
         case "squared_error":
             outcomes = torch.ones((), device=outputs.device)

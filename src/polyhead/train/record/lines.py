@@ -33,7 +33,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
 def _advice(prepared: Prepared) -> list[str]:
     """A line where layers of the task's own may be worth what they cost: entities are where frozen ones lose most."""
     rows = len((prepared.whole or prepared.train.examples).targets)
-    if prepared.task.kind != "tagging" or not isinstance(prepared.strategy, Pooled) or rows < ADVISED_FROM:
+    if not kind_of(prepared.task).labels_words or not isinstance(prepared.strategy, Pooled) or rows < ADVISED_FROM:
         return []
     return [
         f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
@@ -77,7 +77,7 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], row
     if not alike:
         return []
     advice = "label more rows of the rare answers, or name a metric by which they count"
-    if task.kind not in ("single_label", "tagging"):
+    if kind_of(task).scores != "softmax":
         advice = "check that the labels differ, and label more rows"
     return [
         f"{task.name}: warning: on {' and '.join(alike)} it answers as if every row were alike: one answer is all that "
