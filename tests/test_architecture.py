@@ -31,6 +31,7 @@ RANKS = {
     "project": 6,
     "bundle": 7,
     "store": 7,
+    "store.codecs": 2,
     "seq2seq": 4,
     "seq2seq.configs": 7,
     "nn": 7,

@@ -114,7 +114,7 @@ def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: floa
     from polyhead.nn.trunk import Trunk
 
     pool = path.stored().pool
-    if pool.codec.name == "float32":
+    if pool.codec.format.is_exact:
         return np.ones(len(batch.ids), bool)
     ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
     texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
@@ -146,7 +146,7 @@ def _assert_agree(
             a, b = a * (batch.words >= 0)[..., None], b * (batch.words >= 0)[..., None]
         worst = float(np.abs(a[rows] - b[rows]).max(initial=0.0))
         assert worst <= ours.tolerance, f"{name}: differs by {worst}, stated {ours.tolerance}"
-        if task.path.pool.codec.name == "float16":  # a feature on a border moves by one part in 1024
+        if task.path.pool.codec.format.is_fine:  # a feature on a border moves by one part in 1024
             worst = float(np.abs(a - b).max(initial=0.0))
             assert worst <= ours.tolerance + HALF_STEP, f"{name}: differs by {worst} beside a border"
         else:

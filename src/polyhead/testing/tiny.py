@@ -14,6 +14,8 @@ import tokenizers
 from polyhead import cost
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, Positions
+from polyhead.store import codecs
+from polyhead.store.codecs import EXACT
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.trunk.data import TextSettings, TrunkData
@@ -51,15 +53,13 @@ WORDS = (
     "late",
 )
 PIECES = (*SPECIAL, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *"?.,!#0123456789", *WORDS)
-PLAIN = Codec(name="float32")
-CODECS: Mapping[str, Codec] = {
-    "float32": Codec(name="float32"),
-    "float16": Codec(name="float16"),
-    "uint8": Codec(name="uint8", scale=(0.04,), zero=(128.0,)),
-    "sign": Codec(name="sign"),
-    "float16-each": Codec(name="float16", before_mean=True),
-    "uint8-each": Codec(name="uint8", scale=(0.04,), zero=(128.0,), before_mean=True),
-    "sign-each": Codec(name="sign", before_mean=True),
+PLAIN = Codec(name=EXACT)
+_CONSTANTS: Mapping[bool, Mapping[str, tuple[float]]] = {True: {"scale": (0.04,), "zero": (128.0,)}, False: {}}
+_CODECS = {name: Codec(name=name, **_CONSTANTS[codec.has_constants]) for name, codec in codecs.CODECS.items()}
+CODECS: Mapping[str, Codec] = _CODECS | {
+    f"{name}-each": msgspec.structs.replace(codec, before_mean=True)
+    for name, codec in _CODECS.items()
+    if not codec.format.is_exact
 }
 
 

@@ -14,7 +14,6 @@ from polyhead.config import Value
 from polyhead.engine.compile.fold import Slot
 from polyhead.engine.compile.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Head, Pool
-from polyhead.store.codec import LARGEST_HALF
 
 # Heads of attention of slots side by side, at most: what lies between products takes memory for each.
 SIDE = 128
@@ -146,28 +145,11 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
 
 
 def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
-    """What a reader of the store sees of these values (see `store.codec`); NaN where they are not finite."""
-    if codec.name == "float32":
+    """What a reader of the store sees of these values (see `store.codecs`); NaN where they are not finite."""
+    if codec.format.is_exact:
         return x
     # 0 x is NaN where x is no finite number, which clipping and comparing would hide.
-    return ops.add(_through(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
-
-
-def _through(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
-    if codec.name == "float16":
-        return ops.halved(_clipped(ops, x, np.array(-LARGEST_HALF), np.array(LARGEST_HALF)))
-    if codec.name == "sign":
-        return ops.signed(x)
-    if codec.name == "uint8":
-        # Clipped to [-zero, 255 - zero] and not moved by zero, of which a lower precision would leave less.
-        scale, zero = (np.array(one, np.float32) for one in (codec.scale, codec.zero))
-        levels = _clipped(ops, ops.round(ops.divide(x, ops.constant(scale))), -zero, 255 - zero)
-        return ops.multiply(levels, ops.constant(scale))
-    return x
-
-
-def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
-    return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
+    return ops.add(codec.format.graph(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
 
 
 def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm) -> Tensor:

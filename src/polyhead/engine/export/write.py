@@ -149,8 +149,8 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
     for name, files in export.tasks.items():
         show(f"comparing {name}")
         found = np.sort(differences(exported, files, session)).tolist()  # NaN last
-        codec = session.bundle.tasks[name].path.pool.codec.name
-        borderline = 0 if codec == "float32" or np.isnan(found).any() else len(found) // BORDERLINE
+        codec = session.bundle.tasks[name].path.pool.codec
+        borderline = 0 if codec.format.is_exact or np.isnan(found).any() else len(found) // BORDERLINE
         if found and not found[-1 - borderline] <= TOLERANCE:
             raise BackendError(
                 f"the exported files of task '{name}' answer otherwise than the session",
