@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
-import importlib.metadata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -18,11 +16,11 @@ from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.agreement import without_scores
-from polyhead.engine.backends import PRECISIONS, BackendName, default_backend, is_installed
+from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
 from polyhead.engine.together import PinnedInput, outputs_of
-from polyhead.processor import processor, processors
+from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 
@@ -113,31 +111,21 @@ def numerics() -> dict[str, str]:
     label = {"backend": backend, "precision": precision, "deterministic": "yes"}
     shapes = f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}, words no fewer"
     label |= {"shapes": shapes, "polyhead": __version__}
-    if backend == "torch":
-        torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
-        label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
-    else:
-        package = "numpy" if backend == "reference" else backend
-        label |= {package: importlib.metadata.version(package), "threads": str(processors())}
-    return label | {"processor": processor().label}
+    return label | BACKENDS[backend].label() | {"processor": processor().label}
 
 
-def backend_here() -> BackendName:
-    """torch where it is installed, as training computes; else the fastest there is."""
-    return "torch" if is_installed("torch") else default_backend()
+def backend_here() -> str:
+    """The backend that trains where it is installed, else the fastest there is."""
+    return TRAINING_BACKEND if is_installed(BACKENDS[TRAINING_BACKEND].package) else default_backend()
 
 
 @functools.cache
-def has_bfloat16(backend: BackendName) -> bool:
+def has_bfloat16(backend: str) -> bool:
     """Whether the backend can run a trunk in bfloat16 on this processor."""
-    if backend == "openvino":
-        from polyhead.engine.backends.openvino import OpenVINORuntime
-
-        return OpenVINORuntime(precision="float32").has_bfloat16
-    return "bfloat16" in PRECISIONS[backend]
+    return BACKENDS[backend].has_bfloat16
 
 
-def precision_here(record: TaskRecord, backend: BackendName) -> str:
+def precision_here(record: TaskRecord, backend: str) -> str:
     """The precision of the trunk that the task was trained on, or float32 where the backend does not have it."""
     precision = precision_of(record)
     return precision if precision != "bfloat16" or has_bfloat16(backend) else "float32"

@@ -54,8 +54,10 @@ WORDS = (
 )
 PIECES = (*SPECIAL, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *"?.,!#0123456789", *WORDS)
 PLAIN = Codec(name=EXACT)
-_CONSTANTS: Mapping[bool, Mapping[str, tuple[float]]] = {True: {"scale": (0.04,), "zero": (128.0,)}, False: {}}
-_CODECS = {name: Codec(name=name, **_CONSTANTS[codec.has_constants]) for name, codec in codecs.CODECS.items()}
+_CODECS = {
+    name: Codec(name=name, scale=(0.04,), zero=(128.0,)) if codec.has_constants else Codec(name=name)
+    for name, codec in codecs.CODECS.items()
+}
 CODECS: Mapping[str, Codec] = _CODECS | {
     f"{name}-each": msgspec.structs.replace(codec, before_mean=True)
     for name, codec in _CODECS.items()
