@@ -16,7 +16,6 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine import call
 from polyhead.engine.loaded_tasks import LoadedTasks
-from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
@@ -264,11 +263,9 @@ def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monk
         session.outputs("mood", inputs)
 
 
-def test_outputs_of_tasks_together_are_given_where_one_goes_meanwhile(root, monkeypatch):
+def test_outputs_of_a_call_are_given_where_a_task_goes_meanwhile(root, monkeypatch):
     session, inner = opened(root), call.Gathered
-    tasks = {name: session.tasks[name] for name in ("mood", "names")}
     inputs = [(text,) for text in TEXTS]
-    readings = readings_of(inputs, tasks, session.tokenizer, session.settings, None)
     old = bits(session, "mood")["mood"]
 
     def gathered(*given, **settings):
@@ -277,10 +274,10 @@ def test_outputs_of_tasks_together_are_given_where_one_goes_meanwhile(root, monk
         return inner(*given, **settings)
 
     monkeypatch.setattr(call, "Gathered", gathered)
-    found = session.outputs_together(readings)
-    assert [one.tobytes() for one in found["mood"].values] == old
+    found = session.columns(inputs, tasks=["mood", "names"])
+    assert [one.tobytes() for one in found["mood"].outputs] == old
     with pytest.raises(UnknownTask, match="mood"):
-        session.outputs_together(readings)
+        session.columns(inputs, tasks=["mood", "names"])
 
 
 def test_layers_of_a_call_that_began_before_a_change_are_counted(root, backend):

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.ragged import TextWords, WordOrder
-from polyhead.engine.rows import Batch, PairHalves, Part, Readings, Texts
+from polyhead.engine.rows import Batch, PairHalves, Readings, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -29,9 +29,9 @@ class Outputs(Value, eq=False):
 class _Piece(msgspec.Struct, frozen=True):
     """What one batch gave a task."""
 
-    part: Part
-    readings: int
-    values: np.ndarray  # (rows of the part, width); of words (all that these rows read, width)
+    batch: Batch
+    readings: int  # number of the readings that the batch was made of
+    values: np.ndarray  # (rows of readings, width); of words (all that these rows read, width)
 
 
 class _Order(msgspec.Struct, frozen=True):
@@ -61,22 +61,24 @@ class Gathered:
             for task in one.tasks:
                 self._expected[task] = self._expected.get(task, 0) + len(one.entries)
 
-    def add(self, batch: Batch, outputs: Mapping[str, np.ndarray], *, first: int = 0) -> None:
-        """Takes the outputs of a batch, which was made of the readings from `first` on."""
-        for part in batch.parts:
-            readings, there = first + part.readings, None
-            for task in self.readings[readings].tasks:
-                if task not in outputs:
-                    continue
-                values, members = outputs[task][part.rows], part.members
-                if kind_of(self._known[task]).per_word:
-                    if there is None:
-                        there = self._words_there(part, readings, values.shape[1])
-                    values = values[there]  # room for other texts' words is kept by nobody
-                    members = np.repeat(members, there.sum(axis=1))
-                if not np.isfinite(values).all():
-                    values = self._without_wrong(task, readings, members, values)
-                self._pieces.setdefault(task, []).append(_Piece(part, readings, values))
+    def add(self, batch: Batch, readings: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """Takes the outputs of a batch, which was made of the readings of this number."""
+        is_word = None
+        for task in self.readings[readings].tasks:
+            if task not in outputs:
+                continue
+            members = batch.members
+            values = outputs[task][: len(members)]
+            if kind_of(self._known[task]).per_word:
+                if is_word is None:
+                    source = self.readings[readings]
+                    counts = source.texts.word_counts(source.entries[members])
+                    is_word = np.arange(values.shape[1]) < counts[:, None]
+                values = values[is_word]  # room for other texts' words is kept by nobody
+                members = np.repeat(members, is_word.sum(axis=1))
+            if not np.isfinite(values).all():
+                values = self._without_wrong(task, readings, members, values)
+            self._pieces.setdefault(task, []).append(_Piece(batch, readings, values))
 
     def not_finite(self, task: str) -> np.ndarray:
         """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
@@ -88,13 +90,6 @@ class Gathered:
         wrong = np.unique(members[~is_finite.reshape(len(values), -1).all(axis=1)])
         self._wrong.setdefault(task, set()).update(one.texts.inputs_of(task, one.entries[wrong]).tolist())
         return np.where(is_finite, values, np.float32(0))
-
-    def _words_there(self, part: Part, readings: int, room: int) -> np.ndarray:
-        """Which outputs of a part are of words, bool (rows, words)."""
-        one = self.readings[readings]
-        reads, entries = one.texts.reads, one.entries[part.members]
-        assert reads is not None
-        return np.asarray(np.arange(room) < (reads.starts[entries + 1] - reads.starts[entries])[:, None])
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -123,7 +118,7 @@ class Gathered:
     def _known_of(self, task: str, batch: Batch | None) -> Outputs:
         pieces = self._pieces.get(task, [])
         if batch is not None:
-            pieces = [piece for piece in pieces if any(piece.part is part for part in batch.parts)]
+            pieces = [piece for piece in pieces if piece.batch is batch]
         if not pieces:
             return Outputs(rows=np.zeros(0, np.int64), values=[])
         kind = kind_of(self._known[task])
@@ -148,7 +143,7 @@ class Gathered:
 
     def _ordered(self, pieces: Sequence[_Piece]) -> tuple[_Order, np.ndarray]:
         """The order of these, and what they give in this order."""
-        key = tuple([id(piece.part) for piece in pieces])
+        key = tuple([id(piece.batch) for piece in pieces])
         if key not in self._orders:  # tasks that are read alike share it
             self._orders[key] = self._order(pieces)
         order = self._orders[key]
@@ -171,7 +166,7 @@ class Gathered:
 
     def _entries(self, piece: _Piece) -> tuple[Texts, np.ndarray]:
         readings = self.readings[piece.readings]
-        return readings.texts, readings.entries[piece.part.members]
+        return readings.texts, readings.entries[piece.batch.members]
 
     def _of_halves(self, task: str, halves: PairHalves, pieces: Sequence[_Piece]) -> Outputs:
         """Of pairs read separately, those of which both texts are there."""
@@ -217,7 +212,7 @@ class Gathered:
     def _word_order(self, task: str, texts: Texts, pieces: Sequence[_Piece]) -> WordOrder:
         """Shared by tasks that read the same of these texts."""
         reading = [i for i, one in enumerate(self.readings) if one.texts is texts and task in one.tasks]
-        key = (*[id(piece.part) for piece in pieces], -1, *reading)
+        key = (*[id(piece.batch) for piece in pieces], -1, *reading)
         if key not in self._word_orders:
             self._word_orders[key] = WordOrder.of(
                 texts,

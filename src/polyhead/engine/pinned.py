@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from polyhead.engine.agreement import without_scores
 from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
-from polyhead.engine.together import PinnedInput, outputs_of
+from polyhead.plan import TRUNK
 from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
@@ -39,13 +39,12 @@ class Answering:
         """What each of the tasks answers to its own probes, as digests of bits."""
         probes = {name: self.probes(name) for name in names}
         outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
-        by_session: dict[str, dict[str, list[PinnedInput]]] = {}
-        for name, some in probes.items():
-            if some:
-                precision = self._precision(self.bundle.tasks[name])
-                by_session.setdefault(precision, {})[name] = [_asked(self.bundle.tasks[name], p) for p in some]
-        for precision, asked in by_session.items():
-            outputs |= outputs_of(self._session(precision), asked)
+        by_precision: dict[str, dict[str, list[Probe]]] = {}
+        for name, pinned in probes.items():
+            if pinned:
+                by_precision.setdefault(self._precision(self.bundle.tasks[name]), {})[name] = pinned
+        for precision, pinned_by_task in by_precision.items():
+            outputs |= outputs_of(self._session(precision), pinned_by_task)
         return {name: self._answered(name, outputs[name]) for name in probes}
 
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
@@ -86,11 +85,31 @@ class Answering:
         return self._sessions[precision]
 
 
+def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
+    """Each task's outputs for its own probes, in their order; the session must be deterministic.
+
+    Tasks that are read alike are asked in one call, each for the probes of all. In deterministic mode a row's bits do
+    not depend on its batch mates, so they are those of `Session.outputs`.
+    """
+    assert session.deterministic
+    found: dict[str, list[np.ndarray]] = {}
+    for names in _read_alike(session, probes):
+        inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
+        row = {probe: number for number, probe in enumerate(inputs)}
+        columns = session.columns([probe.given for probe in inputs], tasks=names, words=_words(inputs))
+        for name in names:
+            column, rows = columns[name], [row[probe] for probe in probes[name]]
+            for error in (column.errors[number] for number in rows if number in column.errors):
+                raise error
+            outputs = dict(zip(column.rows.tolist(), column.outputs, strict=True))
+            found[name] = [outputs[number] for number in rows]
+    return {name: found[name] for name in probes}
+
+
 def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
     """A session's answers of a task without their scores; None where it cannot read the probe."""
-    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
-    found = session.predict([probe.given for probe in probes], tasks=[name], words=words)
-    return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
+    results = session.predict([probe.given for probe in probes], tasks=[name], words=_words(probes))
+    return [without_scores(result.answers[name]) if name in result.answers else None for result in results]
 
 
 def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
@@ -143,8 +162,24 @@ def shortened(texts: Sequence[str]) -> str:
     return joined if len(joined) <= SHOWN else joined[: SHOWN - 1] + "…"
 
 
-def _asked(record: TaskRecord, probe: Probe) -> PinnedInput:
-    return PinnedInput(probe.given, probe.words if kind_of(record.task).per_word else None)
+def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
+    """Tasks for which the same input becomes the same encodings, and the same layers run.
+
+    Those that read the trunk's layers alone stand together, and the tasks of one prompt group. One with layers of its
+    own is asked by itself: a call runs the layers and prompts of all its tasks over all its inputs.
+    """
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name in names:
+        task, path = session.records[name].task, session.records[name].path
+        is_own = any(node.weights != TRUNK or node.delta for node in path.layers)
+        layers = name if is_own else path.embed if path.embed.prompts else None
+        kind = kind_of(task)
+        groups.setdefault((layers, task.pair, task.long_texts, kind.per_word, kind.per_option), []).append(name)
+    return groups.values()
+
+
+def _words(probes: Sequence[Probe]) -> list[np.ndarray | None]:
+    return [None if probe.words is None else np.array(probe.words, np.int32).reshape(-1, 2) for probe in probes]
 
 
 class Answered(Value):

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from polyhead.config import Value
 from polyhead.engine.backends.base import forks
-from polyhead.engine.call import Call, Reader
-from polyhead.engine.columns import Column, Columns
+from polyhead.engine.call import Call, Reader, TaskResults
+from polyhead.engine.columns import Columns
 from polyhead.engine.process import ProcessGuard
-from polyhead.tasks.task import Answer
-
-
-class TaskResults(Value):
-    """One task's answers to some inputs."""
-
-    task: str
-    answers: dict[int, Answer]  # by the number of the input
-    layers_left: int  # that the batch would still run for other tasks
 
 
 class Stream(Iterator[TaskResults]):
@@ -30,17 +20,12 @@ class Stream(Iterator[TaskResults]):
     """
 
     def __init__(self, call: Call, reader: Reader) -> None:
-        self._call, self._found, self._home = (call, call.found(reader), ProcessGuard(forks=forks(reader.backend)))
+        self._call, self._results, self._home = call, call.results(reader), ProcessGuard(forks=forks(reader.backend))
 
     def __next__(self) -> TaskResults:
         """The next answers; work goes on until they are known."""
         self._home.check()
-        found = next(self._found)
-        column = Column(
-            self._call.roster.tasks[found.task], self._call.asked.inputs, found.outputs, skipped={}, failed={}, late=()
-        )
-        answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
-        return TaskResults(task=found.task, answers=answers, layers_left=found.layers_left)
+        return next(self._results)
 
     def columns(self) -> Columns:
         """All that is answered by now, the receipts so far, and why the rest is not answered."""
