@@ -11,13 +11,10 @@ from polyhead.engine.numerics import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.project.strategies import Pooled
-from polyhead.testing import tiny_trunk, yield_backend_checks, yield_deterministic_checks
+from polyhead.testing import tiny_trunk, yield_backend_checks
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 
-CHECKS = [
-    *yield_backend_checks("counting", partial(open_backend, "counting")),
-    *yield_deterministic_checks("counting", partial(open_backend, "counting", deterministic=True)),
-]
+CHECKS = list(yield_backend_checks("counting", partial(open_backend, "counting")))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ class Counting(BackendKind):
     name, package = "counting", "numpy"
     precisions = ("float32",)
 
-    def open(self, trunk, tasks, *, precision, trained, scales, deterministic):
+    def open(self, trunk, tasks, options):
         return CountingBackend(trunk, tasks)
 
 

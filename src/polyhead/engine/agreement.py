@@ -46,8 +46,8 @@ def without_scores(answer: Any) -> Any:
 
 def _shared(one: Answer, two: Answer) -> tuple[int, int]:
     """What two answers share, and of how much."""
-    for several in ("spans", "words"):
-        if several in one:
-            mine, other = (Counter((s["start"], s["end"], s["label"]) for s in a[several]) for a in (one, two))
-            return 2 * (mine & other).total(), mine.total() + other.total()
+    for field in ("spans", "words"):
+        if field in one:
+            first, second = (Counter((s["start"], s["end"], s["label"]) for s in a[field]) for a in (one, two))
+            return 2 * (first & second).total(), first.total() + second.total()
     return int(without_scores(one) == without_scores(two)), 1

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.backends.base import Runner, Stage, TokenBatch
+from polyhead.engine.backends.base import Runner, Stage, TokenBatch, forks
 from polyhead.engine.columns import Column, Columns
 from polyhead.engine.gather import Gathered, Outputs, not_finite
 from polyhead.engine.inputs import (
@@ -25,6 +25,7 @@ from polyhead.engine.inputs import (
 )
 from polyhead.engine.loaded_tasks import LoadedTasks
 from polyhead.engine.prepare import Piece, prepared
+from polyhead.engine.process import ProcessGuard
 from polyhead.engine.ragged import Ragged
 from polyhead.engine.receipts import PassRecord, Receipt, Receipts
 from polyhead.engine.rows import Batch, Readings, batched, forms_in
@@ -158,10 +159,10 @@ class Call:
         written = {task: _joined(self._outputs[task]).rows.tolist() for task in costs}
 
         def receipts() -> Receipts:
-            found = Receipts.of(ran, size, repaired)
+            receipts = Receipts.of(ran, size, repaired)
             for task, rows in written.items():
-                found = found.with_written(task, rows, costs[task])
-            return found
+                receipts = receipts.with_written(task, rows, costs[task])
+            return receipts
 
         tasks = {task: self._column(task, rows) for task in (*self._names, *self._writing)}
         return Columns(self.inputs, tasks, receipts, flops=self.roster.flops)
@@ -250,17 +251,17 @@ class Call:
     def _batch(self, readings: Readings, batch: Batch, start: int, stages: Iterator[Stage]) -> Iterator[Stage]:
         """The stages of one batch, and its entry in the receipts, until it is done or late."""
         members = batch.members
-        given: list[str] = []
+        answered: list[str] = []
         left = layers = self.roster.layers(readings.tasks)
         for stage in _guarded(stages, readings.tasks, layers):
             left = stage.layers_left
-            given += stage.outputs
+            answered += stage.outputs
             for task, error in stage.failed.items():
                 self._fail(task, readings.texts.inputs_of(task, readings.entries[members]) + start, error)
             tasks = readings.tasks
-            if len(given) < len(tasks):
-                tasks = tuple(task for task in tasks if task in given)
-            if given or left < layers:  # else nothing was run
+            if len(answered) < len(tasks):
+                tasks = tuple(task for task in tasks if task in answered)
+            if answered or left < layers:  # else nothing was run
                 self._running = list(PassRecord.of(readings, members, start=start, tasks=tasks, layers=layers - left))
             yield stage
             if self.is_late:
@@ -274,18 +275,18 @@ class Call:
         rows = [row for row, form in enumerate(self._forms) if form in fitting]
         most, failures = len(rows) if self._end is None else WRITTEN, 0
         while rows and not self.is_late:
-            some, rest = rows[:most], rows[most:]
+            chunk, rest = rows[:most], rows[most:]
             try:
-                summed = roster.summaries.answered(task, inputs, some, required=self._is_required)
+                summed = roster.summaries.answered(task, inputs, chunk, required=self._is_required)
             except MissingExtra:
                 raise
             except Exception as error:  # of this task alone; which texts are at fault is found one by one
-                failures += len(some) == 1
+                failures += len(chunk) == 1
                 if failures == WRITTEN or isinstance(error, (MemoryError, OSError)):  # it is no text's fault
                     self._fail(task, np.array(rows, np.int64), error)
                     return
-                if len(some) == 1:
-                    self._fail(task, np.array(some, np.int64), error)
+                if len(chunk) == 1:
+                    self._fail(task, np.array(chunk, np.int64), error)
                     rows = rest
                 most = 1
                 continue
@@ -306,6 +307,28 @@ class Call:
 
     def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
         self._failed[task] |= dict.fromkeys(rows.tolist(), error)
+
+
+class Stream(Iterator[TaskResults]):
+    """Gives a task's answers once the layers that it needs have run: tasks that need the fewest come first.
+
+    A task over pairs read separately, in windows or over options is given when all that it reads of an input is there.
+    After the deadline nothing more is given; `columns` then names what is late. What fails for one task is named there
+    too, and stops no other. Tasks that are replaced or removed meanwhile answer here as when it began; what only they
+    need stays in memory until the stream has ended or is forgotten.
+    """
+
+    def __init__(self, call: Call, reader: Reader) -> None:
+        self._call, self._results, self._home = call, call.results(reader), ProcessGuard(forks=forks(reader.backend))
+
+    def __next__(self) -> TaskResults:
+        """The next answers; work goes on until they are known."""
+        self._home.check()
+        return next(self._results)
+
+    def columns(self) -> Columns:
+        """All that is answered by now, the receipts so far, and why the rest is not answered."""
+        return self._call.columns()
 
 
 def _guarded(stages: Iterator[Stage], tasks: Sequence[str], layers: int) -> Iterator[Stage]:
@@ -329,24 +352,24 @@ def _moved(outputs: Outputs, start: int) -> Outputs:
     return msgspec.structs.replace(outputs, rows=outputs.rows + start) if start else outputs
 
 
-def _joined(several: Sequence[Outputs]) -> Outputs:
-    some = [outputs for outputs in several if len(outputs.rows)]
-    if len(some) == 1:
-        return some[0]
-    values = [outputs.values for outputs in some]
-    words = [outputs.words for outputs in some if outputs.words is not None]
+def _joined(pieces: Sequence[Outputs]) -> Outputs:
+    filled = [outputs for outputs in pieces if len(outputs.rows)]
+    if len(filled) == 1:
+        return filled[0]
+    values = [outputs.values for outputs in filled]
+    words = [outputs.words for outputs in filled if outputs.words is not None]
     return Outputs(
-        rows=np.concatenate([np.zeros(0, np.int64), *(outputs.rows for outputs in some)]),
+        rows=np.concatenate([np.zeros(0, np.int64), *(outputs.rows for outputs in filled)]),
         values=_end_to_end(values),
         words=list(chain.from_iterable(words)) if words else None,
     )
 
 
-def _end_to_end(several: Sequence[Sequence[np.ndarray] | np.ndarray]) -> Sequence[np.ndarray] | np.ndarray:
-    arrays = [values for values in several if isinstance(values, np.ndarray)]
-    ragged = [values for values in several if isinstance(values, Ragged)]
-    if arrays and len(arrays) == len(several):
+def _end_to_end(pieces: Sequence[Sequence[np.ndarray] | np.ndarray]) -> Sequence[np.ndarray] | np.ndarray:
+    arrays = [values for values in pieces if isinstance(values, np.ndarray)]
+    ragged = [values for values in pieces if isinstance(values, Ragged)]
+    if arrays and len(arrays) == len(pieces):
         return np.concatenate(arrays)
-    if ragged and len(ragged) == len(several):
+    if ragged and len(ragged) == len(pieces):
         return Ragged.joined(ragged)
-    return list(chain.from_iterable(several))
+    return list(chain.from_iterable(pieces))

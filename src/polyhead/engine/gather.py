@@ -106,14 +106,14 @@ class Gathered:
         known = self._known[task]
         if kind_of(known).per_option or known.pair == "separate":
             return False
-        mine = [one for one in self.readings if task in one.tasks]
-        return not any(one.texts.encodings.window[one.entries[0]] for one in mine)
+        own = [one for one in self.readings if task in one.tasks]
+        return not any(one.texts.encodings.window[one.entries[0]] for one in own)
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
-        found = self._known_of(task, batch)
+        outputs = self._known_of(task, batch)
         wrong = self.not_finite(task)
-        return _only(found, ~np.isin(found.rows, wrong)) if len(wrong) else found
+        return _only(outputs, ~np.isin(outputs.rows, wrong)) if len(wrong) else outputs
 
     def _known_of(self, task: str, batch: Batch | None) -> Outputs:
         pieces = self._pieces.get(task, [])
@@ -130,8 +130,8 @@ class Gathered:
         order, values = self._ordered(pieces)
         if not kind.per_option and order.entries == len(order.rows) == self._expected[task]:
             return Outputs(rows=order.rows, values=values)
-        there = self._is_whole(task, order)
-        rows, first, counts = order.rows[there], order.first[there], order.counts[there]
+        is_whole = self._is_whole(task, order)
+        rows, first, counts = order.rows[is_whole], order.first[is_whole], order.counts[is_whole]
         if kind.per_option:
             spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
             return Outputs(rows=rows, values=[values[start:stop, 0] for start, stop in spans])
@@ -152,7 +152,7 @@ class Gathered:
 
     def _order(self, pieces: Sequence[_Piece]) -> _Order:
         entries = [self._entries(piece) for piece in pieces]
-        facts = [(t.row[some], t.option[some], t.encodings.window[some]) for t, some in entries]
+        facts = [(t.row[subset], t.option[subset], t.encodings.window[subset]) for t, subset in entries]
         row, option, window = (np.concatenate(fact) for fact in zip(*facts, strict=True))
         order = np.lexsort((window, option, row))
         rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
@@ -170,11 +170,11 @@ class Gathered:
 
     def _of_halves(self, task: str, halves: PairHalves, pieces: Sequence[_Piece]) -> Outputs:
         """Of pairs read separately, those of which both texts are there."""
-        texts = np.concatenate([t.encodings.row[some] for t, some in map(self._entries, pieces)])
+        texts = np.concatenate([t.encodings.row[subset] for t, subset in map(self._entries, pieces)])
         values = np.concatenate([piece.values for piece in pieces])
         first, second = halves.among(texts)
-        there = (first >= 0) & (second >= 0)
-        rows, u, v = halves.rows[there], values[first[there]], values[second[there]]
+        is_paired = (first >= 0) & (second >= 0)
+        rows, u, v = halves.rows[is_paired], values[first[is_paired]], values[second[is_paired]]
         if not len(rows):
             return Outputs(rows=rows, values=[])
         if self._alone:
@@ -192,21 +192,21 @@ class Gathered:
         sources = {id(texts): texts for texts in (self._entries(piece)[0] for piece in pieces)}
         orders: list[tuple[WordOrder, np.ndarray]] = []
         for texts in sources.values():
-            mine = [piece for piece in pieces if self._entries(piece)[0] is texts]
-            order = self._word_order(task, texts, mine)
-            orders.append((order, np.concatenate([piece.values for piece in mine])))
+            own = [piece for piece in pieces if self._entries(piece)[0] is texts]
+            order = self._word_order(task, texts, own)
+            orders.append((order, np.concatenate([piece.values for piece in own])))
         if len(orders) == 1 and not len(orders[0][0].windowed):
             ((order, flat),) = orders
             return Outputs(rows=order.rows, values=order.outputs(flat), words=order.words)
-        found: list[TextWords] = []
+        answered: list[TextWords] = []
         for order, flat in orders:
-            found += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
-            found += order.merged(self._known[task], flat)
-        found.sort(key=lambda one: one[0])
+            answered += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
+            answered += order.merged(self._known[task], flat)
+        answered.sort(key=lambda one: one[0])
         return Outputs(
-            rows=np.array([row for row, _, _ in found], np.int64),
-            values=[output for _, output, _ in found],
-            words=[words for _, _, words in found],
+            rows=np.array([row for row, _, _ in answered], np.int64),
+            values=[output for _, output, _ in answered],
+            words=[words for _, _, words in answered],
         )
 
     def _word_order(self, task: str, texts: Texts, pieces: Sequence[_Piece]) -> WordOrder:

@@ -53,15 +53,15 @@ class Answering:
 
     def probes(self, name: str) -> list[Probe]:
         """The task's pinned probes that it can be asked."""
-        found = []
+        probes = []
         for line in self.bundle.probes(name):
             try:
                 probe = msgspec.convert(line, Probe)
             except msgspec.ValidationError:
                 continue  # written before probes had this form
             if probe.fits(self.bundle.tasks[name].task):
-                found.append(probe)
-        return found
+                probes.append(probe)
+        return probes
 
     def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> Answered:
         line, total = self.bundle.lines[name], hashlib.sha256()
@@ -92,7 +92,7 @@ def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[
     not depend on its batch mates, so they are those of `Session.outputs`.
     """
     assert session.deterministic
-    found: dict[str, list[np.ndarray]] = {}
+    by_task: dict[str, list[np.ndarray]] = {}
     for names in _read_alike(session, probes):
         inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
         row = {probe: number for number, probe in enumerate(inputs)}
@@ -102,8 +102,8 @@ def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[
             for error in (column.errors[number] for number in rows if number in column.errors):
                 raise error
             outputs = dict(zip(column.rows.tolist(), column.outputs, strict=True))
-            found[name] = [outputs[number] for number in rows]
-    return {name: found[name] for name in probes}
+            by_task[name] = [outputs[number] for number in rows]
+    return {name: by_task[name] for name in probes}
 
 
 def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
@@ -152,8 +152,8 @@ def precision_here(record: TaskRecord, backend: str) -> str:
 
 def precision_of(record: TaskRecord) -> str:
     """The precision of the trunk that the task was trained on; float32 where nobody said."""
-    found = record.trained_with.get("numerics")
-    return str(found.get("precision", "float32")) if isinstance(found, dict) else "float32"
+    label = record.trained_with.get("numerics")
+    return str(label.get("precision", "float32")) if isinstance(label, dict) else "float32"
 
 
 def shortened(texts: Sequence[str]) -> str:

@@ -105,7 +105,7 @@ class _Source(Value):
 
 def forms_in(inputs: Sequence[AnyInput]) -> list[InputType | None]:
     """The form of each input; None where a text of it is empty."""
-    return [None if is_blank(given) else input_type_of(given) for given in inputs]
+    return [None if is_blank(entry) else input_type_of(entry) for entry in inputs]
 
 
 def readings_of(
@@ -123,11 +123,11 @@ def readings_of(
     An input has none for tasks that it does not fit, and none at all where a text of it is empty. `forms` are those of
     the inputs, where they are known.
     """
-    found: list[Readings] = []
+    readings: list[Readings] = []
     for one in _sources(inputs, tasks, forms_in(inputs) if forms is None else forms):
         if one.texts:
-            found += _read(one, tokenizer, settings, words)
-    return found
+            readings += _read(one, tokenizer, settings, words)
+    return readings
 
 
 def _sources(
@@ -148,31 +148,31 @@ def _of_form(
     form: InputType, inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[InputType | None]
 ) -> _Source:
     """The inputs of one form, for the tasks that read it; nothing where there are none."""
-    mine = {name: task for name, task in tasks.items() if form in input_types_of(task)}
-    rows = [row for row, one in enumerate(forms) if one == form] if mine else []
+    readers = {name: task for name, task in tasks.items() if form in input_types_of(task)}
+    rows = [row for row, one in enumerate(forms) if one == form] if readers else []
     texts, options = [plain(inputs[row]) for row in rows], [0] * len(rows)
     if form == "question":
         pairs = [one.pairs for one in texts if isinstance(one, Question)]
-        rows = [row for row, several in zip(rows, pairs, strict=True) for _ in several]
-        options = [option for several in pairs for option in range(len(several))]
-        texts = [pair for several in pairs for pair in several]
-    given: list[Input] = [one for one in texts if not isinstance(one, Question)]
-    return _Source(texts=given, rows=rows, options=options, tasks=mine, own=len(given))
+        rows = [row for row, options_of_row in zip(rows, pairs, strict=True) for _ in options_of_row]
+        options = [option for options_of_row in pairs for option in range(len(options_of_row))]
+        texts = [pair for options_of_row in pairs for pair in options_of_row]
+    encodable: list[Input] = [one for one in texts if not isinstance(one, Question)]
+    return _Source(texts=encodable, rows=rows, options=options, tasks=readers, own=len(encodable))
 
 
 def _with_halves(one: _Source, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]) -> _Source:
     """These single texts, and after them every other text of the pairs once."""
-    texts, rows, found = list(one.texts), list(one.rows), list[int]()
-    number = {given: i for i, given in reversed(list(enumerate(texts)))}  # the first of equal ones
+    texts, rows, numbers = list(one.texts), list(one.rows), list[int]()
+    number = {text_given: i for i, text_given in reversed(list(enumerate(texts)))}  # the first of equal ones
     for row in pairs:
         for text in texts_of(plain(inputs[row])):
             if (text,) not in number:
                 number[text,] = len(texts)
                 texts.append((text,))
                 rows.append(row)
-            found.append(number[text,])
+            numbers.append(number[text,])
     halves = PairHalves(
-        rows=np.array(pairs, np.int64), first=np.array(found[::2]), second=np.array(found[1::2]), tasks=tasks
+        rows=np.array(pairs, np.int64), first=np.array(numbers[::2]), second=np.array(numbers[1::2]), tasks=tasks
     )
     return _Source(texts=texts, rows=rows, options=[0] * len(rows), tasks=one.tasks, own=one.own, halves=halves)
 
@@ -217,11 +217,13 @@ def _readers(
 
 def _words(one: _Source, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
     """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
-    found = words_in_each(one.texts[: one.own])
+    places = words_in_each(one.texts[: one.own])
     if words is not None:
-        given = (words[row] for row in one.rows[: one.own])
-        found = [mine if own is None else np.asarray(own) for mine, own in zip(found, given, strict=True)]
-    return found + [np.zeros((0, 2), np.int32)] * (len(one.texts) - one.own)
+        given_places = (words[row] for row in one.rows[: one.own])
+        places = [
+            default if own is None else np.asarray(own) for default, own in zip(places, given_places, strict=True)
+        ]
+    return places + [np.zeros((0, 2), np.int32)] * (len(one.texts) - one.own)
 
 
 def batched(
@@ -234,12 +236,12 @@ def batched(
     """
     lengths = readings.lengths
     if deterministic:
-        several = _fixed_cuts(readings, max_tokens)
+        batch_cuts = _fixed_cuts(readings, max_tokens)
     elif width is not None:
-        several = _packed_cuts(lengths, width)
+        batch_cuts = _packed_cuts(lengths, width)
     else:
-        several = cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens)
-    for cut in several:
+        batch_cuts = cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens)
+    for cut in batch_cuts:
         entries = readings.entries[cut.members]
         rows = padded(readings.texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=pad_id)
         room, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)

@@ -15,7 +15,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, forks, now
-from polyhead.engine.call import Call, Reader, TaskResults
+from polyhead.engine.call import Call, Reader, Stream, TaskResults
 from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision, warn_of_precision
 from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.compile.ops import Runtime
@@ -24,7 +24,6 @@ from polyhead.engine.loaded_tasks import LoadedTaskRecord, LoadedTasks
 from polyhead.engine.process import ProcessGuard
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipts import Receipt
-from polyhead.engine.stream import Stream
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
 from polyhead.seq2seq.answer import SummaryTasks
@@ -130,11 +129,11 @@ class Session:
         reader = self._reader
         call = Call(reader.roster, inputs, [task], words=words)
         forms = input_types_of(reader.roster.tasks[task])
-        for index, given in enumerate(call.inputs):
-            if is_blank(given) or input_type_of(given) not in forms:
+        for index, entry in enumerate(call.inputs):
+            if is_blank(entry) or input_type_of(entry) not in forms:
                 raise BadValue(
                     f"task '{task}' has no output for input {index}",
-                    got=why_not(reader.roster.tasks[task], given),
+                    got=why_not(reader.roster.tasks[task], entry),
                     do="leave that input out",
                 )
         if task in reader.roster.summaries.tasks:
@@ -204,8 +203,8 @@ class Session:
             self._change(tasks, self._roster.summaries.refreshed(bundle))
             self.bundle = bundle
             if self.backend.precision == "int8":
-                come = [*changes.attached, *changes.replaced]
-                warn_of(bundle, self.backend.name, come, scales=self.backend.calibration)
+                changed = [*changes.attached, *changes.replaced]
+                warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
             return changes
 
     def refresh_behind(self) -> Future[Changes]:
@@ -225,9 +224,9 @@ class Session:
 
     def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
         """Warns of tasks that were trained in another precision than those with which the session was opened."""
-        found = trained_precision(records)
-        if found not in (None, self._trained, self.backend.precision):
-            warn_of_precision(records, found, self.backend.precision)
+        precision = trained_precision(records)
+        if precision not in (None, self._trained, self.backend.precision):
+            warn_of_precision(records, precision, self.backend.precision)
 
     def _change(self, tasks: Mapping[str, LoadedTaskRecord], summaries: SummaryTasks) -> None:
         """Calls that begin from now on have these tasks, those that run the tasks with which they began."""

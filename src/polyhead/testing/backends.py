@@ -85,25 +85,25 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
             _assert_agree(ours, ReferenceBackend(trunk, tasks), trunk, batch, tasks)
 
         yield Check(subject=subject, name=f"equals the reference, prompts and adapters, {name}", run=agrees)
-    for which, several in (
+    for which, siblings in (
         ("tasks alike but for their arrays", tiny_siblings(trunk)),
         ("tasks of few and many labels", tiny_widths(trunk)),
     ):
 
-        def agree(loaded: dict[str, LoadedTask] = several) -> None:
+        def agree(loaded: dict[str, LoadedTask] = siblings) -> None:
             backend, batch = make(trunk, loaded), tiny_batch(trunk, BATCHES["ragged"])
             _assert_agree(backend, ReferenceBackend(trunk, loaded), trunk, batch, loaded)
             merged = plan.merge({n: task.path for n, task in loaded.items()})
             assert backend.layers_run == cost.layer_evaluations(merged)
 
         yield Check(subject=subject, name=f"equals the reference, {which}", run=agree)
-    for name, run, some in (
+    for name, run, maker in (
         ("gives the same bits twice", _assert_same_twice, make),
         ("does not depend on padding or order", _assert_rows_alone, lambda *_: ours),
         ("answers an empty batch with no rows", _assert_empty, lambda *_: ours),
         ("runs the layers that are counted", _assert_conditioned_layers, lambda *_: ours),
     ):
-        yield Check(subject=subject, name=f"{name}, prompts and adapters", run=partial(run, some, trunk, tasks))
+        yield Check(subject=subject, name=f"{name}, prompts and adapters", run=partial(run, maker, trunk, tasks))
 
 
 def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
@@ -133,12 +133,12 @@ def _assert_agree(
     ours: Backend, yardstick: Backend, trunk: TrunkData, batch: TokenBatch, tasks: Mapping[str, LoadedTask]
 ) -> None:
     merged = plan.merge({name: task.path for name, task in tasks.items()})
-    found, wanted = ours.run(merged, batch), yardstick.run(merged, batch)
-    assert set(found) == set(wanted) == set(tasks)
+    outputs, wanted = ours.run(merged, batch), yardstick.run(merged, batch)
+    assert set(outputs) == set(wanted) == set(tasks)
     stable = {path.stored(): stable_rows(trunk, path, batch) for path in (t.path for t in tasks.values())}
     for name, task in tasks.items():
         rows = stable[task.path.stored()]
-        a, b = _outputs(ours, name, found[name], task), _outputs(yardstick, name, wanted[name], task)
+        a, b = _outputs(ours, name, outputs[name], task), _outputs(yardstick, name, wanted[name], task)
         assert a.shape == b.shape, f"{name}: {a.shape} for {b.shape}"
         if task.path.head.separate:  # row i is compared with the row before it
             rows = rows & np.roll(rows, 1)

@@ -116,8 +116,8 @@ def _add(
         for owner, arrays in loaded.others.items():
             if owner.startswith("family:"):
                 families.setdefault(owner, {}).update(arrays)
-    given = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in families.items()]
-    write.add_tasks(root, drafts, families=given, replace=replace)
+    family_drafts = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in families.items()]
+    write.add_tasks(root, drafts, families=family_drafts, replace=replace)
 
 
 def _draft(trunk: TrunkData, task: Task, path: Path, seed: int) -> write.Draft:
@@ -128,10 +128,10 @@ def _draft(trunk: TrunkData, task: Task, path: Path, seed: int) -> write.Draft:
 
 def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> dict[str, list[np.ndarray]]:
     """Every task's outputs for those of the texts that fit it."""
-    found = {}
+    outputs = {}
     for name, record in session.records.items():
-        found[name] = session.outputs(name, inputs_for(record.task, texts))
-    return found
+        outputs[name] = session.outputs(name, inputs_for(record.task, texts))
+    return outputs
 
 
 def _outputs_of(root: FilePath) -> dict[str, list[np.ndarray]]:

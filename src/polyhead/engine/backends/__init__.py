@@ -11,6 +11,7 @@ from polyhead.engine.backends.builtin import Onnx, OpenVINO, Reference, Torch, T
 from polyhead.engine.backends.registry import (
     BACKENDS,
     BackendKind,
+    OpenOptions,
     backend_named,
     is_installed,
     no_runtime,
@@ -25,6 +26,7 @@ __all__ = [
     "BACKENDS",
     "TRAINING_BACKEND",
     "BackendKind",
+    "OpenOptions",
     "backend_named",
     "default_backend",
     "default_runtime",
@@ -89,8 +91,13 @@ def open_backend(
             allowed=kind.precisions,
             do="choose one of these, or another backend",
         )
-    of_int8 = None if scales is None else partial(scales, name)
-    return kind.open(trunk, tasks, precision=precision, trained=trained, scales=of_int8, deterministic=deterministic)
+    options = OpenOptions(
+        precision=precision,
+        trained=trained,
+        scales=None if scales is None else partial(scales, name),
+        deterministic=deterministic,
+    )
+    return kind.open(trunk, tasks, options)
 
 
 def open_runtime(name: str, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from polyhead.engine.backends.base import Backend, LoadedTask
-from polyhead.engine.backends.registry import BackendKind
+from polyhead.engine.backends.registry import BackendKind, OpenOptions
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import MissingExtra
@@ -22,16 +22,7 @@ class Torch(BackendKind):
     precisions = ("float32", "bfloat16")
     device = "cpu"
 
-    def open(
-        self,
-        trunk: TrunkData,
-        tasks: Mapping[str, LoadedTask],
-        *,
-        precision: str | None,
-        trained: str | None,
-        scales: Callable[[], Scales] | None,
-        deterministic: bool,
-    ) -> Backend:
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
         """In `precision`, or as tasks were trained; torch would compute bfloat16 of older processors far slower."""
         try:
             from polyhead.engine.backends.torch import TorchBackend
@@ -42,10 +33,11 @@ class Torch(BackendKind):
                 "the torch backend",
                 instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
             ) from None
+        trained = options.trained
         if trained == "bfloat16" and self.device == "cpu" and not processor().may_have_bfloat16:
             trained = "float32"
-        wanted = precision or trained or "float32"
-        return TorchBackend(trunk, tasks, precision=wanted, deterministic=deterministic, device=self.device)
+        precision, is_exact = options.precision or trained or "float32", options.deterministic
+        return TorchBackend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
 
     def label(self) -> dict[str, str]:
         """Version of torch, and its threads."""
@@ -64,22 +56,14 @@ class Compiling(BackendKind):
 
     compiles = True
 
-    def open(
-        self,
-        trunk: TrunkData,
-        tasks: Mapping[str, LoadedTask],
-        *,
-        precision: str | None,
-        trained: str | None,
-        scales: Callable[[], Scales] | None,
-        deterministic: bool,
-    ) -> Backend:
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
         """In `precision`, in float32 where tasks were trained in it, or in the runtime's own."""
         from polyhead.engine.backends.graph import GraphBackend
 
-        chosen = precision or ("float32" if trained == "float32" else None)
-        found = scales() if chosen == "int8" and scales is not None else None
-        return GraphBackend(self.runtime(precision=chosen, scales=found), trunk, tasks, deterministic=deterministic)
+        precision = options.precision or ("float32" if options.trained == "float32" else None)
+        scales = options.scales() if precision == "int8" and options.scales is not None else None
+        runtime = self.runtime(precision=precision, scales=scales)
+        return GraphBackend(runtime, trunk, tasks, deterministic=options.deterministic)
 
 
 class OpenVINO(Compiling):
@@ -125,16 +109,7 @@ class Reference(BackendKind):
     name, package = "reference", "numpy"
     precisions = ("float32",)
 
-    def open(
-        self,
-        trunk: TrunkData,
-        tasks: Mapping[str, LoadedTask],
-        *,
-        precision: str | None,
-        trained: str | None,
-        scales: Callable[[], Scales] | None,
-        deterministic: bool,
-    ) -> Backend:
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
         """The yardstick, which is always deterministic."""
         from polyhead.engine.backends.reference import ReferenceBackend
 

@@ -9,12 +9,22 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from polyhead.config import Value
 from polyhead.engine.backends.base import Backend, LoadedTask
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
 from polyhead.errors import BackendError, ConfigError
 from polyhead.processor import processors
 from polyhead.trunk.data import TrunkData
+
+
+class OpenOptions(Value, eq=False):
+    """How a backend is to compute."""
+
+    precision: str | None  # of the trunk, one of the backend's; None: see `trained`
+    trained: str | None = None  # where tasks were trained in one precision: taken if this machine has it
+    scales: Callable[[], Scales] | None = None  # gives those of int8
+    deterministic: bool = False  # equal bits whatever a row's batch mates are
 
 
 class BackendKind(ABC):
@@ -26,21 +36,8 @@ class BackendKind(ABC):
     compiles: ClassVar[bool] = False  # has a runtime that compiles graphs
 
     @abstractmethod
-    def open(
-        self,
-        trunk: TrunkData,
-        tasks: Mapping[str, LoadedTask],
-        *,
-        precision: str | None,
-        trained: str | None,
-        scales: Callable[[], Scales] | None,
-        deterministic: bool,
-    ) -> Backend:
-        """The backend with the trunk and the tasks' arrays loaded; raises MissingExtra where it is not installed.
-
-        `precision` is one of `precisions`; None is the one that tasks were `trained` with, if it is known and this
-        machine has it, or else the backend's own. `scales` gives those of int8.
-        """
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
+        """The backend with the trunk and the tasks' arrays loaded; raises MissingExtra where it is not installed."""
 
     def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
         """The library that compiles graphs; raises BackendError where the backend compiles none."""

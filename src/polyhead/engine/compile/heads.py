@@ -56,16 +56,16 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
     spare = next(slot for slot in slots if slot is not None).emptied()
-    several = [slot or spare for slot in slots]
+    filled = [slot or spare for slot in slots]
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
-    beside = _beside(form, len(several))
-    found: dict[str, list[Tensor]] = {}
-    for start in range(0, len(several), beside):
-        some, names = several[start : start + beside], outputs[start : start + beside]
-        given = _given(ops, x, form, some)
-        for name, mine, out in _dense(ops, given, some, names, form):
-            found.setdefault(name, []).append(ops.reshape(out, (len(mine), -1, *positions, mine[0].width)))
-    return {name: some[0] if len(some) == 1 else ops.concat(some, 0) for name, some in found.items()}
+    beside = _beside(form, len(filled))
+    by_name: dict[str, list[Tensor]] = {}
+    for start in range(0, len(filled), beside):
+        side, names = filled[start : start + beside], outputs[start : start + beside]
+        read_by_slots = _given(ops, x, form, side)
+        for name, own, out in _dense(ops, read_by_slots, side, names, form):
+            by_name.setdefault(name, []).append(ops.reshape(out, (len(own), -1, *positions, own[0].width)))
+    return {name: side[0] if len(side) == 1 else ops.concat(side, 0) for name, side in by_name.items()}
 
 
 def _beside(form: SlotForm, slots: int) -> int:
@@ -95,12 +95,12 @@ def _dense(
         lasts = [(one.second, one.second_bias) for one in slots]
         maps = [(one, bias) for one, bias in lasts if one is not None and bias is not None]
     for name in dict.fromkeys(names):
-        mine = [number for number, one in enumerate(names) if one == name]
-        given = x
-        if len(mine) < len(slots):
-            parts = [ops.slice(x, 0, number, number + 1) for number in mine]
-            given = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
-        yield name, [slots[number] for number in mine], _mapped(ops, given, [maps[number] for number in mine])
+        own = [number for number, one in enumerate(names) if one == name]
+        inputs = x
+        if len(own) < len(slots):
+            parts = [ops.slice(x, 0, number, number + 1) for number in own]
+            inputs = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
+        yield name, [slots[number] for number in own], _mapped(ops, inputs, [maps[number] for number in own])
 
 
 def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tensor:
