@@ -12,6 +12,7 @@ import pytest
 from graphs import NumpyRuntime
 from models import paths_of
 from polyhead.bundle import write
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine import call
@@ -117,7 +118,7 @@ def group(seed):
 
 def test_a_prompt_group_is_replaced_as_one(tmp_path, backend):
     root = tmp_path / "b"
-    write.write_bundle(root, TRUNK)
+    write_bundle(root, TRUNK)
     write.add_tasks(root, group(1))
     session = opened(root, backend)
     before = bits(session, "mood", "topics")
@@ -155,7 +156,7 @@ def test_a_task_of_another_trunk_or_with_other_arrays_is_refused(root):
     with pytest.raises(UnknownTask, match="nobody"):
         session.detach("nobody")
     other = tiny_trunk(seed=1)
-    write.write_bundle(root.parent / "other", other)
+    write_bundle(root.parent / "other", other)
     (root / "bundle.json").write_bytes((root.parent / "other" / "bundle.json").read_bytes())
     with pytest.raises((WrongTrunk, CorruptFile)):
         session.refresh()
@@ -386,7 +387,7 @@ def test_arrays_that_a_caller_changed_stay_as_they_are(root, backend):
 def test_a_task_that_brings_other_arrays_of_what_it_shares_is_refused(tmp_path, backend):
     """Without a word all others of the group read the arrays of the one that came last."""
     root = tmp_path / "b"
-    write.write_bundle(root, TRUNK)
+    write_bundle(root, TRUNK)
     write.add_tasks(root, group(1))
     session = opened(root, backend)
     before = bits(session, "mood", "topics")

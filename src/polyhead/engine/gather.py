@@ -57,9 +57,9 @@ class Gathered:
         self._word_orders: dict[tuple[int, ...], WordOrder] = {}
         self._wrong: dict[str, set[int]] = {}  # inputs of which a task gave what is no finite number
         self._expected: dict[str, int] = {}  # entries that a task reads
-        for one in self.readings:
-            for task in one.tasks:
-                self._expected[task] = self._expected.get(task, 0) + len(one.entries)
+        for reading in self.readings:
+            for task in reading.tasks:
+                self._expected[task] = self._expected.get(task, 0) + len(reading.entries)
 
     def add(self, batch: Batch, readings: int, outputs: Mapping[str, np.ndarray]) -> None:
         """Takes the outputs of a batch, which was made of the readings of this number."""
@@ -86,9 +86,9 @@ class Gathered:
 
     def _without_wrong(self, task: str, readings: int, members: np.ndarray, values: np.ndarray) -> np.ndarray:
         """The values with 0 for each that is not finite; the inputs that it is of are noted."""
-        is_finite, one = np.isfinite(values), self.readings[readings]
+        is_finite, source = np.isfinite(values), self.readings[readings]
         wrong = np.unique(members[~is_finite.reshape(len(values), -1).all(axis=1)])
-        self._wrong.setdefault(task, set()).update(one.texts.inputs_of(task, one.entries[wrong]).tolist())
+        self._wrong.setdefault(task, set()).update(source.texts.inputs_of(task, source.entries[wrong]).tolist())
         return np.where(is_finite, values, np.float32(0))
 
     @property
@@ -98,7 +98,7 @@ class Gathered:
 
     def rows_of(self, task: str) -> np.ndarray:
         """The inputs that the task reads, ascending."""
-        rows = [one.texts.inputs_of(task, one.entries) for one in self.readings if task in one.tasks]
+        rows = [reading.texts.inputs_of(task, reading.entries) for reading in self.readings if task in reading.tasks]
         return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
     def is_at_once(self, task: str) -> bool:
@@ -106,8 +106,8 @@ class Gathered:
         known = self._known[task]
         if kind_of(known).per_option or known.pair == "separate":
             return False
-        own = [one for one in self.readings if task in one.tasks]
-        return not any(one.texts.encodings.window[one.entries[0]] for one in own)
+        own = [reading for reading in self.readings if task in reading.tasks]
+        return not any(reading.texts.encodings.window[reading.entries[0]] for reading in own)
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
@@ -161,7 +161,7 @@ class Gathered:
 
     def _is_whole(self, task: str, order: _Order) -> np.ndarray:
         """Which of the inputs lack nothing that the task reads of them."""
-        wanted = np.bincount(np.concatenate([one.row for one in self.readings if task in one.tasks]))
+        wanted = np.bincount(np.concatenate([reading.row for reading in self.readings if task in reading.tasks]))
         return np.asarray(order.counts == wanted[order.rows])
 
     def _entries(self, piece: _Piece) -> tuple[Texts, np.ndarray]:

@@ -80,10 +80,10 @@ def on_probes(trained: Answering, session: Session, name: str) -> Agreement | No
 def read_agreements(bundle: Bundle) -> list[Agreements]:
     """What was measured of the live versions; raises CorruptFile for a file that cannot be read."""
     live_agreements = []
-    for one in _read(bundle.root).agreements:
-        live = {n: m for n, m in one.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record}
+    for entry in _read(bundle.root).agreements:
+        live = {n: m for n, m in entry.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record}
         if live:
-            live_agreements.append(msgspec.structs.replace(one, tasks=live))
+            live_agreements.append(msgspec.structs.replace(entry, tasks=live))
     return live_agreements
 
 
@@ -95,7 +95,7 @@ def keep_agreements(bundle: Bundle, numerics: Numerics, agreements: dict[str, Ag
             before = _read(bundle.root).agreements
         except BundleError:
             before = ()  # it can be measured again at any time
-        others = [one for one in before if _place(one.numerics) != _place(numerics)]
+        others = [entry for entry in before if _place(entry.numerics) != _place(numerics)]
         content = _File(agreements=(*others, Agreements(numerics=numerics, tasks=tasks)))
         replace_file(bundle.root / FILE, to_json(content))
 

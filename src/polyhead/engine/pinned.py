@@ -173,8 +173,7 @@ def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
         task, path = session.records[name].task, session.records[name].path
         is_own = any(node.weights != TRUNK or node.delta for node in path.layers)
         layers = name if is_own else path.embed if path.embed.prompts else None
-        kind = kind_of(task)
-        groups.setdefault((layers, task.pair, task.long_texts, kind.per_word, kind.per_option), []).append(name)
+        groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
     return groups.values()
 
 

@@ -86,8 +86,8 @@ def ahead(make: Callable[[Given], Made], values: Sequence[Given]) -> Iterator[Ma
 
 def _repaired(inputs: Sequence[AnyInput], start: int, readings: Sequence[Readings]) -> dict[int, int]:
     texts: set[int] = set()
-    for one in readings:
-        entries = one.entries[one.texts.encodings.repaired[one.entries] > 0]
-        for task in one.tasks if len(entries) else ():
-            texts.update(one.texts.inputs_of(task, entries).tolist())
+    for reading in readings:
+        entries = reading.entries[reading.texts.encodings.repaired[reading.entries] > 0]
+        for task in reading.tasks if len(entries) else ():
+            texts.update(reading.texts.inputs_of(task, entries).tolist())
     return {start + row: sum(map(lone_surrogates, texts_of(plain(inputs[row])))) for row in texts}

@@ -106,19 +106,19 @@ class Receipts(Value, eq=False):
     @classmethod
     def of(cls, ran: Sequence[PassRecord], inputs: int, repaired: Mapping[int, int]) -> Receipts:
         """Of what was run; `repaired` says it for inputs that had lone surrogates."""
-        tasks = list(dict.fromkeys(one.tasks for one in ran))
+        tasks = list(dict.fromkeys(record.tasks for record in ran))
         place = {names: index for index, names in enumerate(tasks)}
         columns = [
             (
-                one.row,
-                one.sizes,
-                np.full(len(one.row), one.layers),
-                one.unread,
-                one.windows,
-                np.full(len(one.row), place[one.tasks]),
-                np.full(len(one.row), one.is_half),
+                record.row,
+                record.sizes,
+                np.full(len(record.row), record.layers),
+                record.unread,
+                record.windows,
+                np.full(len(record.row), place[record.tasks]),
+                np.full(len(record.row), record.is_half),
             )
-            for one in ran
+            for record in ran
         ]
         nothing = [(np.zeros(0, np.int64),) * 6 + (np.zeros(0, bool),)]
         row, sizes, layers, unread, window, readers, halves = (

@@ -124,9 +124,9 @@ def readings_of(
     the inputs, where they are known.
     """
     readings: list[Readings] = []
-    for one in _sources(inputs, tasks, forms_in(inputs) if forms is None else forms):
-        if one.texts:
-            readings += _read(one, tokenizer, settings, words)
+    for source in _sources(inputs, tasks, forms_in(inputs) if forms is None else forms):
+        if source.texts:
+            readings += _read(source, tokenizer, settings, words)
     return readings
 
 
@@ -160,9 +160,9 @@ def _of_form(
     return _Source(texts=encodable, rows=rows, options=options, tasks=readers, own=len(encodable))
 
 
-def _with_halves(one: _Source, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]) -> _Source:
+def _with_halves(source: _Source, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]) -> _Source:
     """These single texts, and after them every other text of the pairs once."""
-    texts, rows, numbers = list(one.texts), list(one.rows), list[int]()
+    texts, rows, numbers = list(source.texts), list(source.rows), list[int]()
     number = {text_given: i for i, text_given in reversed(list(enumerate(texts)))}  # the first of equal ones
     for row in pairs:
         for text in texts_of(plain(inputs[row])):
@@ -174,40 +174,40 @@ def _with_halves(one: _Source, inputs: Sequence[AnyInput], pairs: Sequence[int],
     halves = PairHalves(
         rows=np.array(pairs, np.int64), first=np.array(numbers[::2]), second=np.array(numbers[1::2]), tasks=tasks
     )
-    return _Source(texts=texts, rows=rows, options=[0] * len(rows), tasks=one.tasks, own=one.own, halves=halves)
+    return _Source(texts=texts, rows=rows, options=[0] * len(rows), tasks=source.tasks, own=source.own, halves=halves)
 
 
 def _read(
-    one: _Source, tokenizer: Tokenizer, settings: TextSettings, words: Sequence[np.ndarray | None] | None
+    source: _Source, tokenizer: Tokenizer, settings: TextSettings, words: Sequence[np.ndarray | None] | None
 ) -> Iterator[Readings]:
     # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
-    windowed = tuple(name for name, task in one.tasks.items() if task.long_texts == "windows")
-    per_word = any(kind_of(task).per_word for task in one.tasks.values())
+    windowed = tuple(name for name, task in source.tasks.items() if task.long_texts == "windows")
+    per_word = any(kind_of(task).per_word for task in source.tasks.values())
     windows = windows_of(settings.max_tokens) if windowed else None
-    encodings = tokenizer.encodings(one.texts, windows=windows, offsets=per_word)
-    unread = encodings.cut if len(windowed) == len(one.tasks) else encodings.beyond
+    encodings = tokenizer.encodings(source.texts, windows=windows, offsets=per_word)
+    unread = encodings.cut if len(windowed) == len(source.tasks) else encodings.beyond
     texts = Texts(
-        row=np.array(one.rows, np.int64)[encodings.row],
-        option=np.array(one.options, np.int64)[encodings.row],
+        row=np.array(source.rows, np.int64)[encodings.row],
+        option=np.array(source.options, np.int64)[encodings.row],
         encodings=encodings,
-        reads=read_words(encodings, _words(one, words)) if per_word else None,
-        unread=np.where(encodings.row < one.own, unread, 0),
-        halves=one.halves,
+        reads=read_words(encodings, _words(source, words)) if per_word else None,
+        unread=np.where(encodings.row < source.own, unread, 0),
+        halves=source.halves,
     )
-    for entries, tasks in _readers(one, encodings, windowed):
+    for entries, tasks in _readers(source, encodings, windowed):
         if len(entries):
             yield Readings(texts=texts, entries=entries, tasks=tasks)
 
 
 def _readers(
-    one: _Source, encodings: Encodings, windowed: tuple[str, ...]
+    source: _Source, encodings: Encodings, windowed: tuple[str, ...]
 ) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
     """Which entries are read by which tasks."""
-    own, first = encodings.row < one.own, encodings.window == 0
-    tasks, apart, is_half = tuple(one.tasks), tuple[str, ...](), np.zeros(len(one.texts), bool)
-    if one.halves is not None:
-        apart = one.halves.tasks
-        is_half[one.halves.first] = is_half[one.halves.second] = True
+    own, first = encodings.row < source.own, encodings.window == 0
+    tasks, apart, is_half = tuple(source.tasks), tuple[str, ...](), np.zeros(len(source.texts), bool)
+    if source.halves is not None:
+        apart = source.halves.tasks
+        is_half[source.halves.first] = is_half[source.halves.second] = True
     shared = is_half[encodings.row]
     yield np.flatnonzero(first & own & ~shared), tasks
     yield np.flatnonzero(first & own & shared), (*tasks, *apart)
@@ -215,15 +215,15 @@ def _readers(
     yield np.flatnonzero(~first & own), windowed
 
 
-def _words(one: _Source, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
+def _words(source: _Source, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
     """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
-    places = words_in_each(one.texts[: one.own])
+    places = words_in_each(source.texts[: source.own])
     if words is not None:
-        given_places = (words[row] for row in one.rows[: one.own])
+        given_places = (words[row] for row in source.rows[: source.own])
         places = [
             default if own is None else np.asarray(own) for default, own in zip(places, given_places, strict=True)
         ]
-    return places + [np.zeros((0, 2), np.int32)] * (len(one.texts) - one.own)
+    return places + [np.zeros((0, 2), np.int32)] * (len(source.texts) - source.own)
 
 
 def batched(

@@ -130,9 +130,9 @@ def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:
     return outputs
 
 
-def same(one: np.ndarray, other: np.ndarray) -> bool:
+def same(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether two arrays are one, or equal."""
-    return one is other or (one.shape == other.shape and np.array_equal(one, other, equal_nan=True))
+    return first is second or (first.shape == second.shape and np.array_equal(first, second, equal_nan=True))
 
 
 def owned_arrays(tasks: Mapping[str, LoadedTask]) -> dict[str, dict[str, np.ndarray]]:
