@@ -20,8 +20,8 @@ from polyhead.trunk.data import TextSettings
 FIRST, INPUTS, CHARACTERS = 256, 2048, 1_000_000  # of a piece; the first is waited for, so it is small
 AHEAD = 2  # pieces that wait to be computed, at most
 
-Made = TypeVar("Made")
-Given = TypeVar("Given")
+Product = TypeVar("Product")
+Source = TypeVar("Source")
 
 
 class Piece(Value, eq=False):
@@ -66,16 +66,16 @@ def spans_of(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
         yield start, len(inputs)
 
 
-def ahead(make: Callable[[Given], Made], values: Sequence[Given]) -> Iterator[Made]:
+def ahead(make: Callable[[Source], Product], values: Sequence[Source]) -> Iterator[Product]:
     """`make` of each in order; of several, up to AHEAD are made in a thread while the caller uses those before."""
     if len(values) < 2:
         yield from map(make, values)
         return
     pool = ThreadPoolExecutor(1, "polyhead-tokenize")  # of this call alone: a fork finds no thread that it would lose
     try:
-        waiting: deque[Future[Made]] = deque()
-        for one in values:
-            waiting.append(pool.submit(make, one))
+        waiting: deque[Future[Product]] = deque()
+        for value in values:
+            waiting.append(pool.submit(make, value))
             if len(waiting) > AHEAD:
                 yield waiting.popleft().result()
         while waiting:
