@@ -79,7 +79,7 @@ class Machine(Value, eq=False):
         settings = TextSettings(max_tokens=max_tokens)
         tokenizer = Tokenizer(self.trunk.tokenizer, settings)
         task = Task(name="t", kind="single_label", labels=("no", "yes"))
-        readings = readings_of([(text,) for text in texts], {"t": task}, tokenizer, settings, None)
+        (readings,) = readings_of([(text,) for text in texts], {"t": task}, tokenizer, settings, None)
         made = batched(
             readings,
             pad_id=tokenizer.pad_id,

@@ -31,6 +31,7 @@ RANKS = {
     "project": 6,
     "bundle": 7,
     "store": 7,
+    "store.codecs": 2,
     "seq2seq": 4,
     "seq2seq.configs": 7,
     "nn": 7,
@@ -273,3 +274,58 @@ def test_light_half_imports_where_torch_is_missing():
     )
     assert len(names) > 20
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+
+def _named(node: ast.AST) -> str:
+    """The last name of `a.b.name` or `name`; "" for anything else."""
+    return getattr(node, "attr", getattr(node, "id", ""))
+
+
+def literal_choices(tree: ast.AST, names: Collection[str], subject: str) -> Iterator[str]:
+    """Where one of the names is written out in place of a property of what it names.
+
+    Of a name that is also a dtype, a precision or a package, only what stands for the `subject` counts: an argument
+    or default called `subject`, an argument of a class of that name, or a comparison with something called `subject`
+    or `name`.
+    """
+    for node in ast.walk(tree):
+        found: list[ast.AST] = []
+        if isinstance(node, ast.Compare) and _named(node.left) in (subject, "name"):
+            found = node.comparators
+        elif isinstance(node, ast.Call):
+            own = subject == _named(node.func).lower()
+            found = [k.value for k in node.keywords if k.arg == subject or (own and k.arg == "name")]
+        elif isinstance(node, ast.AnnAssign) and _named(node.target) == subject and node.value is not None:
+            found = [node.value]
+        elif isinstance(node, ast.Dict):
+            found = [v for k, v in zip(node.keys, node.values, strict=True) if getattr(k, "value", 0) == subject]
+        several = [part for one in found for part in ast.walk(one)]
+        yield from (p.value for p in several if isinstance(p, ast.Constant) and p.value in names)
+        if isinstance(node, ast.Constant) and node.value in set(names) - ALSO:
+            yield node.value
+
+
+# Names of codecs and backends that are numpy's dtypes, precisions of the trunk, or packages too.
+ALSO = {"float32", "float16", "uint8", "torch", "openvino", "onnxruntime"}
+
+
+def test_codecs_and_backends_are_named_in_their_own_files_alone():
+    """Elsewhere their properties decide. Commands list names in their help; the label of training is its own."""
+    homes = {
+        "codec": (["float32", "float16", "uint8", "sign"], ("store/codecs/",)),
+        "backend": (
+            ["torch", "torch-cuda", "openvino", "onnxruntime", "reference"],
+            ("engine/backends/", "cli/", "train/loop/numerics.py"),
+        ),
+    }
+    for subject, (names, home) in homes.items():
+        looked_at = 0
+        for path, tree in parsed():
+            relative = str(path.relative_to(SOURCE))
+            if relative.startswith(home):
+                continue
+            looked_at += 1
+            assert not list(literal_choices(tree, names, subject)), f"{relative} names a {subject}"
+        assert looked_at > 200
+    named = ast.parse('if codec.name == "uint8": f(codec="sign")\nx: str = "float32"\nnp.dtype("float16")')
+    assert sorted(literal_choices(named, homes["codec"][0], "codec")) == ["sign", "sign", "uint8"]

@@ -20,10 +20,10 @@ import search
 from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
-from polyhead.plan import CodecName
 from polyhead.project.recipes import Training
 from polyhead.project.strategies import Strategy
 from polyhead.project.tables import Project, read_project
+from polyhead.store.codecs import CODECS
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
 
@@ -473,7 +473,7 @@ def test_every_kind_strategy_backend_codec_and_metric_is_named():
 
     text = all_text()
     strategies = [one.__struct_config__.tag for one in get_args(Strategy)]
-    for name in (*KINDS, *strategies, *BACKENDS, *get_args(CodecName)):
+    for name in (*KINDS, *strategies, *BACKENDS, *CODECS):
         assert f"`{name}`" in text, name
     named_metrics = set()
     fields = {"single_label": {"positive": "a"}, "regression": {"range": (0.0, 1.0)}}

@@ -9,7 +9,7 @@ from typing import Literal
 from polyhead.config import Value
 from polyhead.cost import flops, stored_bytes
 from polyhead.errors import MissingExtra, PlanError
-from polyhead.plan import Codec, CodecName, Embed, Head, Layers, Path, Pool, merge
+from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool, merge
 from polyhead.trunk.shape import Architecture
 
 ROBERTA_LARGE = Architecture(
@@ -40,7 +40,7 @@ MINILM = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabula
 AVERAGED = 16  # layers in the mean; the paper's best setting most of the time
 TOKENS, TOKENS_WITH_START = 50, 51  # the storage table counts 50, the FLOPs the start token too (1.a.7)
 TASKS = 14
-CODECS: tuple[CodecName, ...] = ("float16", "uint8", "sign")
+CODECS: tuple[str, ...] = ("float16", "uint8", "sign")
 
 Scheme = Literal[
     "full",

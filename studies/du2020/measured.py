@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.plan import Codec, CodecName
+from polyhead.plan import Codec
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.trunk.shape import Architecture
 from studies.du2020.counts import CODECS, ROBERTA_LARGE, TOKENS
@@ -38,7 +38,7 @@ def measured(shape: Architecture = ROBERTA_LARGE, tokens: int = TOKENS) -> tuple
     return tuple(rows)
 
 
-def _bytes(name: CodecName, layers: int, tokens: int, width: int) -> int:
+def _bytes(name: str, layers: int, tokens: int, width: int) -> int:
     """A text's share of the segment; the store's manifest is one for all texts and is left out."""
     codec = Codec(name=name, scale=(0.03,), zero=(128.0,)) if name == "uint8" else Codec(name=name)
     generator = np.random.default_rng(0)

@@ -20,7 +20,6 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import DataError
-from polyhead.plan import CodecName
 from polyhead.project.strategies import Pooled
 from studies.du2020.leave_out import LeaveOut, Settings
 from studies.shared.drawing import sheet
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 MAKE = "python -m studies du2020 run-sweep"
 LAYERS = (1, 2, 3, 4, 5, 6)  # of a trunk that has six
 AT = 4  # layers of the mean around which codecs stand
-CODECS: tuple[CodecName, ...] = ("uint8", "sign")
+CODECS: tuple[str, ...] = ("uint8", "sign")
 
 
-def _pooled(of: int, codec: CodecName = "float16", *, before: bool = False) -> Pooled:
+def _pooled(of: int, codec: str = "float16", *, before: bool = False) -> Pooled:
     return Pooled(layers="mean", of=of, positions="attention", codec=codec, codec_before_mean=before)
 
 

@@ -12,11 +12,11 @@ import pytest
 from graphs import NumpyRuntime
 from models import paths_of
 from polyhead.bundle import write
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine import call
 from polyhead.engine.loaded_tasks import LoadedTasks
-from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
@@ -113,7 +113,7 @@ def group(seed):
 
 def test_a_prompt_group_is_replaced_as_one(tmp_path, backend):
     root = tmp_path / "b"
-    write.write_bundle(root, TRUNK)
+    write_bundle(root, TRUNK)
     write.add_tasks(root, group(1))
     session = opened(root, backend)
     before = bits(session, "mood", "topics")
@@ -151,7 +151,7 @@ def test_a_task_of_another_trunk_or_with_other_arrays_is_refused(root):
     with pytest.raises(UnknownTask, match="nobody"):
         session.detach("nobody")
     other = tiny_trunk(seed=1)
-    write.write_bundle(root.parent / "other", other)
+    write_bundle(root.parent / "other", other)
     (root / "bundle.json").write_bytes((root.parent / "other" / "bundle.json").read_bytes())
     with pytest.raises((WrongTrunk, CorruptFile)):
         session.refresh()
@@ -259,11 +259,9 @@ def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monk
         session.outputs("mood", inputs)
 
 
-def test_outputs_of_tasks_together_are_given_where_one_goes_meanwhile(root, monkeypatch):
+def test_outputs_of_a_call_are_given_where_a_task_goes_meanwhile(root, monkeypatch):
     session, inner = opened(root), call.Gathered
-    tasks = {name: session.tasks[name] for name in ("mood", "names")}
     inputs = [(text,) for text in TEXTS]
-    readings = readings_of(inputs, tasks, session.tokenizer, session.settings, None)
     old = bits(session, "mood")["mood"]
 
     def gathered(*given, **settings):
@@ -272,10 +270,10 @@ def test_outputs_of_tasks_together_are_given_where_one_goes_meanwhile(root, monk
         return inner(*given, **settings)
 
     monkeypatch.setattr(call, "Gathered", gathered)
-    found = session.outputs_together(readings)
-    assert [one.tobytes() for one in found["mood"].values] == old
+    found = session.columns(inputs, tasks=["mood", "names"])
+    assert [one.tobytes() for one in found["mood"].outputs] == old
     with pytest.raises(UnknownTask, match="mood"):
-        session.outputs_together(readings)
+        session.columns(inputs, tasks=["mood", "names"])
 
 
 def test_layers_of_a_call_that_began_before_a_change_are_counted(root, backend):
@@ -384,7 +382,7 @@ def test_arrays_that_a_caller_changed_stay_as_they_are(root, backend):
 def test_a_task_that_brings_other_arrays_of_what_it_shares_is_refused(tmp_path, backend):
     """Without a word all others of the group read the arrays of the one that came last."""
     root = tmp_path / "b"
-    write.write_bundle(root, TRUNK)
+    write_bundle(root, TRUNK)
     write.add_tasks(root, group(1))
     session = opened(root, backend)
     before = bits(session, "mood", "topics")

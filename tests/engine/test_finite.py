@@ -185,10 +185,10 @@ def test_every_number_of_a_large_array_is_looked_at(monkeypatch):
     monkeypatch.setattr(trunk_data, "FINITE_CHUNK", 7)
     for place in range(20):
         array = np.zeros(20, np.float32)
-        trunk.data.check_finite({"a": array}, owner="a task")
+        trunk_data.check_finite({"a": array}, owner="a task")
         array[place] = INF
         with pytest.raises(WeightsMismatch, match="a: inf"):
-            trunk.data.check_finite({"a": array}, owner="a task")
+            trunk_data.check_finite({"a": array}, owner="a task")
 
 
 @pytest.mark.parametrize("value", [NAN, INF])

@@ -27,9 +27,8 @@ from polyhead.certify import Answering, Certificate, certified, checked, verify
 from polyhead.certify import change as certify
 from polyhead.certify.certificate import Ledger, read_certificate
 from polyhead.engine import pinned as answers
-from polyhead.engine.pinned import backend_here
+from polyhead.engine.pinned import backend_here, outputs_of
 from polyhead.engine.session import Session
-from polyhead.engine.together import PinnedInput, outputs_of
 from polyhead.errors import BundleError, CorruptFile, IsolationError, UnknownTask
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.plan import Path as TaskPath
@@ -190,7 +189,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
         inputs = QUESTIONS if kind_of(record.task).per_option else inputs
         rows = [inputs[i] for i in chance.integers(0, len(inputs), 11)]
         words = [((0, 2), (2, 4)) if name == "names" and len(r[0]) > 4 and i % 2 else None for i, r in enumerate(rows)]
-        asked[name] = [PinnedInput(row, some) for row, some in zip(rows, words, strict=True)]
+        asked[name] = [Probe.of(row, some) for row, some in zip(rows, words, strict=True)]
     found = outputs_of(session, asked)
     assert list(found) == list(session.records)
     for name, some in asked.items():
@@ -202,7 +201,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
 def test_tasks_over_the_same_texts_share_one_pass(tmp_path):
     root = make(tmp_path / "b", "mood", "topics", "urgency")
     session = Session(root, deterministic=True)
-    asked = {name: [PinnedInput((text,)) for text in TEXTS] for name in session.records}
+    asked = {name: [Probe.of((text,)) for text in TEXTS] for name in session.records}
     outputs_of(session, asked)
     together = session.backend.layers_run
     outputs_of(session, {"mood": asked["mood"]})

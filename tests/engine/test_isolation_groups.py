@@ -12,8 +12,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.certify import Answering, certified, checked, verify
+from polyhead.engine.pinned import _read_alike
 from polyhead.engine.session import Session
-from polyhead.engine.together import _groups
 from polyhead.errors import BundleError, IsolationError
 from polyhead.testing import tiny_trunk
 
@@ -152,6 +152,6 @@ def test_verifying_reads_old_versions_of_families_too(root, theirs):
 def test_tasks_of_one_group_are_asked_together_and_apart_from_others(root):
     add_tasks(root, [draft("plain", plain("plain", TRUNK.digest), 1, PROBES, SHAPE)])
     session = Session(root, deterministic=True)
-    groups = [set(names) for names in _groups(session, session.records)]
+    groups = [set(names) for names in _read_alike(session, session.records)]
     assert {"alone", "plain"} in groups and set(GROUP) in groups and {"long"} in groups
     assert sum(map(len, groups)) == len(session.records)

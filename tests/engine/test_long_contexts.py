@@ -59,9 +59,9 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
 
 def outputs_in_order(session, name, readings):
     """What the backend gives for these readings, (readings, words, width), which fit one batch."""
-    (batch,) = session.batches([readings])
+    (batch,) = session._reader.batches(readings)
     outputs = session.backend.run(session.plan([name]), batch.tokens)[name]
-    return outputs[np.argsort(batch.parts[0].members)]
+    return outputs[np.argsort(batch.members)]
 
 
 def every_word_of_every_window(name, session, given):
@@ -135,6 +135,6 @@ def test_words_kept_and_compared_grow_with_the_text_and_not_with_its_square(sess
             # windows share a quarter of their tokens or more; two numbers for each word that one reads
             assert reads.places.size + reads.tokens.size < 4 * words
             compared.clear()
-            assert len(session.outputs_together(readings)[name].values[0]) == rows
+            assert len(session.outputs(name, [given])[0]) == rows
             assert sum(compared) < 2 * words and max(compared, default=0) <= longest
             assert bool(compared) == (name == "who")

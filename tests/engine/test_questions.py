@@ -15,8 +15,8 @@ from polyhead.certify import Answering, certified
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.inputs import Passage, input_of
+from polyhead.engine.pinned import outputs_of
 from polyhead.engine.session import Session
-from polyhead.engine.together import PinnedInput, outputs_of
 from polyhead.errors import BadValue, IsolationError
 from polyhead.plan import Layers, Pool
 from polyhead.plan import Path as TaskPath
@@ -189,8 +189,8 @@ def test_bits_of_a_span_do_not_depend_on_how_many_words_a_mate_has(tmp_path, lay
 
 
 def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
-    asked = {name: [PinnedInput(one) for one in asked_of(name)] for name in ("reply", "where", "who")}
-    asked |= {"same": [PinnedInput(pair) for pair in PASSAGES], "mood": [PinnedInput((c,)) for _, c in PASSAGES]}
+    asked = {name: [Probe.of(one) for one in asked_of(name)] for name in ("reply", "where", "who")}
+    asked |= {"same": [Probe.of(pair) for pair in PASSAGES], "mood": [Probe.of((c,)) for _, c in PASSAGES]}
     found = outputs_of(fixed, asked)
     for name, some in asked.items():
         alone = fixed.outputs(name, [one.given for one in some])

@@ -204,10 +204,10 @@ def test_deterministic_shapes_of_a_row_are_the_same_whatever_its_mates_are(many_
         given, own = [(TEXT,)] * len(order), [WORDS[i] for i in order]
         readings = readings_of(given, session.tasks, session.tokenizer, session.settings, own)
         found = {}
-        for batch in session.batches(readings):
-            for part in batch.parts:
-                for member in part.members:
-                    found[order[member]] = (batch.tokens.ids.shape, batch.tokens.words.shape)
+        (alone,) = readings
+        for batch in session._reader.batches(alone):
+            for member in batch.members:
+                found[order[member]] = (batch.tokens.ids.shape, batch.tokens.words.shape)
         return found
 
     alone = {i: shapes([i])[i] for i in range(len(WORDS))}

@@ -4,9 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from polyhead.cost import row_bytes
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.codec import calibrate, decode, encode, row_bytes, through
+from polyhead.store.codec import calibrate, decode, encode, through
 
 FINITE = st.floats(-1e4, 1e4, width=32)
 MATRICES = arrays(np.float32, array_shapes(min_dims=2, max_dims=4, max_side=9), elements=FINITE)

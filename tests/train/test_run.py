@@ -586,8 +586,8 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     tasks = {"mood": session.records["mood"].task}
     (readings,) = readings_of(texts, tasks, session.tokenizer, session.settings, None)
     live = np.zeros_like(kept)
-    for batch in session.batches([readings]):
-        live[batch.parts[0].members] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
+    for batch in session._reader.batches(readings):
+        live[batch.members] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 
 

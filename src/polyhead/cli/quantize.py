@@ -90,13 +90,13 @@ def command(
     use weights of 7 bits instead of 8. If you move a bundle between the two sorts, run this again with `--measure`.
     """
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.backends import is_installed, open_runtime
+    from polyhead.engine.backends import default_runtime, open_runtime
     from polyhead.engine.quantize import calibrate
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
     from polyhead.processor import processor
 
     printer, opened = Printer(json_to), Bundle.open(bundle)
-    name = backend or ("openvino" if is_installed("openvino") else "onnxruntime")
+    name = backend or default_runtime()
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     bits = processor().weight_bits

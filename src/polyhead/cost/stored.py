@@ -8,8 +8,8 @@ from polyhead.trunk.shape import Architecture
 
 
 def row_bytes(codec: Codec, width: int) -> int:
-    """Bytes of one encoded vector; one bit a dimension is packed, eight to a byte."""
-    return {"float32": 4 * width, "float16": 2 * width, "uint8": width, "sign": -(-width // 8)}[codec.name]
+    """Bytes of one encoded vector."""
+    return codec.format.row_bytes(width)
 
 
 def stored_bytes(

@@ -44,10 +44,12 @@ def without_scores(answer: Any) -> Any:
     return [without_scores(value) for value in answer] if isinstance(answer, list) else answer
 
 
-def _shared(one: Answer, two: Answer) -> tuple[int, int]:
+def _shared(first_answer: Answer, second_answer: Answer) -> tuple[int, int]:
     """What two answers share, and of how much."""
-    for several in ("spans", "words"):
-        if several in one:
-            mine, other = (Counter((s["start"], s["end"], s["label"]) for s in a[several]) for a in (one, two))
-            return 2 * (mine & other).total(), mine.total() + other.total()
-    return int(without_scores(one) == without_scores(two)), 1
+    for field in ("spans", "words"):
+        if field in first_answer:
+            first, second = (
+                Counter((s["start"], s["end"], s["label"]) for s in a[field]) for a in (first_answer, second_answer)
+            )
+            return 2 * (first & second).total(), first.total() + second.total()
+    return int(without_scores(first_answer) == without_scores(second_answer)), 1

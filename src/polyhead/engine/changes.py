@@ -87,14 +87,14 @@ def difference(before: Bundle, after: Bundle) -> Changes:
 
 def trained_precision(records: Mapping[str, TaskRecord]) -> str | None:
     """The precision that the tasks were trained with, where they say; raises BackendError where they differ."""
-    found = {_precision(record.trained_with) for record in records.values()} - {None}
-    if len(found) > 1:
+    precisions = {_precision(record.trained_with) for record in records.values()} - {None}
+    if len(precisions) > 1:
         raise BackendError(
             "the bundle's tasks were trained on a trunk of different precisions",
-            got=sorted(str(one) for one in found),
+            got=sorted(str(one) for one in precisions),
             do="say which one is to answer: precision=..., --precision",
         )
-    return next(iter(found), None)
+    return next(iter(precisions), None)
 
 
 def warn_of_precision(records: Mapping[str, TaskRecord], trained: str | None, precision: str) -> None:

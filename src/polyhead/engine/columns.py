@@ -67,8 +67,8 @@ class Column:
     @property
     def scores(self) -> np.ndarray | None:
         """Probabilities, float32 (inputs, labels); None but for `single_label` and `multi_label`."""
-        found = self._decoded.scores
-        return self._filled(None if found is None else found.astype(np.float32), np.nan)
+        scores = self._decoded.scores
+        return self._filled(None if scores is None else scores.astype(np.float32), np.nan)
 
     @property
     def value(self) -> np.ndarray | None:
@@ -95,11 +95,11 @@ class Column:
             return Decoded()
         return kind.decode_rows(self.task, np.reshape(self.outputs, (len(self.rows), kind.width(self.task))))
 
-    def _filled(self, found: np.ndarray | None, nothing: float) -> np.ndarray | None:
-        if found is None or len(self.rows) == len(self._inputs):
-            return found
-        whole = np.full((len(self._inputs), *found.shape[1:]), nothing, found.dtype)
-        whole[self.rows] = found
+    def _filled(self, decoded: np.ndarray | None, nothing: float) -> np.ndarray | None:
+        if decoded is None or len(self.rows) == len(self._inputs):
+            return decoded
+        whole = np.full((len(self._inputs), *decoded.shape[1:]), nothing, decoded.dtype)
+        whole[self.rows] = decoded
         return whole
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.ragged import TextWords, WordOrder
-from polyhead.engine.rows import Batch, PairHalves, Part, Readings, Texts
+from polyhead.engine.rows import Batch, PairHalves, Readings, Texts
 from polyhead.errors import BackendError
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -29,9 +29,9 @@ class Outputs(Value, eq=False):
 class _Piece(msgspec.Struct, frozen=True):
     """What one batch gave a task."""
 
-    part: Part
-    readings: int
-    values: np.ndarray  # (rows of the part, width); of words (all that these rows read, width)
+    batch: Batch
+    readings: int  # number of the readings that the batch was made of
+    values: np.ndarray  # (rows of readings, width); of words (all that these rows read, width)
 
 
 class _Order(msgspec.Struct, frozen=True):
@@ -57,26 +57,28 @@ class Gathered:
         self._word_orders: dict[tuple[int, ...], WordOrder] = {}
         self._wrong: dict[str, set[int]] = {}  # inputs of which a task gave what is no finite number
         self._expected: dict[str, int] = {}  # entries that a task reads
-        for one in self.readings:
-            for task in one.tasks:
-                self._expected[task] = self._expected.get(task, 0) + len(one.entries)
+        for reading in self.readings:
+            for task in reading.tasks:
+                self._expected[task] = self._expected.get(task, 0) + len(reading.entries)
 
-    def add(self, batch: Batch, outputs: Mapping[str, np.ndarray], *, first: int = 0) -> None:
-        """Takes the outputs of a batch, which was made of the readings from `first` on."""
-        for part in batch.parts:
-            readings, there = first + part.readings, None
-            for task in self.readings[readings].tasks:
-                if task not in outputs:
-                    continue
-                values, members = outputs[task][part.rows], part.members
-                if kind_of(self._known[task]).per_word:
-                    if there is None:
-                        there = self._words_there(part, readings, values.shape[1])
-                    values = values[there]  # room for other texts' words is kept by nobody
-                    members = np.repeat(members, there.sum(axis=1))
-                if not np.isfinite(values).all():
-                    values = self._without_wrong(task, readings, members, values)
-                self._pieces.setdefault(task, []).append(_Piece(part, readings, values))
+    def add(self, batch: Batch, readings: int, outputs: Mapping[str, np.ndarray]) -> None:
+        """Takes the outputs of a batch, which was made of the readings of this number."""
+        is_word = None
+        for task in self.readings[readings].tasks:
+            if task not in outputs:
+                continue
+            members = batch.members
+            values = outputs[task][: len(members)]
+            if kind_of(self._known[task]).per_word:
+                if is_word is None:
+                    source = self.readings[readings]
+                    counts = source.texts.word_counts(source.entries[members])
+                    is_word = np.arange(values.shape[1]) < counts[:, None]
+                values = values[is_word]  # room for other texts' words is kept by nobody
+                members = np.repeat(members, is_word.sum(axis=1))
+            if not np.isfinite(values).all():
+                values = self._without_wrong(task, readings, members, values)
+            self._pieces.setdefault(task, []).append(_Piece(batch, readings, values))
 
     def not_finite(self, task: str) -> np.ndarray:
         """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
@@ -84,17 +86,10 @@ class Gathered:
 
     def _without_wrong(self, task: str, readings: int, members: np.ndarray, values: np.ndarray) -> np.ndarray:
         """The values with 0 for each that is not finite; the inputs that it is of are noted."""
-        is_finite, one = np.isfinite(values), self.readings[readings]
+        is_finite, source = np.isfinite(values), self.readings[readings]
         wrong = np.unique(members[~is_finite.reshape(len(values), -1).all(axis=1)])
-        self._wrong.setdefault(task, set()).update(one.texts.inputs_of(task, one.entries[wrong]).tolist())
+        self._wrong.setdefault(task, set()).update(source.texts.inputs_of(task, source.entries[wrong]).tolist())
         return np.where(is_finite, values, np.float32(0))
-
-    def _words_there(self, part: Part, readings: int, room: int) -> np.ndarray:
-        """Which outputs of a part are of words, bool (rows, words)."""
-        one = self.readings[readings]
-        reads, entries = one.texts.reads, one.entries[part.members]
-        assert reads is not None
-        return np.asarray(np.arange(room) < (reads.starts[entries + 1] - reads.starts[entries])[:, None])
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -103,7 +98,7 @@ class Gathered:
 
     def rows_of(self, task: str) -> np.ndarray:
         """The inputs that the task reads, ascending."""
-        rows = [one.texts.inputs_of(task, one.entries) for one in self.readings if task in one.tasks]
+        rows = [reading.texts.inputs_of(task, reading.entries) for reading in self.readings if task in reading.tasks]
         return np.unique(np.concatenate(rows)) if rows else np.zeros(0, np.int64)
 
     def is_at_once(self, task: str) -> bool:
@@ -111,19 +106,19 @@ class Gathered:
         known = self._known[task]
         if kind_of(known).per_option or known.pair == "separate":
             return False
-        mine = [one for one in self.readings if task in one.tasks]
-        return not any(one.texts.encodings.window[one.entries[0]] for one in mine)
+        own = [reading for reading in self.readings if task in reading.tasks]
+        return not any(reading.texts.encodings.window[reading.entries[0]] for reading in own)
 
     def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
         """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
-        found = self._known_of(task, batch)
+        outputs = self._known_of(task, batch)
         wrong = self.not_finite(task)
-        return _only(found, ~np.isin(found.rows, wrong)) if len(wrong) else found
+        return _only(outputs, ~np.isin(outputs.rows, wrong)) if len(wrong) else outputs
 
     def _known_of(self, task: str, batch: Batch | None) -> Outputs:
         pieces = self._pieces.get(task, [])
         if batch is not None:
-            pieces = [piece for piece in pieces if any(piece.part is part for part in batch.parts)]
+            pieces = [piece for piece in pieces if piece.batch is batch]
         if not pieces:
             return Outputs(rows=np.zeros(0, np.int64), values=[])
         kind = kind_of(self._known[task])
@@ -135,8 +130,8 @@ class Gathered:
         order, values = self._ordered(pieces)
         if not kind.per_option and order.entries == len(order.rows) == self._expected[task]:
             return Outputs(rows=order.rows, values=values)
-        there = self._is_whole(task, order)
-        rows, first, counts = order.rows[there], order.first[there], order.counts[there]
+        is_whole = self._is_whole(task, order)
+        rows, first, counts = order.rows[is_whole], order.first[is_whole], order.counts[is_whole]
         if kind.per_option:
             spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
             return Outputs(rows=rows, values=[values[start:stop, 0] for start, stop in spans])
@@ -148,7 +143,7 @@ class Gathered:
 
     def _ordered(self, pieces: Sequence[_Piece]) -> tuple[_Order, np.ndarray]:
         """The order of these, and what they give in this order."""
-        key = tuple([id(piece.part) for piece in pieces])
+        key = tuple([id(piece.batch) for piece in pieces])
         if key not in self._orders:  # tasks that are read alike share it
             self._orders[key] = self._order(pieces)
         order = self._orders[key]
@@ -157,7 +152,7 @@ class Gathered:
 
     def _order(self, pieces: Sequence[_Piece]) -> _Order:
         entries = [self._entries(piece) for piece in pieces]
-        facts = [(t.row[some], t.option[some], t.encodings.window[some]) for t, some in entries]
+        facts = [(t.row[subset], t.option[subset], t.encodings.window[subset]) for t, subset in entries]
         row, option, window = (np.concatenate(fact) for fact in zip(*facts, strict=True))
         order = np.lexsort((window, option, row))
         rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
@@ -166,20 +161,20 @@ class Gathered:
 
     def _is_whole(self, task: str, order: _Order) -> np.ndarray:
         """Which of the inputs lack nothing that the task reads of them."""
-        wanted = np.bincount(np.concatenate([one.row for one in self.readings if task in one.tasks]))
+        wanted = np.bincount(np.concatenate([reading.row for reading in self.readings if task in reading.tasks]))
         return np.asarray(order.counts == wanted[order.rows])
 
     def _entries(self, piece: _Piece) -> tuple[Texts, np.ndarray]:
         readings = self.readings[piece.readings]
-        return readings.texts, readings.entries[piece.part.members]
+        return readings.texts, readings.entries[piece.batch.members]
 
     def _of_halves(self, task: str, halves: PairHalves, pieces: Sequence[_Piece]) -> Outputs:
         """Of pairs read separately, those of which both texts are there."""
-        texts = np.concatenate([t.encodings.row[some] for t, some in map(self._entries, pieces)])
+        texts = np.concatenate([t.encodings.row[subset] for t, subset in map(self._entries, pieces)])
         values = np.concatenate([piece.values for piece in pieces])
         first, second = halves.among(texts)
-        there = (first >= 0) & (second >= 0)
-        rows, u, v = halves.rows[there], values[first[there]], values[second[there]]
+        is_paired = (first >= 0) & (second >= 0)
+        rows, u, v = halves.rows[is_paired], values[first[is_paired]], values[second[is_paired]]
         if not len(rows):
             return Outputs(rows=rows, values=[])
         if self._alone:
@@ -197,27 +192,27 @@ class Gathered:
         sources = {id(texts): texts for texts in (self._entries(piece)[0] for piece in pieces)}
         orders: list[tuple[WordOrder, np.ndarray]] = []
         for texts in sources.values():
-            mine = [piece for piece in pieces if self._entries(piece)[0] is texts]
-            order = self._word_order(task, texts, mine)
-            orders.append((order, np.concatenate([piece.values for piece in mine])))
+            own = [piece for piece in pieces if self._entries(piece)[0] is texts]
+            order = self._word_order(task, texts, own)
+            orders.append((order, np.concatenate([piece.values for piece in own])))
         if len(orders) == 1 and not len(orders[0][0].windowed):
             ((order, flat),) = orders
             return Outputs(rows=order.rows, values=order.outputs(flat), words=order.words)
-        found: list[TextWords] = []
+        answered: list[TextWords] = []
         for order, flat in orders:
-            found += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
-            found += order.merged(self._known[task], flat)
-        found.sort(key=lambda one: one[0])
+            answered += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
+            answered += order.merged(self._known[task], flat)
+        answered.sort(key=lambda one: one[0])
         return Outputs(
-            rows=np.array([row for row, _, _ in found], np.int64),
-            values=[output for _, output, _ in found],
-            words=[words for _, _, words in found],
+            rows=np.array([row for row, _, _ in answered], np.int64),
+            values=[output for _, output, _ in answered],
+            words=[words for _, _, words in answered],
         )
 
     def _word_order(self, task: str, texts: Texts, pieces: Sequence[_Piece]) -> WordOrder:
         """Shared by tasks that read the same of these texts."""
         reading = [i for i, one in enumerate(self.readings) if one.texts is texts and task in one.tasks]
-        key = (*[id(piece.part) for piece in pieces], -1, *reading)
+        key = (*[id(piece.batch) for piece in pieces], -1, *reading)
         if key not in self._word_orders:
             self._word_orders[key] = WordOrder.of(
                 texts,

@@ -49,9 +49,9 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
     """The inputs, each string as one text; raises BadValue for what is no input, with its number."""
     if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
         raise BadValue("inputs come in a list, and one value was given", got=repr(inputs), do="give [...]")
-    found = [(one,) if type(one) is str else _checked(one, number) for number, one in enumerate(inputs)]
-    for number, given in enumerate(found):
-        if longest := too_long(texts_of(plain(given))):
+    checked = [(one,) if type(one) is str else _checked(one, number) for number, one in enumerate(inputs)]
+    for number, entry in enumerate(checked):
+        if longest := too_long(texts_of(plain(entry))):
             raise BadValue(
                 f"a text of input {number} is too long",
                 got=f"{longest:,} characters",
@@ -59,7 +59,7 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
                 do="shorten it, or give it as several inputs",
                 row=number,
             )
-    return found
+    return checked
 
 
 def checked_words(
@@ -73,16 +73,16 @@ def checked_words(
         return None
     if isinstance(words, (str, bytes, Mapping)) or not isinstance(words, Iterable):
         raise BadValue("words come in a list, and one value was given", got=repr(words), do="give [...]")
-    several = list(words)
-    if len(several) != len(inputs):
+    own_words = list(words)
+    if len(own_words) != len(inputs):
         raise BadValue(
             "words are given for all inputs or for none",
-            got=f"those of {len(several)}",
+            got=f"those of {len(own_words)}",
             allowed=f"those of {len(inputs)}, None for an input whose words are to be found",
             do="give an array, or None, for each input",
         )
-    both = zip(several, inputs, strict=True)
-    return [None if one is None else _words(one, given, number) for number, (one, given) in enumerate(both)]
+    both = zip(own_words, inputs, strict=True)
+    return [None if one is None else _words(one, entry, number) for number, (one, entry) in enumerate(both)]
 
 
 def checked_deadline(deadline: float | None) -> float | None:
@@ -103,13 +103,13 @@ def checked_deadline(deadline: float | None) -> float | None:
     return seconds
 
 
-def input_type_of(given: AnyInput) -> InputType:
+def input_type_of(entry: AnyInput) -> InputType:
     """The form of an input."""
-    if isinstance(given, Question):
+    if isinstance(entry, Question):
         return "question"
-    if isinstance(given, Passage):
+    if isinstance(entry, Passage):
         return "passage"
-    return "text" if len(given) == 1 else "pair"
+    return "text" if len(entry) == 1 else "pair"
 
 
 def input_types_of(task: Task) -> tuple[InputType, ...]:
@@ -122,9 +122,9 @@ def input_types_of(task: Task) -> tuple[InputType, ...]:
     return ("pair", "passage") if kind.per_word else ("pair",)
 
 
-def why_not(task: Task, given: AnyInput) -> str:
+def why_not(task: Task, entry: AnyInput) -> str:
     """Why a task has no answer to an input."""
-    if is_blank(given):
+    if is_blank(entry):
         return "the text is empty"
     wanted = {
         ("text",): "one text",
@@ -132,18 +132,18 @@ def why_not(task: Task, given: AnyInput) -> str:
         ("pair", "passage"): "a question and its context",
         ("question",): "a question with options",
     }
-    return f"this task reads {wanted[input_types_of(task)]}, {_GIVEN[input_type_of(given)]}"
+    return f"this task reads {wanted[input_types_of(task)]}, {_GIVEN[input_type_of(entry)]}"
 
 
-def is_blank(given: AnyInput) -> bool:
+def is_blank(entry: AnyInput) -> bool:
     """Whether a text that has to be there holds nothing: then no task reads the input."""
-    texts = (given.text, *given.options) if isinstance(given, Question) else texts_of(plain(given))
+    texts = (entry.text, *entry.options) if isinstance(entry, Question) else texts_of(plain(entry))
     return not all(text.strip() for text in texts)
 
 
-def plain(given: AnyInput) -> Given:
+def plain(entry: AnyInput) -> Given:
     """The input in the form that tasks are trained on: a passage as a pair, any other as it is."""
-    return (given.question, given.context) if isinstance(given, Passage) else given
+    return (entry.question, entry.context) if isinstance(entry, Passage) else entry
 
 
 def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
@@ -160,48 +160,48 @@ def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
     raise _bad(f"{where}: this is not an input", "null" if row is None else row, FORMS)
 
 
-def _checked(given: object, number: int) -> AnyInput:
-    if isinstance(given, str):
-        return (given,)
-    if isinstance(given, (tuple, list)) and len(given) in (1, 2) and _are_texts(given):
-        return (given[0], given[1]) if len(given) == 2 else (given[0],)
-    if isinstance(given, Passage) and _are_texts(texts_of(plain(given))):
-        return given
+def _checked(entry: object, number: int) -> AnyInput:
+    if isinstance(entry, str):
+        return (entry,)
+    if isinstance(entry, (tuple, list)) and len(entry) in (1, 2) and _are_texts(entry):
+        return (entry[0], entry[1]) if len(entry) == 2 else (entry[0],)
+    if isinstance(entry, Passage) and _are_texts(texts_of(plain(entry))):
+        return entry
     if (
-        isinstance(given, Question)
-        and isinstance(given.options, (tuple, list))
-        and _are_texts((given.text, given.context, *given.options))
+        isinstance(entry, Question)
+        and isinstance(entry.options, (tuple, list))
+        and _are_texts((entry.text, entry.context, *entry.options))
     ):
-        return given
+        return entry
     raise BadValue(
         f"input {number} is none that can be read",
-        got=repr(given),
+        got=repr(entry),
         allowed="a string, a pair of strings, a Passage or a Question, each text a string",
         do="give one of these, or leave it out",
         row=number,
     )
 
 
-def _words(words: np.ndarray, given: AnyInput, number: int) -> np.ndarray:
+def _words(words: np.ndarray, entry: AnyInput, number: int) -> np.ndarray:
     try:
         own = np.asarray(words)
     except ValueError:  # rows of several lengths
         raise _no_words(number, repr(words), "whole numbers (words, 2)") from None
-    several = not isinstance(given, Question) and len(texts_of(plain(given))) > 1
+    is_pair = not isinstance(entry, Question) and len(texts_of(plain(entry))) > 1
     if not own.size:  # of two texts the place of no answer is always there
-        return np.array([NOWHERE] if several else np.zeros((0, 2)), np.int32)
+        return np.array([NOWHERE] if is_pair else np.zeros((0, 2)), np.int32)
     if own.ndim != 2 or own.shape[1] != 2 or own.dtype.kind not in "iu":
         raise _no_words(number, f"{own.dtype} {own.shape}", "whole numbers (words, 2)")
-    if isinstance(given, Question):  # no task reads its words
+    if isinstance(entry, Question):  # no task reads its words
         return own
-    texts, begin, end = texts_of(plain(given)), own[:, 0], own[:, 1]
+    texts, begin, end = texts_of(plain(entry)), own[:, 0], own[:, 1]
     is_place = (begin >= 0) & (begin <= end) & (end <= len(texts[-1]))
     if len(texts) > 1:
         is_place |= (own == NOWHERE).all(axis=1)
     if not is_place.all():
         wrong = own[~is_place][0].tolist()
         raise _no_words(number, wrong, f"0 <= beginning <= end <= {len(texts[-1])}, the length of its text")
-    if several and not (own[0] == NOWHERE).all():
+    if is_pair and not (own[0] == NOWHERE).all():
         own = np.concatenate([np.array([NOWHERE], own.dtype), own])
     return own.astype(np.int32, copy=False)
 
@@ -216,8 +216,8 @@ def _no_words(number: int, got: object, allowed: str) -> BadValue:
     )
 
 
-def _are_texts(several: Iterable[object]) -> bool:
-    return all(isinstance(text, str) for text in several)
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(text, str) for text in values)
 
 
 def _text(row: Mapping[str, Any]) -> Input | None:

@@ -78,12 +78,12 @@ class LoadedTasks:
 def _names(tasks: Iterable[str]) -> list[str]:
     """The names; raises BadValue for what is no list of them."""
     is_list = isinstance(tasks, Iterable) and not isinstance(tasks, bytes)
-    found: list[object] = list(tasks) if is_list else [tasks]
-    names = [name for name in found if isinstance(name, str)]
-    if len(names) < len(found):
+    values: list[object] = list(tasks) if is_list else [tasks]
+    names = [name for name in values if isinstance(name, str)]
+    if len(names) < len(values):
         raise BadValue(
             "tasks are asked by a list of their names",
-            got=", ".join(repr(one) for one in found if not isinstance(one, str)),
+            got=", ".join(repr(one) for one in values if not isinstance(one, str)),
             allowed="strings in a list, or None for all tasks",
             do="ask for names that `polyhead inspect` lists",
         )
@@ -101,6 +101,6 @@ def _layers(plan: Callable[[tuple[str, ...]], Plan], tasks: tuple[str, ...]) -> 
 def _flops(
     plan: Callable[[tuple[str, ...]], Plan], shape: Architecture, tasks: tuple[str, ...], tokens: int
 ) -> dict[str, int]:
-    found = cost.flops_by_sharers(plan(tasks), shape, tokens, folded=True) if tasks else {}
-    named = {names[0] if len(names) == 1 else f"shared: {', '.join(names)}": flops for names, flops in found.items()}
+    shares = cost.flops_by_sharers(plan(tasks), shape, tokens, folded=True) if tasks else {}
+    named = {names[0] if len(names) == 1 else f"shared: {', '.join(names)}": flops for names, flops in shares.items()}
     return dict.fromkeys(tasks, 0) | named

@@ -79,23 +79,23 @@ def on_probes(trained: Answering, session: Session, name: str) -> Agreement | No
 
 def read_agreements(bundle: Bundle) -> list[Agreements]:
     """What was measured of the live versions; raises CorruptFile for a file that cannot be read."""
-    found = []
-    for one in _read(bundle.root).agreements:
-        live = {n: m for n, m in one.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record}
+    live_agreements = []
+    for entry in _read(bundle.root).agreements:
+        live = {n: m for n, m in entry.tasks.items() if n in bundle.lines and m.record == bundle.lines[n].record}
         if live:
-            found.append(msgspec.structs.replace(one, tasks=live))
-    return found
+            live_agreements.append(msgspec.structs.replace(entry, tasks=live))
+    return live_agreements
 
 
-def keep_agreements(bundle: Bundle, numerics: Numerics, found: dict[str, Agreement]) -> None:
+def keep_agreements(bundle: Bundle, numerics: Numerics, agreements: dict[str, Agreement]) -> None:
     """Writes what was measured, in place of what was measured before under the same backend, precision and width."""
-    tasks = {n: Measured(record=bundle.lines[n].record, agreement=found[n]) for n in found}
+    tasks = {n: Measured(record=bundle.lines[n].record, agreement=agreements[n]) for n in agreements}
     with writing(bundle.root, "agreements cannot be kept"):
         try:
             before = _read(bundle.root).agreements
         except BundleError:
             before = ()  # it can be measured again at any time
-        others = [one for one in before if _place(one.numerics) != _place(numerics)]
+        others = [entry for entry in before if _place(entry.numerics) != _place(numerics)]
         content = _File(agreements=(*others, Agreements(numerics=numerics, tasks=tasks)))
         replace_file(bundle.root / FILE, to_json(content))
 

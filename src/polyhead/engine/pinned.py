@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
-import importlib.metadata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,11 +16,11 @@ from polyhead.bundle.probe import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.agreement import without_scores
-from polyhead.engine.backends import PRECISIONS, BackendName, default_backend, is_installed
+from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
 from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
-from polyhead.engine.together import PinnedInput, outputs_of
-from polyhead.processor import processor, processors
+from polyhead.plan import TRUNK
+from polyhead.processor import processor
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import texts_of
 
@@ -41,13 +39,12 @@ class Answering:
         """What each of the tasks answers to its own probes, as digests of bits."""
         probes = {name: self.probes(name) for name in names}
         outputs: dict[str, list[np.ndarray]] = dict.fromkeys(probes, [])
-        by_session: dict[str, dict[str, list[PinnedInput]]] = {}
-        for name, some in probes.items():
-            if some:
-                precision = self._precision(self.bundle.tasks[name])
-                by_session.setdefault(precision, {})[name] = [_asked(self.bundle.tasks[name], p) for p in some]
-        for precision, asked in by_session.items():
-            outputs |= outputs_of(self._session(precision), asked)
+        by_precision: dict[str, dict[str, list[Probe]]] = {}
+        for name, pinned in probes.items():
+            if pinned:
+                by_precision.setdefault(self._precision(self.bundle.tasks[name]), {})[name] = pinned
+        for precision, pinned_by_task in by_precision.items():
+            outputs |= outputs_of(self._session(precision), pinned_by_task)
         return {name: self._answered(name, outputs[name]) for name in probes}
 
     def answers(self, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
@@ -56,15 +53,15 @@ class Answering:
 
     def probes(self, name: str) -> list[Probe]:
         """The task's pinned probes that it can be asked."""
-        found = []
+        probes = []
         for line in self.bundle.probes(name):
             try:
                 probe = msgspec.convert(line, Probe)
             except msgspec.ValidationError:
                 continue  # written before probes had this form
             if probe.fits(self.bundle.tasks[name].task):
-                found.append(probe)
-        return found
+                probes.append(probe)
+        return probes
 
     def _answered(self, name: str, outputs: Sequence[np.ndarray]) -> Answered:
         line, total = self.bundle.lines[name], hashlib.sha256()
@@ -88,11 +85,31 @@ class Answering:
         return self._sessions[precision]
 
 
+def outputs_of(session: Session, probes: Mapping[str, Sequence[Probe]]) -> dict[str, list[np.ndarray]]:
+    """Each task's outputs for its own probes, in their order; the session must be deterministic.
+
+    Tasks that are read alike are asked in one call, each for the probes of all. In deterministic mode a row's bits do
+    not depend on its batch mates, so they are those of `Session.outputs`.
+    """
+    assert session.deterministic
+    by_task: dict[str, list[np.ndarray]] = {}
+    for names in _read_alike(session, probes):
+        inputs = list(dict.fromkeys(probe for name in names for probe in probes[name]))
+        row = {probe: number for number, probe in enumerate(inputs)}
+        columns = session.columns([probe.given for probe in inputs], tasks=names, words=_words(inputs))
+        for name in names:
+            column, rows = columns[name], [row[probe] for probe in probes[name]]
+            for error in (column.errors[number] for number in rows if number in column.errors):
+                raise error
+            outputs = dict(zip(column.rows.tolist(), column.outputs, strict=True))
+            by_task[name] = [outputs[number] for number in rows]
+    return {name: by_task[name] for name in probes}
+
+
 def answers_of(session: Session, name: str, probes: Sequence[Probe]) -> list[dict[str, Any] | None]:
     """A session's answers of a task without their scores; None where it cannot read the probe."""
-    words = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
-    found = session.predict([probe.given for probe in probes], tasks=[name], words=words)
-    return [without_scores(result.answers[name]) if name in result.answers else None for result in found]
+    results = session.predict([probe.given for probe in probes], tasks=[name], words=_words(probes))
+    return [without_scores(result.answers[name]) if name in result.answers else None for result in results]
 
 
 def changes(before: Answering, after: Answering, name: str) -> tuple[int, tuple[AnswerChange, ...]]:
@@ -113,31 +130,21 @@ def numerics() -> dict[str, str]:
     label = {"backend": backend, "precision": precision, "deterministic": "yes"}
     shapes = f"{FIXED_ROWS} rows, tokens in steps of {TOKEN_STEP}, words no fewer"
     label |= {"shapes": shapes, "polyhead": __version__}
-    if backend == "torch":
-        torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
-        label |= {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
-    else:
-        package = "numpy" if backend == "reference" else backend
-        label |= {package: importlib.metadata.version(package), "threads": str(processors())}
-    return label | {"processor": processor().label}
+    return label | BACKENDS[backend].label() | {"processor": processor().label}
 
 
-def backend_here() -> BackendName:
-    """torch where it is installed, as training computes; else the fastest there is."""
-    return "torch" if is_installed("torch") else default_backend()
+def backend_here() -> str:
+    """The backend that trains where it is installed, else the fastest there is."""
+    return TRAINING_BACKEND if is_installed(BACKENDS[TRAINING_BACKEND].package) else default_backend()
 
 
 @functools.cache
-def has_bfloat16(backend: BackendName) -> bool:
+def has_bfloat16(backend: str) -> bool:
     """Whether the backend can run a trunk in bfloat16 on this processor."""
-    if backend == "openvino":
-        from polyhead.engine.backends.openvino import OpenVINORuntime
-
-        return OpenVINORuntime(precision="float32").has_bfloat16
-    return "bfloat16" in PRECISIONS[backend]
+    return BACKENDS[backend].has_bfloat16
 
 
-def precision_here(record: TaskRecord, backend: BackendName) -> str:
+def precision_here(record: TaskRecord, backend: str) -> str:
     """The precision of the trunk that the task was trained on, or float32 where the backend does not have it."""
     precision = precision_of(record)
     return precision if precision != "bfloat16" or has_bfloat16(backend) else "float32"
@@ -145,8 +152,8 @@ def precision_here(record: TaskRecord, backend: BackendName) -> str:
 
 def precision_of(record: TaskRecord) -> str:
     """The precision of the trunk that the task was trained on; float32 where nobody said."""
-    found = record.trained_with.get("numerics")
-    return str(found.get("precision", "float32")) if isinstance(found, dict) else "float32"
+    label = record.trained_with.get("numerics")
+    return str(label.get("precision", "float32")) if isinstance(label, dict) else "float32"
 
 
 def shortened(texts: Sequence[str]) -> str:
@@ -155,8 +162,23 @@ def shortened(texts: Sequence[str]) -> str:
     return joined if len(joined) <= SHOWN else joined[: SHOWN - 1] + "…"
 
 
-def _asked(record: TaskRecord, probe: Probe) -> PinnedInput:
-    return PinnedInput(probe.given, probe.words if kind_of(record.task).per_word else None)
+def _read_alike(session: Session, names: Iterable[str]) -> Iterable[list[str]]:
+    """Tasks for which the same input becomes the same encodings, and the same layers run.
+
+    Those that read the trunk's layers alone stand together, and the tasks of one prompt group. One with layers of its
+    own is asked by itself: a call runs the layers and prompts of all its tasks over all its inputs.
+    """
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for name in names:
+        task, path = session.records[name].task, session.records[name].path
+        is_own = any(node.weights != TRUNK or node.delta for node in path.layers)
+        layers = name if is_own else path.embed if path.embed.prompts else None
+        groups.setdefault((layers, task.pair, task.long_texts, kind_of(task).per_option), []).append(name)
+    return groups.values()
+
+
+def _words(probes: Sequence[Probe]) -> list[np.ndarray | None]:
+    return [None if probe.words is None else np.array(probe.words, np.int32).reshape(-1, 2) for probe in probes]
 
 
 class Answered(Value):

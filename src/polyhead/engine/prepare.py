@@ -20,8 +20,8 @@ from polyhead.trunk.data import TextSettings
 FIRST, INPUTS, CHARACTERS = 256, 2048, 1_000_000  # of a piece; the first is waited for, so it is small
 AHEAD = 2  # pieces that wait to be computed, at most
 
-Made = TypeVar("Made")
-Given = TypeVar("Given")
+Product = TypeVar("Product")
+Source = TypeVar("Source")
 
 
 class Piece(Value, eq=False):
@@ -44,10 +44,10 @@ def prepared(
 
     def make(span: tuple[int, int]) -> Piece:
         start, stop = span
-        some, own = inputs[start:stop], None if words is None else words[start:stop]
-        forms = forms_in(some)
-        readings = readings_of(some, tasks, tokenizer, settings, own, forms=forms)
-        return Piece(start=start, forms=forms, readings=readings, repaired=_repaired(some, start, readings))
+        chunk, own = inputs[start:stop], None if words is None else words[start:stop]
+        forms = forms_in(chunk)
+        readings = readings_of(chunk, tasks, tokenizer, settings, own, forms=forms)
+        return Piece(start=start, forms=forms, readings=readings, repaired=_repaired(chunk, start, readings))
 
     yield from ahead(make, list(spans_of(inputs)))
 
@@ -55,8 +55,8 @@ def prepared(
 def spans_of(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
     """Ranges of inputs that are made ready at once."""
     start = characters = 0
-    for row, given in enumerate(inputs):
-        size = sum(map(len, texts_of(plain(given))))
+    for row, entry in enumerate(inputs):
+        size = sum(map(len, texts_of(plain(entry))))
         most = INPUTS if start else FIRST
         if row > start and (row - start == most or characters + size > CHARACTERS):
             yield start, row
@@ -66,16 +66,16 @@ def spans_of(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
         yield start, len(inputs)
 
 
-def ahead(make: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Made]:
+def ahead(make: Callable[[Source], Product], values: Sequence[Source]) -> Iterator[Product]:
     """`make` of each in order; of several, up to AHEAD are made in a thread while the caller uses those before."""
-    if len(given) < 2:
-        yield from map(make, given)
+    if len(values) < 2:
+        yield from map(make, values)
         return
     pool = ThreadPoolExecutor(1, "polyhead-tokenize")  # of this call alone: a fork finds no thread that it would lose
     try:
-        waiting: deque[Future[Made]] = deque()
-        for one in given:
-            waiting.append(pool.submit(make, one))
+        waiting: deque[Future[Product]] = deque()
+        for value in values:
+            waiting.append(pool.submit(make, value))
             if len(waiting) > AHEAD:
                 yield waiting.popleft().result()
         while waiting:
@@ -85,9 +85,9 @@ def ahead(make: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Mad
 
 
 def _repaired(inputs: Sequence[AnyInput], start: int, readings: Sequence[Readings]) -> dict[int, int]:
-    found: set[int] = set()
-    for one in readings:
-        some = one.entries[one.texts.encodings.repaired[one.entries] > 0]
-        for task in one.tasks if len(some) else ():
-            found.update(one.texts.inputs_of(task, some).tolist())
-    return {start + row: sum(map(lone_surrogates, texts_of(plain(inputs[row])))) for row in found}
+    texts: set[int] = set()
+    for reading in readings:
+        entries = reading.entries[reading.texts.encodings.repaired[reading.entries] > 0]
+        for task in reading.tasks if len(entries) else ():
+            texts.update(reading.texts.inputs_of(task, entries).tolist())
+    return {start + row: sum(map(lone_surrogates, texts_of(plain(inputs[row])))) for row in texts}

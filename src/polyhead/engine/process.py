@@ -15,11 +15,11 @@ class ProcessGuard:
 
     def check(self) -> None:
         """Raises BackendError in any other process, where a call would wait for threads that are not there."""
-        here = os.getpid()
-        if self._pid not in (None, here):
+        process = os.getpid()
+        if self._pid not in (None, process):
             raise BackendError(
                 "a session that was opened before a fork cannot answer after it",
-                got=f"process {here}, forked from process {self._pid}, which opened it",
+                got=f"process {process}, forked from process {self._pid}, which opened it",
                 allowed="the process that opened it",
                 do="open a session in each process after the fork, or start processes with multiprocessing's 'spawn'",
             )

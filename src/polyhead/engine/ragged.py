@@ -26,10 +26,10 @@ class Ragged(Sequence[np.ndarray]):
         self.flat, self.starts = flat, starts
 
     @classmethod
-    def joined(cls, several: Sequence[Ragged]) -> Ragged:
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
         """Those of all, one after the other."""
-        sizes = np.concatenate([np.diff(one.starts) for one in several])
-        return cls(np.concatenate([one.flat for one in several]), starts_of(sizes))
+        sizes = np.concatenate([np.diff(one.starts) for one in parts])
+        return cls(np.concatenate([one.flat for one in parts]), starts_of(sizes))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -77,7 +77,7 @@ class WordOrder(Value, eq=False):
         base[alone] = starts[:-1]
         into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[entries], sizes)]
         own = np.repeat(is_alone, sizes)
-        several, given = np.unique(text[~is_alone], return_counts=True)
+        windowed_texts, given_windows = np.unique(text[~is_alone], return_counts=True)
         return cls(
             texts=texts,
             entries=entries,
@@ -86,14 +86,14 @@ class WordOrder(Value, eq=False):
             starts=starts,
             own=None if is_alone.all() else own,
             into=into[own],
-            windowed=several[given == windows[several]],
+            windowed=windowed_texts[given_windows == windows[windowed_texts]],
         )
 
     def outputs(self, flat: np.ndarray) -> Ragged:
         """Of the texts of one window a row for each of its words, NaN where none is read."""
-        found = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
-        found[self.into] = flat if self.own is None else flat[self.own]
-        return Ragged(found, self.starts)
+        outputs = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
+        outputs[self.into] = flat if self.own is None else flat[self.own]
+        return Ragged(outputs, self.starts)
 
     def merged(self, task: Task, flat: np.ndarray) -> Iterator[TextWords]:
         """Those of several windows, put together as the task's kind does."""
@@ -102,11 +102,11 @@ class WordOrder(Value, eq=False):
         sizes = np.diff(reads.starts)[self.entries]
         stops, text = np.cumsum(sizes), encodings.row[self.entries]
         for one in self.windowed.tolist():
-            some = np.flatnonzero(text == one)
-            some = some[np.argsort(self.entries[some])]
-            spans = [slice(stops[i] - sizes[i], stops[i]) for i in some]
-            starts = reads.starts[self.entries[some]]
-            places = [reads.places[start : start + size] for start, size in zip(starts, sizes[some], strict=True)]
-            best = best_windows([encoded_at(encodings, entry) for entry in self.entries[some]], reads.of(one))[:, 0]
+            order = np.flatnonzero(text == one)
+            order = order[np.argsort(self.entries[order])]
+            spans = [slice(stops[i] - sizes[i], stops[i]) for i in order]
+            starts = reads.starts[self.entries[order]]
+            places = [reads.places[start : start + size] for start, size in zip(starts, sizes[order], strict=True)]
+            best = best_windows([encoded_at(encodings, entry) for entry in self.entries[order]], reads.of(one))[:, 0]
             merged = kind_of(task).merge_words(task, [flat[span] for span in spans], places, best)
-            yield int(self.texts.row[self.entries[some[0]]]), merged, reads.of(one)
+            yield int(self.texts.row[self.entries[order[0]]]), merged, reads.of(one)

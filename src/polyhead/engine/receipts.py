@@ -17,9 +17,9 @@ Flops = Callable[[tuple[str, ...], int], Mapping[str, int]]
 class Receipt(Value):
     """What one input cost.
 
-    `passes` counts inputs that were read, not runs of the trunk: one for a text or a pair read jointly, up to two for a
-    pair read separately, one an option, one a window. `layers` counts every layer that was run on them: a prompt group
-    or an adapter has its input run through layers of the trunk once more, which adds layers and no pass.
+    A pass is one text read once by the trunk: one for a text or a pair read jointly, up to two for a pair read
+    separately, one an option, one a window. `layers` counts every layer that was run in these: a prompt group or an
+    adapter has its text run through layers of the trunk once more, which adds layers and no pass.
 
     A text of pairs read separately is read once for all that is made ready together (the first 256 inputs of a call,
     then 2,048 at a time, fewer of long texts). Its pass, layers and tokens are counted for the first input that is this
@@ -27,7 +27,7 @@ class Receipt(Value):
     and `added_flops` are said for every pair.
 
     `added_flops` has an entry for each answered task, what it alone did beyond a plain pass of the trunk, and one for
-    tasks that shared such work, "shared: mood, urgency": the pass of their prompt group, layers with their common
+    tasks that shared such work, "shared: mood, urgency": the layers of their prompt group, or with their common
     adapter. With the plain pass the entries are the whole cost; a pair read separately is counted as its longer text.
     """
 
@@ -43,7 +43,7 @@ class Receipt(Value):
 
 
 class PassRecord(Value, eq=False):
-    """Passes that were run, and the tasks that got their outputs from them; or what pairs had of such passes."""
+    """Passes that were run, and the tasks that got outputs from them; or what pairs had of such passes."""
 
     row: np.ndarray  # int64 (passes,): number of the input
     sizes: np.ndarray  # int64 (passes,): tokens
@@ -74,11 +74,11 @@ class PassRecord(Value, eq=False):
             return
         for places in halves.among(texts.encodings.row[entries]):
             pairs = np.flatnonzero(places >= 0)
-            here = places[pairs]
+            rows = places[pairs]
             yield cls(
                 row=halves.rows[pairs] + start,
-                sizes=sizes[here],
-                unread=texts.encodings.beyond[entries[here]],
+                sizes=sizes[rows],
+                unread=texts.encodings.beyond[entries[rows]],
                 windows=np.ones(len(pairs), np.int64),
                 is_half=True,
                 tasks=tuple(task for task in tasks if task in compared),
@@ -106,19 +106,19 @@ class Receipts(Value, eq=False):
     @classmethod
     def of(cls, ran: Sequence[PassRecord], inputs: int, repaired: Mapping[int, int]) -> Receipts:
         """Of what was run; `repaired` says it for inputs that had lone surrogates."""
-        tasks = list(dict.fromkeys(one.tasks for one in ran))
+        tasks = list(dict.fromkeys(record.tasks for record in ran))
         place = {names: index for index, names in enumerate(tasks)}
         columns = [
             (
-                one.row,
-                one.sizes,
-                np.full(len(one.row), one.layers),
-                one.unread,
-                one.windows,
-                np.full(len(one.row), place[one.tasks]),
-                np.full(len(one.row), one.is_half),
+                record.row,
+                record.sizes,
+                np.full(len(record.row), record.layers),
+                record.unread,
+                record.windows,
+                np.full(len(record.row), place[record.tasks]),
+                np.full(len(record.row), record.is_half),
             )
-            for one in ran
+            for record in ran
         ]
         nothing = [(np.zeros(0, np.int64),) * 6 + (np.zeros(0, bool),)]
         row, sizes, layers, unread, window, readers, halves = (
@@ -128,15 +128,15 @@ class Receipts(Value, eq=False):
         read = np.bincount(row, minlength=inputs)
         windows = np.ones(inputs, np.int64)
         np.maximum.at(windows, row, window)
-        found = np.zeros(inputs, np.int64)
-        found[list(repaired)] = list(repaired.values())
+        repaired_counts = np.zeros(inputs, np.int64)
+        repaired_counts[list(repaired)] = list(repaired.values())
         return cls(
             passes=_summed(row, ~halves, inputs),
             layers=_summed(row, layers, inputs),
             tokens=_summed(row, np.where(halves, 0, sizes), inputs),
             cut=_summed(row, unread, inputs),
             windows=windows,
-            repaired=np.where(read > 0, found, 0),
+            repaired=np.where(read > 0, repaired_counts, 0),
             starts=np.concatenate([[0], np.cumsum(read)]),
             sizes=sizes[order],
             readers=readers[order],
@@ -158,15 +158,15 @@ class Receipts(Value, eq=False):
 
     def _flops(self, row: int, flops: Flops) -> dict[str, int]:
         """For each window and option what each task added alone, and what several added together."""
-        here = range(int(self.starts[row]), int(self.starts[row + 1]))
-        counted = [i for i in here if not self.halves[i]]
-        if len(counted) < len(here):
-            counted.append(max((i for i in here if self.halves[i]), key=lambda i: int(self.sizes[i])))
-        found: dict[str, int] = {}
+        passes = range(int(self.starts[row]), int(self.starts[row + 1]))
+        counted = [i for i in passes if not self.halves[i]]
+        if len(counted) < len(passes):
+            counted.append(max((i for i in passes if self.halves[i]), key=lambda i: int(self.sizes[i])))
+        added: dict[str, int] = {}
         for i in counted:
             for name, number in flops(self.tasks[self.readers[i]], int(self.sizes[i])).items():
-                found[name] = found.get(name, 0) + number
-        return found | self.written.get(row, {})
+                added[name] = added.get(name, 0) + number
+        return added | self.written.get(row, {})
 
     def with_written(self, name: str, rows: Sequence[int], costs: Sequence[Receipt]) -> Receipts:
         """With what a task that owns its model cost for these inputs, a receipt of its own each."""

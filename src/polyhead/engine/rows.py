@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -14,7 +13,7 @@ from polyhead.engine.inputs import AnyInput, InputType, input_type_of, input_typ
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import Cut, cuts, padded
-from polyhead.text.encodings import Encodings, joined, ranges, starts_of
+from polyhead.text.encodings import Encodings, ranges
 from polyhead.text.packing import together
 from polyhead.text.question import Question, texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
@@ -42,7 +41,7 @@ class PairHalves(Value, eq=False):
 
 
 class Texts(Value, eq=False):
-    """Texts and pairs that are read in the same way, encoded, and what they are of the inputs.
+    """Encoded texts and pairs that are read in the same way, and the input each belongs to.
 
     A text that is read for pairs alone is of the first pair that holds it.
     """
@@ -61,9 +60,15 @@ class Texts(Value, eq=False):
         first, second = self.halves.among(self.encodings.row[entries])
         return np.asarray(self.halves.rows[(first >= 0) | (second >= 0)])
 
+    def word_counts(self, entries: np.ndarray) -> np.ndarray:
+        """How many words each of these entries has, int64 (entries,); 0 where no task reads words."""
+        if self.reads is None:
+            return np.zeros(len(entries), np.int64)
+        return np.asarray(self.reads.starts[entries + 1] - self.reads.starts[entries])
+
 
 class Readings(Value, eq=False):
-    """Passes of the trunk over some entries of these texts, and the tasks that read them."""
+    """Some entries of these texts, and the tasks that read them in one pass."""
 
     texts: Texts
     entries: np.ndarray  # int64 (readings,)
@@ -80,22 +85,14 @@ class Readings(Value, eq=False):
         return np.asarray(self.texts.encodings.lengths[self.entries])
 
 
-class Part(Value, eq=False):
-    """Those of a batch's rows that are of the same readings."""
-
-    readings: int  # which of what was batched
-    rows: np.ndarray | slice  # of the batch
-    members: np.ndarray  # for each of these rows its index in the readings
-
-
 class Batch(Value, eq=False):
-    """Rows for a backend, and whose they are; rows beyond those of the parts are spare."""
+    """Rows for a backend, those of the readings first; rows beyond these are spare."""
 
     tokens: TokenBatch
-    parts: tuple[Part, ...]
+    members: np.ndarray  # int64 (rows of readings,): index of each in the readings
 
 
-class _Pass(Value):
+class _Source(Value):
     """Texts that some tasks read in the same way."""
 
     texts: list[Input]
@@ -108,7 +105,7 @@ class _Pass(Value):
 
 def forms_in(inputs: Sequence[AnyInput]) -> list[InputType | None]:
     """The form of each input; None where a text of it is empty."""
-    return [None if is_blank(given) else input_type_of(given) for given in inputs]
+    return [None if is_blank(entry) else input_type_of(entry) for entry in inputs]
 
 
 def readings_of(
@@ -126,16 +123,16 @@ def readings_of(
     An input has none for tasks that it does not fit, and none at all where a text of it is empty. `forms` are those of
     the inputs, where they are known.
     """
-    found: list[Readings] = []
-    for one in _passes(inputs, tasks, forms_in(inputs) if forms is None else forms):
-        if one.texts:
-            found += _read(one, tokenizer, settings, words)
-    return found
+    readings: list[Readings] = []
+    for source in _sources(inputs, tasks, forms_in(inputs) if forms is None else forms):
+        if source.texts:
+            readings += _read(source, tokenizer, settings, words)
+    return readings
 
 
-def _passes(
+def _sources(
     inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[InputType | None]
-) -> Iterator[_Pass]:
+) -> Iterator[_Source]:
     """What has to be read, form by form; the texts of pairs that are read separately stand with the single texts."""
     apart = tuple(name for name, task in tasks.items() if task.pair == "separate")
     whole = {name: task for name, task in tasks.items() if name not in apart} if apart else tasks
@@ -149,68 +146,68 @@ def _passes(
 
 def _of_form(
     form: InputType, inputs: Sequence[AnyInput], tasks: Mapping[str, Task], forms: Sequence[InputType | None]
-) -> _Pass:
+) -> _Source:
     """The inputs of one form, for the tasks that read it; nothing where there are none."""
-    mine = {name: task for name, task in tasks.items() if form in input_types_of(task)}
-    rows = [row for row, one in enumerate(forms) if one == form] if mine else []
+    readers = {name: task for name, task in tasks.items() if form in input_types_of(task)}
+    rows = [row for row, one in enumerate(forms) if one == form] if readers else []
     texts, options = [plain(inputs[row]) for row in rows], [0] * len(rows)
     if form == "question":
         pairs = [one.pairs for one in texts if isinstance(one, Question)]
-        rows = [row for row, several in zip(rows, pairs, strict=True) for _ in several]
-        options = [option for several in pairs for option in range(len(several))]
-        texts = [pair for several in pairs for pair in several]
-    given: list[Input] = [one for one in texts if not isinstance(one, Question)]
-    return _Pass(texts=given, rows=rows, options=options, tasks=mine, own=len(given))
+        rows = [row for row, options_of_row in zip(rows, pairs, strict=True) for _ in options_of_row]
+        options = [option for options_of_row in pairs for option in range(len(options_of_row))]
+        texts = [pair for options_of_row in pairs for pair in options_of_row]
+    encodable: list[Input] = [one for one in texts if not isinstance(one, Question)]
+    return _Source(texts=encodable, rows=rows, options=options, tasks=readers, own=len(encodable))
 
 
-def _with_halves(one: _Pass, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]) -> _Pass:
+def _with_halves(source: _Source, inputs: Sequence[AnyInput], pairs: Sequence[int], tasks: tuple[str, ...]) -> _Source:
     """These single texts, and after them every other text of the pairs once."""
-    texts, rows, found = list(one.texts), list(one.rows), list[int]()
-    number = {given: i for i, given in reversed(list(enumerate(texts)))}  # the first of equal ones
+    texts, rows, numbers = list(source.texts), list(source.rows), list[int]()
+    number = {text_given: i for i, text_given in reversed(list(enumerate(texts)))}  # the first of equal ones
     for row in pairs:
         for text in texts_of(plain(inputs[row])):
             if (text,) not in number:
                 number[text,] = len(texts)
                 texts.append((text,))
                 rows.append(row)
-            found.append(number[text,])
+            numbers.append(number[text,])
     halves = PairHalves(
-        rows=np.array(pairs, np.int64), first=np.array(found[::2]), second=np.array(found[1::2]), tasks=tasks
+        rows=np.array(pairs, np.int64), first=np.array(numbers[::2]), second=np.array(numbers[1::2]), tasks=tasks
     )
-    return _Pass(texts=texts, rows=rows, options=[0] * len(rows), tasks=one.tasks, own=one.own, halves=halves)
+    return _Source(texts=texts, rows=rows, options=[0] * len(rows), tasks=source.tasks, own=source.own, halves=halves)
 
 
 def _read(
-    one: _Pass, tokenizer: Tokenizer, settings: TextSettings, words: Sequence[np.ndarray | None] | None
+    source: _Source, tokenizer: Tokenizer, settings: TextSettings, words: Sequence[np.ndarray | None] | None
 ) -> Iterator[Readings]:
-    # A text's first window is its cut form, so tasks that cut and tasks that read windows share that pass.
-    windowed = tuple(name for name, task in one.tasks.items() if task.long_texts == "windows")
-    per_word = any(kind_of(task).per_word for task in one.tasks.values())
+    # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
+    windowed = tuple(name for name, task in source.tasks.items() if task.long_texts == "windows")
+    per_word = any(kind_of(task).per_word for task in source.tasks.values())
     windows = windows_of(settings.max_tokens) if windowed else None
-    encodings = tokenizer.encodings(one.texts, windows=windows, offsets=per_word)
-    unread = encodings.cut if len(windowed) == len(one.tasks) else encodings.beyond
+    encodings = tokenizer.encodings(source.texts, windows=windows, offsets=per_word)
+    unread = encodings.cut if len(windowed) == len(source.tasks) else encodings.beyond
     texts = Texts(
-        row=np.array(one.rows, np.int64)[encodings.row],
-        option=np.array(one.options, np.int64)[encodings.row],
+        row=np.array(source.rows, np.int64)[encodings.row],
+        option=np.array(source.options, np.int64)[encodings.row],
         encodings=encodings,
-        reads=read_words(encodings, _words(one, words)) if per_word else None,
-        unread=np.where(encodings.row < one.own, unread, 0),
-        halves=one.halves,
+        reads=read_words(encodings, _words(source, words)) if per_word else None,
+        unread=np.where(encodings.row < source.own, unread, 0),
+        halves=source.halves,
     )
-    for entries, tasks in _readers(one, encodings, windowed):
+    for entries, tasks in _readers(source, encodings, windowed):
         if len(entries):
             yield Readings(texts=texts, entries=entries, tasks=tasks)
 
 
 def _readers(
-    one: _Pass, encodings: Encodings, windowed: tuple[str, ...]
+    source: _Source, encodings: Encodings, windowed: tuple[str, ...]
 ) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
     """Which entries are read by which tasks."""
-    own, first = encodings.row < one.own, encodings.window == 0
-    tasks, apart, is_half = tuple(one.tasks), tuple[str, ...](), np.zeros(len(one.texts), bool)
-    if one.halves is not None:
-        apart = one.halves.tasks
-        is_half[one.halves.first] = is_half[one.halves.second] = True
+    own, first = encodings.row < source.own, encodings.window == 0
+    tasks, apart, is_half = tuple(source.tasks), tuple[str, ...](), np.zeros(len(source.texts), bool)
+    if source.halves is not None:
+        apart = source.halves.tasks
+        is_half[source.halves.first] = is_half[source.halves.second] = True
     shared = is_half[encodings.row]
     yield np.flatnonzero(first & own & ~shared), tasks
     yield np.flatnonzero(first & own & shared), (*tasks, *apart)
@@ -218,54 +215,57 @@ def _readers(
     yield np.flatnonzero(~first & own), windowed
 
 
-def _words(one: _Pass, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
+def _words(source: _Source, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
     """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
-    found = words_in_each(one.texts[: one.own])
+    places = words_in_each(source.texts[: source.own])
     if words is not None:
-        given = (words[row] for row in one.rows[: one.own])
-        found = [mine if own is None else np.asarray(own) for mine, own in zip(found, given, strict=True)]
-    return found + [np.zeros((0, 2), np.int32)] * (len(one.texts) - one.own)
+        given_places = (words[row] for row in source.rows[: source.own])
+        places = [
+            default if own is None else np.asarray(own) for default, own in zip(places, given_places, strict=True)
+        ]
+    return places + [np.zeros((0, 2), np.int32)] * (len(source.texts) - source.own)
 
 
 def batched(
-    readings: Sequence[Readings], *, pad_id: int, max_tokens: int, deterministic: bool, width: int | None = None
+    readings: Readings, *, pad_id: int, max_tokens: int, deterministic: bool, width: int | None = None
 ) -> Iterator[Batch]:
-    """Batches of all these readings: texts of like length, or those that fill rows together.
+    """Batches of these readings: texts of like length, or those that fill rows together.
 
     In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. With the
     `width` of a trunk whose backend reads no padding, texts stand together that fill rows together.
     """
-    table = _Table.of(readings)
+    lengths = readings.lengths
     if deterministic:
-        several = _fixed_cuts(table, max_tokens)
+        batch_cuts = _fixed_cuts(readings, max_tokens)
     elif width is not None:
-        several = _packed_cuts(table, width)
+        batch_cuts = _packed_cuts(lengths, width)
     else:
-        several = cuts(table.lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens)
-    for cut in several:
-        entries = table.entries[cut.members]
-        piece = padded(table.encodings, msgspec.structs.replace(cut, members=entries), pad_id=pad_id)
+        batch_cuts = cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=max_tokens)
+    for cut in batch_cuts:
+        entries = readings.entries[cut.members]
+        rows = padded(readings.texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=pad_id)
         room, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
-        words = table.words(entries, cut.rows, at_least=room, multiple_of=step)
-        tokens = TokenBatch(ids=piece.ids, mask=piece.mask, segments=piece.segments, words=words)
-        yield Batch(tokens=tokens, parts=table.parts(cut.members))
+        words = _word_tokens(readings.texts, entries, cut.rows, at_least=room, multiple_of=step)
+        tokens = TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
+        yield Batch(tokens=tokens, members=cut.members)
 
 
-def _packed_cuts(table: _Table, width: int) -> Iterator[Cut]:
+def _packed_cuts(lengths: np.ndarray, width: int) -> Iterator[Cut]:
     """Cuts whose texts fill rows together, the longest first."""
-    for members in together(table.lengths, budget=TOKEN_BUDGET, width=width):
-        yield Cut(members=members, rows=len(members), tokens=int(table.lengths[members[0]]))
+    for members in together(lengths, budget=TOKEN_BUDGET, width=width):
+        yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
 
 
-def _fixed_cuts(table: _Table, max_tokens: int) -> Iterator[Cut]:
+def _fixed_cuts(readings: Readings, max_tokens: int) -> Iterator[Cut]:
     """Cuts in which a row's shapes follow from its own tokens and words alone, never from its batch mates'."""
-    tokens = -(-table.lengths // TOKEN_STEP)
+    lengths = readings.lengths
+    tokens = -(-lengths // TOKEN_STEP)
     # Of most texts no more words than tokens; those that were given more are with those that have as many.
-    more = np.maximum(-(-table.word_counts(table.entries) // TOKEN_STEP) - tokens, 0)
+    more = np.maximum(-(-readings.texts.word_counts(readings.entries) // TOKEN_STEP) - tokens, 0)
     for step, rest in np.unique(np.stack([tokens, more]), axis=1).T:
         members = np.flatnonzero((tokens == step) & (more == rest))
         for cut in cuts(
-            table.lengths[members],
+            lengths[members],
             token_budget=TOKEN_BUDGET,
             multiple_of=TOKEN_STEP,
             fixed_rows=FIXED_ROWS,
@@ -274,75 +274,12 @@ def _fixed_cuts(table: _Table, max_tokens: int) -> Iterator[Cut]:
             yield msgspec.structs.replace(cut, members=members[cut.members])
 
 
-class _Table(Value, eq=False):
-    """Several readings as one table."""
-
-    encodings: Encodings
-    entries: np.ndarray  # (all readings,): of the encodings
-    lengths: np.ndarray  # (all readings,): tokens
-    firsts: list[int]  # (readings + 1,): where each of the readings begins
-    reads: WindowWords | None
-
-    @classmethod
-    def of(cls, readings: Sequence[Readings]) -> _Table:
-        if len(readings) == 1:
-            texts, entries = readings[0].texts, readings[0].entries
-            encodings, reads = texts.encodings, texts.reads
-        else:
-            sources = list({id(one.texts): one.texts for one in readings}.values())
-            sizes = [len(texts.row) for texts in sources]
-            begin = {id(texts): sum(sizes[:i]) for i, texts in enumerate(sources)}
-            entries = np.concatenate([one.entries + begin[id(one.texts)] for one in readings])
-            encodings, reads = joined([texts.encodings for texts in sources]), _all_reads(sources)
-        return cls(
-            encodings=encodings,
-            entries=entries,
-            lengths=encodings.lengths[entries],
-            firsts=[0, *accumulate(len(one.entries) for one in readings)],
-            reads=reads,
-        )
-
-    def word_counts(self, entries: np.ndarray) -> np.ndarray:
-        """How many words each of these has; 0 where no task reads words."""
-        if self.reads is None:
-            return np.zeros(len(entries), np.int64)
-        return np.asarray(self.reads.starts[entries + 1] - self.reads.starts[entries])
-
-    def words(self, entries: np.ndarray, rows: int, *, at_least: int, multiple_of: int) -> np.ndarray:
-        """The tokens that stand for words, (rows, words), -1 for none; with room for `at_least` so many."""
-        sizes = self.word_counts(entries)
-        longest = int(sizes.max(initial=at_least))
-        words = np.full((rows, -(-longest // multiple_of) * multiple_of), -1, np.int64)
-        if self.reads is not None:
-            there = np.arange(words.shape[1]) < sizes[:, None]
-            words[: len(entries)][there] = self.reads.tokens[ranges(self.reads.starts[entries], sizes)]
-        return words
-
-    def parts(self, members: np.ndarray) -> tuple[Part, ...]:
-        if len(self.firsts) == 2:
-            return (Part(readings=0, rows=slice(0, len(members)), members=members),)
-        owner = np.searchsorted(self.firsts, members, side="right") - 1
-        found = []
-        for one in np.unique(owner).tolist():
-            rows = np.flatnonzero(owner == one)
-            found.append(Part(readings=one, rows=rows, members=members[rows] - self.firsts[one]))
-        return tuple(found)
-
-
-def _all_reads(sources: Sequence[Texts]) -> WindowWords | None:
-    """The tokens that stand for words in all of these, entry after entry."""
-    some = [texts.reads for texts in sources if texts.reads is not None]
-    if not some:
-        return None
-    nothing = np.zeros(0, np.int64)
-    counts = [
-        np.zeros(len(texts.row), np.int64) if texts.reads is None else np.diff(texts.reads.starts) for texts in sources
-    ]
-    return msgspec.structs.replace(
-        some[0],
-        words=np.zeros((0, 2), np.int32),
-        text_starts=nothing,
-        places=nothing,
-        tokens=np.concatenate([reads.tokens for reads in some]),
-        starts=starts_of(np.concatenate(counts)),
-    )
+def _word_tokens(texts: Texts, entries: np.ndarray, rows: int, *, at_least: int, multiple_of: int) -> np.ndarray:
+    """The tokens that stand for words, int64 (rows, words), -1 for none; with room for `at_least` so many."""
+    counts = texts.word_counts(entries)
+    longest = int(counts.max(initial=at_least))
+    words = np.full((rows, -(-longest // multiple_of) * multiple_of), -1, np.int64)
+    if texts.reads is not None:
+        is_word = np.arange(words.shape[1]) < counts[:, None]
+        words[: len(entries)][is_word] = texts.reads.tokens[ranges(texts.reads.starts[entries], counts)]
+    return words

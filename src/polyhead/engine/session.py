@@ -15,27 +15,15 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, forks, now
-from polyhead.engine.call import Call, Reader, Request
+from polyhead.engine.call import Call, Reader, Stream, TaskResults
 from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision, warn_of_precision
 from polyhead.engine.columns import Column, Columns, Result
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.gather import Outputs, not_finite
-from polyhead.engine.inputs import (
-    AnyInput,
-    checked_deadline,
-    checked_inputs,
-    checked_words,
-    input_type_of,
-    input_types_of,
-    is_blank,
-    why_not,
-)
+from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, is_blank, why_not
 from polyhead.engine.loaded_tasks import LoadedTaskRecord, LoadedTasks
 from polyhead.engine.process import ProcessGuard
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipts import Receipt
-from polyhead.engine.rows import Batch, Readings
-from polyhead.engine.stream import Stream, TaskResults
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
 from polyhead.seq2seq.answer import SummaryTasks
@@ -120,7 +108,7 @@ class Session:
     ) -> Columns:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
         reader = self._reader
-        return _call(reader.roster, inputs, tasks, words, deadline).run(reader)
+        return Call(reader.roster, inputs, tasks, words=words, deadline=deadline).run(reader)
 
     def stream(
         self,
@@ -132,51 +120,28 @@ class Session:
     ) -> Stream:
         """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
         reader = self._reader
-        return Stream(_call(reader.roster, inputs, tasks, words, deadline), reader)
+        return Stream(Call(reader.roster, inputs, tasks, words=words, deadline=deadline), reader)
 
     def outputs(
         self, task: str, inputs: Sequence[AnyInput], *, words: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         reader = self._reader
-        call = _call(reader.roster, inputs, [task], words, None)
+        call = Call(reader.roster, inputs, [task], words=words)
         forms = input_types_of(reader.roster.tasks[task])
-        for index, given in enumerate(call.asked.inputs):
-            if is_blank(given) or input_type_of(given) not in forms:
+        for index, entry in enumerate(call.inputs):
+            if is_blank(entry) or input_type_of(entry) not in forms:
                 raise BadValue(
                     f"task '{task}' has no output for input {index}",
-                    got=why_not(reader.roster.tasks[task], given),
+                    got=why_not(reader.roster.tasks[task], entry),
                     do="leave that input out",
                 )
         if task in reader.roster.summaries.tasks:
-            return reader.roster.summaries.outputs(task, call.asked.inputs)
+            return reader.roster.summaries.outputs(task, call.inputs)
         column = call.run(reader)[task]
         if (error := call.error(task)) is not None:
             raise error
         return list(column.outputs)
-
-    def outputs_together(self, readings: Sequence[Readings]) -> dict[str, Outputs]:
-        """Outputs of these readings, batched in common: all tasks of a batch run over all its rows.
-
-        Raises BackendError for a task of which one is not finite.
-        """
-        reader = self._reader
-        if not readings:
-            return {}
-        roster, found = reader.roster, reader.gathered(readings)
-        roster.asked(found.tasks)
-        for batch in reader.batches(readings):
-            names = (task for part in batch.parts for task in readings[part.readings].tasks)
-            found.add(batch, reader.backend.run(roster.plan(dict.fromkeys(names)), batch.tokens))
-        outputs = {task: found.of(task) for task in found.tasks}
-        for task in found.tasks:
-            if len(found.not_finite(task)):
-                raise not_finite(task)
-        return outputs
-
-    def batches(self, readings: Sequence[Readings]) -> Iterable[Batch]:
-        """The batches of all these readings together."""
-        return self._reader.batches(readings)
 
     @typed
     def attach(
@@ -238,8 +203,8 @@ class Session:
             self._change(tasks, self._roster.summaries.refreshed(bundle))
             self.bundle = bundle
             if self.backend.precision == "int8":
-                come = [*changes.attached, *changes.replaced]
-                warn_of(bundle, self.backend.name, come, scales=self.backend.calibration)
+                changed = [*changes.attached, *changes.replaced]
+                warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
             return changes
 
     def refresh_behind(self) -> Future[Changes]:
@@ -259,9 +224,9 @@ class Session:
 
     def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
         """Warns of tasks that were trained in another precision than those with which the session was opened."""
-        found = trained_precision(records)
-        if found not in (None, self._trained, self.backend.precision):
-            warn_of_precision(records, found, self.backend.precision)
+        precision = trained_precision(records)
+        if precision not in (None, self._trained, self.backend.precision):
+            warn_of_precision(records, precision, self.backend.precision)
 
     def _change(self, tasks: Mapping[str, LoadedTaskRecord], summaries: SummaryTasks) -> None:
         """Calls that begin from now on have these tasks, those that run the tasks with which they began."""
@@ -308,21 +273,3 @@ class Session:
     def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
         return self._roster.asked(tasks)
-
-
-def _call(
-    roster: LoadedTasks,
-    inputs: Sequence[AnyInput | str],
-    tasks: Iterable[str] | None,
-    words: Sequence[np.ndarray | None] | None,
-    deadline: float | None,
-) -> Call:
-    given = checked_inputs(inputs)
-    asked = Request(
-        inputs=given,
-        tasks=roster.asked(tasks),
-        required=tasks is not None,
-        words=checked_words(words, given),
-        deadline=checked_deadline(deadline),
-    )
-    return Call(roster, asked)

@@ -17,6 +17,7 @@ from polyhead.bundle.whole import PROOF, check_absent, whole_bundle, workspace
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify import Certificate, certified
 from polyhead.config import Value
+from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.pinned import precision_of
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
@@ -99,7 +100,7 @@ def import_folders(
     what = f"the import into {out} cannot be proven"
     with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
         trial = _trial(place, trunk, models, paths, texts, told)
-        session = Session(trial, backend="torch", precision="float32")
+        session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
         proofs = {
             model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=told)
             for model in models

@@ -74,7 +74,7 @@ def stored_value(states: States, pool: Pool, words: Tensor | None) -> Pooled:
 
 def coded(value: Pooled, codec: Codec) -> Pooled:
     """The value as a reader of the store would see it: encoded and decoded."""
-    if codec.name == "float32":
+    if codec.format.is_exact:
         return value
     decoded = through(value.values.detach().cpu().numpy().astype(np.float32), codec)
     return Pooled(values=torch.from_numpy(decoded).to(value.values.device), mask=value.mask)

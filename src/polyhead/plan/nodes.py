@@ -9,6 +9,7 @@ from typing import Literal
 from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import PlanError
+from polyhead.store.codecs import EXACT, HALF, FeatureCodec, codec_named
 
 TRUNK = "trunk"
 LayerMix = Literal["last", "mean", "learned", "all"]
@@ -23,7 +24,6 @@ Dense = Literal[
     "feed_forward.inner",
     "feed_forward.outer",
 ]
-CodecName = Literal["float32", "float16", "uint8", "sign"]
 Activation = Literal["tanh", "relu", "gelu"]
 FLOAT32_RANGE = (2.0**-126, (2 - 2.0**-23) * 2.0**127)  # of positive numbers that it holds with all their digits
 
@@ -91,24 +91,25 @@ ADDED: tuple[DeltaKind, ...] = ("projected_attention", "low_rank", "feed_forward
 
 
 class Codec(Value):
-    """How a stored feature is written: uint8 is `q = clip(round(x / scale) + zero, 0, 255)`, 1 bit the sign.
+    """How a stored feature is written: the name of a codec in `store.codecs`, and its constants.
 
     `scale` and `zero` hold one number (per tensor) or one a dimension, fixed from training features; they are
     part of the digest, so features written under other constants are other features.
     """
 
-    name: CodecName = "float16"
+    name: str = HALF
     scale: tuple[float, ...] = ()
     zero: tuple[float, ...] = ()
     before_mean: bool = False  # encode each layer, then average; else average, then encode
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if len(self.scale) != len(self.zero) or (self.scale and self.name != "uint8"):
+        codec_named(self.name)
+        if len(self.scale) != len(self.zero) or (self.scale and not codec_named(self.name).has_constants):
             raise PlanError(
                 f"codec '{self.name}' cannot have these constants",
                 got=f"{len(self.scale)} scales, {len(self.zero)} zero points",
-                allowed="as many scales as zero points, for uint8 alone",
+                allowed="as many scales as zero points, for a codec that has constants",
             )
         least, most = FLOAT32_RANGE
         if not all(least <= scale <= most for scale in self.scale) or not all(map(math.isfinite, self.zero)):
@@ -118,6 +119,11 @@ class Codec(Value):
                 allowed="positive scales that float32 holds, finite zero points",
                 do="fix them from training features, as `train` does",
             )
+
+    @property
+    def format(self) -> FeatureCodec:
+        """What writes and reads."""
+        return codec_named(self.name)
 
 
 class Embed(Value, tag="embed"):
@@ -184,7 +190,7 @@ class Pool(Value, tag="pool"):
     positions: Positions = "first"
     heads: int = 0  # of `attention`
     part: str | None = None  # owner of a learned mix or of an attention pooler
-    codec: Codec = Codec(name="float32")
+    codec: Codec = Codec(name=EXACT)
 
     def __post_init__(self) -> None:
         learned = self.layers == "learned" or self.positions in ("attention", "prompt")

@@ -13,7 +13,8 @@ import msgspec
 
 from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
-from polyhead.plan import ADDED, CodecName, DeltaKind, Dense, GeluPlace
+from polyhead.plan import ADDED, DeltaKind, Dense, GeluPlace
+from polyhead.store.codecs import HALF, codec_named
 
 DONORLESS = "neither prompt nor pooler starts from donors (init, pooler_init = 'donors')"
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -33,8 +34,8 @@ class Pooled(Value, tag="pooled", tag_field="kind"):
     positions: Literal["first", "mean", "attention", "auto"] = "auto"
     heads: int | None = None  # of attention; None: one per 64 dimensions
     hidden: int | None = None  # width of the tanh layer, 0 for none; None: the trunk's width
-    codec: CodecName = "float16"
-    codec_per: Literal["tensor", "dimension"] = "tensor"  # constants of uint8
+    codec: str = HALF  # the name of a registered codec
+    codec_per: Literal["tensor", "dimension"] = "tensor"  # of its constants, where it has any
     codec_before_mean: bool = False
 
     def __post_init__(self) -> None:
@@ -42,6 +43,7 @@ class Pooled(Value, tag="pooled", tag_field="kind"):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"strategy.{name} is too small", got=value, allowed=f"{least} or more")
+        codec_named(self.codec)
 
 
 class Branch(Value, tag="branch", tag_field="kind"):

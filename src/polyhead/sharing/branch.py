@@ -12,6 +12,7 @@ from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
 from polyhead.project.strategies import Branch
 from polyhead.sharing.ends import head_of, last_state
 from polyhead.sharing.part import Part
+from polyhead.store.codecs import EXACT, HALF
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 
@@ -49,7 +50,7 @@ def tap_path(path: Path, *, precision: str) -> Path:
 
     A bfloat16 trunk's states fit float16, whose fraction is longer; a float32 trunk's are kept whole.
     """
-    codec = Codec(name="float16" if precision == "bfloat16" else "float32")
+    codec = Codec(name=HALF if precision == "bfloat16" else EXACT)
     before = tuple(n for n in path.nodes if isinstance(n, Embed) or _is_shared(n))
     return Path(nodes=(*before, Pool(positions="all", codec=codec)))
 

@@ -12,10 +12,11 @@ from polyhead.sharing.in_layer import in_layer_path
 from polyhead.sharing.on_top import on_top_path
 from polyhead.sharing.pooled import pooled_path
 from polyhead.sharing.prompted import prompted_path
+from polyhead.store.codecs import EXACT
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 
-LIVE = Codec(name="float32")  # states as the trunk gives them
+LIVE = Codec(name=EXACT)  # states as the trunk gives them
 
 
 def path_of(

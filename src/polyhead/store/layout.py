@@ -86,16 +86,16 @@ def open_manifest(folder: Path, wanted: Manifest) -> None:
     if not path.exists():
         with writing(folder, f"the store {folder}"):
             _create(path, to_json(wanted))
-    found = _read_json(path, Manifest)
-    if found.format != FORMAT:
+    existing = _read_json(path, Manifest)
+    if existing.format != FORMAT:
         raise StoreError(
-            f"{path} was written by another version", got=f"format {found.format}", allowed=f"format {FORMAT}"
+            f"{path} was written by another version", got=f"format {existing.format}", allowed=f"format {FORMAT}"
         )
     for name in ("digest", "layers", "width", "codec"):
-        if getattr(found, name) != getattr(wanted, name):
+        if getattr(existing, name) != getattr(wanted, name):
             raise StoreError(
                 f"{folder} keeps other features: its {name} differs",
-                got=f"{name} {getattr(found, name)}",
+                got=f"{name} {getattr(existing, name)}",
                 allowed=getattr(wanted, name),
                 do="use another folder, or delete this one",
             )
@@ -136,13 +136,13 @@ def verify_segment(folder: Path) -> None:
     for name in FILES:
         try:
             with open_plain(folder / name) as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(folder / name, error) from None
-        if found != facts.files.get(name):
+        if digest != facts.files.get(name):
             raise StoreError(
                 f"{folder / name} was changed since it was written",
-                got=f"SHA-256 {found}",
+                got=f"SHA-256 {digest}",
                 allowed=facts.files.get(name),
                 do=f"delete {folder}; the texts are encoded again when they are next needed",
             )
@@ -237,18 +237,18 @@ def _read_offsets(path: Path, facts: SegmentManifest) -> np.ndarray:
 def _stamp(path: Path) -> Stamp:
     """What changes with a file's content; None where there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_size(path: Path, expected: int) -> None:
-    found = path.stat().st_size if path.is_file() else None
-    if found != expected:
+    size = path.stat().st_size if path.is_file() else None
+    if size != expected:
         raise StoreError(
-            f"{path} is " + ("missing" if found is None else "truncated" if found < expected else "too long"),
-            got=None if found is None else f"{found} bytes",
+            f"{path} is " + ("missing" if size is None else "truncated" if size < expected else "too long"),
+            got=None if size is None else f"{size} bytes",
             allowed=f"{expected} bytes",
             do=f"delete {path.parent}; the texts are encoded again when they are next needed",
         )

@@ -50,11 +50,9 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
                 name=f"equals the reference, {codec_name}, {name}",
                 run=partial(_assert_agree, backends[codec_name], codec_name, trunk, tasks, lengths),
             )
-    (trunk, tasks), ours = (
-        made["float32"],
-        backends["float32"],
-    )  # by most checks: what one of them leaves behind must not matter to the next
-    for name, run, some in (
+    # Most checks share one backend: what one of them leaves behind must not matter to the next.
+    (trunk, tasks), ours = made["float32"], backends["float32"]
+    for name, run, maker in (
         ("gives the same bits twice", partial(_assert_same_twice, ours), make),
         ("leaves its batch as it was", _assert_batch_unchanged, lambda *_: ours),
         ("runs each layer once for all tasks", _assert_layers_once, lambda *_: ours),
@@ -66,7 +64,7 @@ def yield_backend_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
         ("refuses to average more layers than were run", _assert_refuses_depth, make),
         ("states name, precision and tolerance", _assert_stated, lambda *_: ours),
     ):
-        yield Check(subject=subject, name=name, run=partial(run, some, trunk, tasks))
+        yield Check(subject=subject, name=name, run=partial(run, maker, trunk, tasks))
     yield from _conditioned_checks(subject, make)
 
 
@@ -90,13 +88,13 @@ def _conditioned_checks(subject: str, make: MakeBackend) -> Iterator[Check]:
             assert backend.layers_run == cost.layer_evaluations(merged)
 
         yield Check(subject=subject, name=f"equals the reference, {which}", run=agree)
-    for name, run, some in (
+    for name, run, maker in (
         ("gives the same bits twice", partial(_assert_same_twice, ours), make),
         ("does not depend on padding or order", _assert_rows_alone, lambda *_: ours),
         ("answers an empty batch with no rows", _assert_empty, lambda *_: ours),
         ("runs the layers that are counted", _assert_conditioned_layers, lambda *_: ours),
     ):
-        yield Check(subject=subject, name=f"{name}, prompts and adapters", run=partial(run, some, trunk, tasks))
+        yield Check(subject=subject, name=f"{name}, prompts and adapters", run=partial(run, maker, trunk, tasks))
 
 
 def _case(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
@@ -110,7 +108,7 @@ def _case(which: str) -> tuple[TrunkData, dict[str, LoadedTask]]:
     return trunk, tiny_siblings(trunk) if which == "tasks alike but for their arrays" else tiny_widths(trunk)
 
 
-class _Wanted(msgspec.Struct, frozen=True, eq=False):
+class _Expected(msgspec.Struct, frozen=True, eq=False):
     """What the reference answers a batch, and which of its rows no rounding moves."""
 
     outputs: Mapping[str, np.ndarray]
@@ -118,7 +116,7 @@ class _Wanted(msgspec.Struct, frozen=True, eq=False):
 
 
 @cache  # the same for every backend that is checked
-def _wanted(which: str, lengths: tuple[int, ...]) -> _Wanted:
+def _expected(which: str, lengths: tuple[int, ...]) -> _Expected:
     from polyhead.engine.backends.reference import ReferenceBackend
 
     trunk, tasks = _case(which)
@@ -126,7 +124,7 @@ def _wanted(which: str, lengths: tuple[int, ...]) -> _Wanted:
     found = yardstick.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
     outputs = {name: _outputs(yardstick, name, found[name], task) for name, task in tasks.items()}
     stable = {path: stable_rows(trunk, path, batch) for path in {t.path.stored() for t in tasks.values()}}
-    return _Wanted(outputs=outputs, stable=stable)
+    return _Expected(outputs=outputs, stable=stable)
 
 
 def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: float = MARGIN) -> np.ndarray:
@@ -137,7 +135,7 @@ def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: floa
     from polyhead.nn.trunk import Trunk
 
     pool = path.stored().pool
-    if pool.codec.name == "float32":
+    if pool.codec.format.is_exact:
         return np.ones(len(batch.ids), bool)
     ids, mask, segments, words = map(torch.from_numpy, (batch.ids, batch.mask, batch.segments, batch.words))
     texts = TextBatch(ids=ids, mask=mask, segments=segments, words=words)
@@ -155,12 +153,12 @@ def stable_rows(trunk: TrunkData, path: Path, batch: TokenBatch, *, margin: floa
 def _assert_agree(
     ours: Backend, which: str, trunk: TrunkData, tasks: Mapping[str, LoadedTask], lengths: tuple[int, ...]
 ) -> None:
-    wanted, batch = _wanted(which, lengths), tiny_batch(trunk, lengths)
+    expected, batch = _expected(which, lengths), tiny_batch(trunk, lengths)
     found = ours.run(plan.merge({name: task.path for name, task in tasks.items()}), batch)
-    assert set(found) == set(wanted.outputs) == set(tasks)
+    assert set(found) == set(expected.outputs) == set(tasks)
     for name, task in tasks.items():
-        rows = wanted.stable[task.path.stored()]
-        a, b = _outputs(ours, name, found[name], task), wanted.outputs[name]
+        rows = expected.stable[task.path.stored()]
+        a, b = _outputs(ours, name, found[name], task), expected.outputs[name]
         assert a.shape == b.shape, f"{name}: {a.shape} for {b.shape}"
         if task.path.head.separate:  # row i is compared with the row before it
             rows = rows & np.roll(rows, 1)
@@ -168,7 +166,7 @@ def _assert_agree(
             a, b = a * (batch.words >= 0)[..., None], b * (batch.words >= 0)[..., None]
         worst = float(np.abs(a[rows] - b[rows]).max(initial=0.0))
         assert worst <= ours.tolerance, f"{name}: differs by {worst}, stated {ours.tolerance}"
-        if task.path.pool.codec.name == "float16":  # a feature on a border moves by one part in 1024
+        if task.path.pool.codec.format.is_fine:  # a feature on a border moves by one part in 1024
             worst = float(np.abs(a - b).max(initial=0.0))
             assert worst <= ours.tolerance + HALF_STEP, f"{name}: differs by {worst} beside a border"
         else:

@@ -82,10 +82,10 @@ def _assert_same_beside_others(make: MakeBackend, trunk: TrunkData, tasks: Mappi
     batch, names = tiny_batch(trunk, LENGTHS), list(tasks)
     backend = make(trunk, tasks)
     whole = _answers(backend, tasks, batch)
-    for some in (names[::2], names[:1], names[3:4], names[-2:]):
-        asked = {name: tasks[name] for name in some}
-        _assert_bits(_answers(backend, asked, batch), whole)
-        _assert_bits(_answers(make(trunk, asked), asked, batch), whole)
+    for subset in (names[::2], names[:1], names[3:4], names[-2:]):
+        chosen = {name: tasks[name] for name in subset}
+        _assert_bits(_answers(backend, chosen, batch), whole)
+        _assert_bits(_answers(make(trunk, chosen), chosen, batch), whole)
 
 
 def _assert_same_while_others_change(make: MakeBackend, trunk: TrunkData, tasks: Mapping[str, LoadedTask]) -> None:

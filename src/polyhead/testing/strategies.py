@@ -18,11 +18,13 @@ from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
+from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.inputs import AnyInput, Passage, input_type_of, input_types_of
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, owners_of
 from polyhead.project.strategies import Pooled, Prompted, Strategy
+from polyhead.store.codecs import EXACT
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
 from polyhead.testing.check import Check
@@ -121,8 +123,8 @@ def _add(
         for owner, arrays in loaded.others.items():
             if owner.startswith("family:"):
                 families.setdefault(owner, {}).update(arrays)
-    given = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in families.items()]
-    write.add_tasks(root, drafts, families=given, replace=replace)
+    family_drafts = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in families.items()]
+    write.add_tasks(root, drafts, families=family_drafts, replace=replace)
 
 
 def _draft(trunk: TrunkData, task: Task, path: Path, seed: int) -> write.Draft:
@@ -133,10 +135,15 @@ def _draft(trunk: TrunkData, task: Task, path: Path, seed: int) -> write.Draft:
 
 def outputs_by_task(session: Session, texts: tuple[AnyInput, ...] = TEXTS) -> dict[str, list[np.ndarray]]:
     """Every task's outputs for those of the texts that fit it."""
-    found = {}
+    outputs = {}
     for name, record in session.records.items():
-        found[name] = session.outputs(name, inputs_for(record.task, texts))
-    return found
+        outputs[name] = session.outputs(name, inputs_for(record.task, texts))
+    return outputs
+
+
+def _outputs_of(root: FilePath) -> dict[str, list[np.ndarray]]:
+    """Every task's outputs in deterministic mode, as the bundle holds the tasks now."""
+    return outputs_by_task(Session(root, backend=TRAINING_BACKEND, deterministic=True))
 
 
 def inputs_for(task: Task, texts: tuple[AnyInput, ...] = TEXTS) -> list[AnyInput]:
@@ -246,7 +253,7 @@ def _assert_merged(strategy: Strategy) -> None:
     trunk, paths = _lowered(strategy)
     with tempfile.TemporaryDirectory() as folder:
         bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
-        session = Session(bundle, backend="torch", deterministic=True)
+        session = Session(bundle, backend=TRAINING_BACKEND, deterministic=True)
         together = session.predict(list(TEXTS))
         for name in session.records:
             alone = session.predict(list(TEXTS), tasks=[name])
@@ -261,32 +268,32 @@ def _assert_isolated(strategy: Strategy) -> None:
         root = FilePath(folder) / "b"
         names = list(paths)
         tiny_bundle(root, trunk, {name: paths[name] for name in names[:-1]})
-        before = outputs_by_task(Session(root, backend="torch", deterministic=True))
+        before = _outputs_of(root)
         last, first = tasks[-1], tasks[0]
         add_tiny(root, trunk, last, paths[last.name], seed=9)
-        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), names[:-1])
+        _assert_same(before, _outputs_of(root), names[:-1])
         add_tiny(root, trunk, first, paths[first.name], seed=10, replace=True)
-        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), names[1:-1])
+        _assert_same(before, _outputs_of(root), names[1:-1])
         Bundle.open(root).remove_task(first.name)
-        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), names[1:-1])
+        _assert_same(before, _outputs_of(root), names[1:-1])
         assert Bundle.open(root).trunk().digest == trunk.digest
 
 
 def _assert_group_isolated(strategy: Strategy) -> None:
     trunk, paths = _lowered(strategy)
-    outside = tiny_paths(Pooled(codec="float32"), trunk)
+    outside = tiny_paths(Pooled(codec=EXACT), trunk)
     with tempfile.TemporaryDirectory() as folder:
         root = FilePath(folder) / "b"
         names = list(paths)[: len(paths) // 2]
         group = _group(strategy, trunk, names)
         rest = {name: path for name, path in outside.items() if name not in group}
         tiny_bundle(root, trunk, rest)
-        before = outputs_by_task(Session(root, backend="torch", deterministic=True))
+        before = _outputs_of(root)
         for seed, replace in ((20, False), (30, True)):
             _add(root, trunk, group, {name: seed + i for i, name in enumerate(group)}, replace=replace)
-            _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest))
+            _assert_same(before, _outputs_of(root), list(rest))
         remove_tasks(root, list(group))
-        _assert_same(before, outputs_by_task(Session(root, backend="torch", deterministic=True)), list(rest))
+        _assert_same(before, _outputs_of(root), list(rest))
         assert Bundle.open(root).trunk().digest == trunk.digest
 
 
@@ -304,7 +311,7 @@ def _assert_independent(strategy: Strategy) -> None:
     trunk, paths = _lowered(strategy)
     with tempfile.TemporaryDirectory() as folder:
         bundle = tiny_bundle(FilePath(folder) / "b", trunk, paths)
-        session = Session(bundle, backend="torch", precision="float32")
+        session = Session(bundle, backend=TRAINING_BACKEND, precision="float32")
         whole = outputs_by_task(session)
         turned = {name: rows[::-1] for name, rows in outputs_by_task(session, TEXTS[::-1]).items()}
         for name, rows in whole.items():

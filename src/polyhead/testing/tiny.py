@@ -14,6 +14,8 @@ import tokenizers
 from polyhead import cost
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool, Positions
+from polyhead.store import codecs
+from polyhead.store.codecs import EXACT
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.trunk.data import TextSettings, TrunkData
@@ -51,29 +53,29 @@ WORDS = (
     "late",
 )
 PIECES = (*SPECIAL, *string.ascii_lowercase, *(f"##{c}" for c in string.ascii_lowercase), *"?.,!#0123456789", *WORDS)
-PLAIN = Codec(name="float32")
-CODECS: Mapping[str, Codec] = {
-    "float32": Codec(name="float32"),
-    "float16": Codec(name="float16"),
-    "uint8": Codec(name="uint8", scale=(0.04,), zero=(128.0,)),
-    "sign": Codec(name="sign"),
-    "float16-each": Codec(name="float16", before_mean=True),
-    "uint8-each": Codec(name="uint8", scale=(0.04,), zero=(128.0,), before_mean=True),
-    "sign-each": Codec(name="sign", before_mean=True),
+PLAIN = Codec(name=EXACT)
+_CODECS = {
+    name: Codec(name=name, scale=(0.04,), zero=(128.0,)) if codec.has_constants else Codec(name=name)
+    for name, codec in codecs.CODECS.items()
+}
+CODECS: Mapping[str, Codec] = _CODECS | {
+    f"{name}-each": msgspec.structs.replace(codec, before_mean=True)
+    for name, codec in _CODECS.items()
+    if not codec.format.is_exact
 }
 
 
 def tiny_tokenizer() -> bytes:
     """A WordPiece tokenizer of about a hundred pieces, built here: words of the tiny tasks, letters and digits."""
     vocabulary = {piece: index for index, piece in enumerate(PIECES)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    made.decoder = tokenizers.decoders.WordPiece()
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = tokenizers.decoders.WordPiece()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    return str(made.to_str()).encode()
+    return str(tokenizer.to_str()).encode()
 
 
 def tiny_trunk(
@@ -130,14 +132,14 @@ def tiny_owned(paths: Mapping[str, Path], shape: Architecture) -> dict[str, Load
         for array in cost.arrays_of_path(path, shape):
             rng = np.random.default_rng(zlib.crc32(f"{array.owner} {array.name}".encode()))
             owned.setdefault(array.owner, {}).setdefault(array.name, _drawn(array.name, array.shape, rng))
-    found: dict[str, LoadedTask] = {}
+    loaded: dict[str, LoadedTask] = {}
     for name, path in paths.items():
         read: dict[str, dict[str, np.ndarray]] = {}
         for array in cost.arrays_of_path(path, shape):
             read.setdefault(array.owner, {})[array.name] = owned[array.owner][array.name]
         read.pop(TRUNK)
-        found[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
-    return found
+        loaded[name] = LoadedTask(path=path, arrays=read.pop(path.head.part), others=read)
+    return loaded
 
 
 def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop: int | None = None) -> Path:
@@ -162,23 +164,23 @@ def tiny_path(task: Task, trunk: TrunkData, *, pool: Pool, hidden: int = 8, stop
 
 def tiny_loaded(trunk: TrunkData, *, codec: Codec = PLAIN) -> dict[str, LoadedTask]:
     """Every tiny task with every layer mix and, for tasks over whole texts, every pooler: name -> path and arrays."""
-    found: dict[str, LoadedTask] = {}
+    loaded: dict[str, LoadedTask] = {}
     for task in tiny_tasks():
         for pool in _pools(task, codec):
             name = f"{task.name}-{pool.layers}-{pool.positions}"
             named = msgspec.structs.replace(task, name=name)
             path = tiny_path(named, trunk, pool=pool)
-            arrays = tiny_part(path, trunk.architecture, f"task:{name}", seed=len(found))
-            found[name] = LoadedTask(path=path, arrays=arrays)
-    return found
+            arrays = tiny_part(path, trunk.architecture, f"task:{name}", seed=len(loaded))
+            loaded[name] = LoadedTask(path=path, arrays=arrays)
+    return loaded
 
 
 def tiny_widths(trunk: TrunkData) -> dict[str, LoadedTask]:
     """Tasks of two, 40 and 70 labels, of whole texts by every pooler and of words: name -> path and arrays."""
     paths = {}
     pools: dict[str, tuple[Positions, ...]] = {"single_label": ("first", "mean", "attention"), "tagging": ("first",)}
-    for kind, several in pools.items():
-        for positions, labels in itertools.product(several, (2, 40, 70)):
+    for kind, choices in pools.items():
+        for positions, labels in itertools.product(choices, (2, 40, 70)):
             name = f"{kind}-{positions}-{labels}"
             task = Task(name=name, kind=kind, labels=tuple(f"l{i}" for i in range(labels)))
             pool = Pool(positions=positions, part="task:x" if positions == "attention" else None)
@@ -201,6 +203,6 @@ def tiny_batch(trunk: TrunkData, lengths: tuple[int, ...], *, words: int = 3, se
     mask = np.arange(tokens) < np.array(lengths, np.int64)[:, None]
     ids = np.where(mask, rng.integers(5, trunk.architecture.vocabulary, mask.shape), 0)
     first = 1 + np.arange(words)[None]
-    found = np.where(first < np.array(lengths, np.int64)[:, None] - 1, first, -1)
+    first_tokens = np.where(first < np.array(lengths, np.int64)[:, None] - 1, first, -1)
     segments = (mask & (np.arange(tokens) > tokens // 2)).astype(np.int64)
-    return TokenBatch(ids=ids.astype(np.int64), mask=mask, segments=segments, words=found.astype(np.int64))
+    return TokenBatch(ids=ids.astype(np.int64), mask=mask, segments=segments, words=first_tokens.astype(np.int64))

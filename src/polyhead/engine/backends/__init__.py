@@ -1,38 +1,59 @@
-"""Backends run a plan; each states its tolerance and has a deterministic mode."""
+"""Backends run a plan; each states its tolerance and has a deterministic mode. `register_backend` adds another."""
 
 from __future__ import annotations
 
-import importlib.util
 import platform
 from collections.abc import Callable, Mapping
-from typing import Literal
+from functools import partial
 
 from polyhead.engine.backends.base import Backend, LoadedTask
+from polyhead.engine.backends.builtin import Onnx, OpenVINO, Reference, Torch, TorchCuda
+from polyhead.engine.backends.registry import (
+    BACKENDS,
+    BackendKind,
+    OpenOptions,
+    backend_named,
+    is_installed,
+    no_runtime,
+    register_backend,
+)
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
-from polyhead.errors import BackendError, MissingExtra
-from polyhead.processor import processor
+from polyhead.errors import BackendError
 from polyhead.trunk.data import TrunkData
 
-BackendName = Literal["torch", "torch-cuda", "openvino", "onnxruntime", "reference"]
-BACKENDS: tuple[BackendName, ...] = ("torch", "torch-cuda", "openvino", "onnxruntime", "reference")
-RUNTIMES: tuple[BackendName, ...] = ("openvino", "onnxruntime")  # that compile graphs
-PRECISIONS: Mapping[str, tuple[str, ...]] = {
-    "torch": ("float32", "bfloat16"),
-    "torch-cuda": ("float32", "bfloat16"),
-    "openvino": ("float32", "bfloat16", "int8"),
-    "onnxruntime": ("float32", "int8"),
-    "reference": ("float32",),
-}
+__all__ = [
+    "BACKENDS",
+    "TRAINING_BACKEND",
+    "BackendKind",
+    "OpenOptions",
+    "backend_named",
+    "default_backend",
+    "default_runtime",
+    "is_installed",
+    "open_backend",
+    "open_runtime",
+    "register_backend",
+]
+
+for _kind in (Torch(), TorchCuda(), OpenVINO(), Onnx(), Reference()):
+    register_backend(_kind)
+
+TRAINING_BACKEND = Torch.name
 
 
-def default_backend() -> BackendName:
+def default_backend() -> str:
     """What computes where nobody chose: the fastest that is installed."""
-    if is_installed("openvino") and platform.machine() in ("x86_64", "AMD64"):
-        return "openvino"
-    if is_installed("onnxruntime") and is_installed("onnx"):
-        return "onnxruntime"
-    return "torch" if is_installed("torch") else "reference"
+    if is_installed(OpenVINO.package) and platform.machine() in ("x86_64", "AMD64"):
+        return OpenVINO.name
+    if is_installed(Onnx.package) and is_installed("onnx"):
+        return Onnx.name
+    return Torch.name if is_installed(Torch.package) else Reference.name
+
+
+def default_runtime() -> str:
+    """What compiles graphs where nobody chose."""
+    return OpenVINO.name if is_installed(OpenVINO.package) else Onnx.name
 
 
 def open_backend(
@@ -55,34 +76,28 @@ def open_backend(
     if not isinstance(name, str):
         from polyhead.engine.backends.graph import GraphBackend
 
-        _check_ready(name, precision)
+        if precision not in (None, name.precision):
+            raise BackendError(
+                f"the {name.name} runtime that was given as the backend computes in another precision than asked",
+                got=precision,
+                allowed=name.precision,
+                do="leave `precision` out, or make the runtime with this precision",
+            )
         return GraphBackend(name, trunk, tasks, deterministic=deterministic)
-    _check(name, precision)
-    if name == "reference":
-        from polyhead.engine.backends.reference import ReferenceBackend
-
-        return ReferenceBackend(trunk, tasks)
-    if name in ("torch", "torch-cuda"):
-        try:
-            from polyhead.engine.backends.torch import TorchBackend
-        except ImportError:
-            raise MissingExtra(
-                "torch",
-                "train",
-                "the torch backend",
-                instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
-            ) from None
-        device = "cuda" if name == "torch-cuda" else "cpu"
-        if trained == "bfloat16" and device == "cpu" and not processor().may_have_bfloat16:
-            trained = "float32"  # torch would compute bfloat16 by other arithmetic, far slower
-        wanted = precision or trained or "float32"
-        return TorchBackend(trunk, tasks, precision=wanted, deterministic=deterministic, device=device)
-    from polyhead.engine.backends.graph import GraphBackend
-
-    chosen = precision or ("float32" if trained == "float32" else None)
-    found = scales(name) if chosen == "int8" and scales is not None else None
-    runtime = open_runtime(name, precision=chosen, scales=found)
-    return GraphBackend(runtime, trunk, tasks, deterministic=deterministic)
+    kind = backend_named(name)
+    if precision is not None and precision not in kind.precisions:
+        raise BackendError(
+            f"the {name} backend cannot run the trunk in {precision}",
+            allowed=kind.precisions,
+            do="choose one of these, or another backend",
+        )
+    options = OpenOptions(
+        precision=precision,
+        trained=trained,
+        scales=None if scales is None else partial(scales, name),
+        deterministic=deterministic,
+    )
+    return kind.open(trunk, tasks, options)
 
 
 def open_runtime(name: str, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
@@ -90,45 +105,6 @@ def open_runtime(name: str, *, precision: str | None = None, scales: Scales | No
 
     Raises BackendError for a name of anything else, MissingExtra where it is not installed.
     """
-    if name not in RUNTIMES:
-        raise BackendError(
-            f"'{name}' compiles no graphs", allowed=RUNTIMES, do="choose one of these, or open a session with it"
-        )
-    if name == "openvino":
-        try:
-            from polyhead.engine.backends.openvino import OpenVINORuntime
-        except ImportError:
-            raise MissingExtra("openvino", "openvino", "the openvino backend") from None
-        return OpenVINORuntime(precision=precision, scales=scales)
-    try:
-        from polyhead.engine.backends.onnx import OnnxRuntime
-    except ImportError:
-        raise MissingExtra("onnxruntime", "onnx", "the onnxruntime backend") from None
-    return OnnxRuntime(precision=precision, scales=scales)
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package can be imported."""
-    return importlib.util.find_spec(package) is not None
-
-
-def _check_ready(runtime: Runtime, precision: str | None) -> None:
-    """Raises BackendError where a runtime that is ready made has another precision than the one that is asked."""
-    if precision not in (None, runtime.precision):
-        raise BackendError(
-            f"the {runtime.name} runtime that was given as the backend computes in another precision than asked",
-            got=precision,
-            allowed=runtime.precision,
-            do="leave `precision` out, or make the runtime with this precision",
-        )
-
-
-def _check(name: str, precision: str | None) -> None:
     if name not in BACKENDS:
-        raise BackendError(f"there is no backend '{name}'", allowed=BACKENDS, do="choose one of these")
-    if precision is not None and precision not in PRECISIONS[name]:
-        raise BackendError(
-            f"the {name} backend cannot run the trunk in {precision}",
-            allowed=PRECISIONS[name],
-            do="choose one of these, or another backend",
-        )
+        raise no_runtime(name)
+    return BACKENDS[name].runtime(precision=precision, scales=scales)

@@ -122,25 +122,25 @@ def now(backend: Backend) -> Runner:
 
 def whole(stages: Iterator[Stage]) -> dict[str, np.ndarray]:
     """The outputs of all stages; raises what failed."""
-    found: dict[str, np.ndarray] = {}
+    outputs: dict[str, np.ndarray] = {}
     for stage in stages:
         for error in stage.failed.values():
             raise error
-        found |= stage.outputs
-    return found
+        outputs |= stage.outputs
+    return outputs
 
 
-def same(one: np.ndarray, other: np.ndarray) -> bool:
+def same(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether two arrays are one, or equal."""
-    return one is other or (one.shape == other.shape and np.array_equal(one, other, equal_nan=True))
+    return first is second or (first.shape == second.shape and np.array_equal(first, second, equal_nan=True))
 
 
 def owned_arrays(tasks: Mapping[str, LoadedTask]) -> dict[str, dict[str, np.ndarray]]:
     """The arrays of every owner, of all tasks that read them; raises BackendError where these are not the same."""
-    found: dict[str, dict[str, np.ndarray]] = {}
+    by_owner: dict[str, dict[str, np.ndarray]] = {}
     for name, task in tasks.items():
         for owner, arrays in ((task.path.head.part, task.arrays), *task.others.items()):
-            known = found.setdefault(owner, {})
+            known = by_owner.setdefault(owner, {})
             for leaf, array in arrays.items():
                 if not same(known.setdefault(leaf, array), array):
                     raise BackendError(
@@ -148,4 +148,4 @@ def owned_arrays(tasks: Mapping[str, LoadedTask]) -> dict[str, dict[str, np.ndar
                         got=leaf,
                         do="load all tasks of that owner anew, together",
                     )
-    return found
+    return by_owner

@@ -109,10 +109,10 @@ class GraphBackend:
         try:
             with self._holding:
                 self._is_compiling = True
-            made = self._loading(tasks, loaded.arranged)
-            for call in self._full(made):
+            new = self._loading(tasks, loaded.arranged)
+            for call in self._full(new):
                 call.graph.ready()
-            loaded = made
+            loaded = new
         finally:
             with self._holding:
                 self._loaded, self._is_compiling = loaded, False
@@ -153,8 +153,8 @@ class Snapshot:
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
         """Every task's outputs; raises what any of them fails with."""
-        found = whole(self._stages(plan, batch, apart=False))
-        return {name: found[name] for name in self._loaded.program(plan).tasks}
+        outputs = whole(self._stages(plan, batch, apart=False))
+        return {name: outputs[name] for name in self._loaded.program(plan).tasks}
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
         """The same as soon as each is known; layers above run only when more is asked for."""

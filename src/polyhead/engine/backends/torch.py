@@ -93,12 +93,12 @@ class TorchBackend:
         while left and failure is None:
             try:
                 with self._counted(loaded):
-                    found = next(staged, None)
+                    leg = next(staged, None)
             except Exception as error:
                 failure = error
                 continue
-            assert found is not None, f"no layers are run for {left}"
-            stored, layers = found
+            assert leg is not None, f"no layers are run for {left}"
+            stored, layers = leg
             left = [task for task in left if task not in stored]
             yield self._stage(loaded.model, stored, layers)
         if failure is not None:
@@ -112,16 +112,16 @@ class TorchBackend:
         if len(plan.tasks) == 1:
             raise failure
         without_frames(failure)  # else its layers' states would be kept while others are computed
-        given, failed = len(tasks) < len(plan.tasks), dict[str, Exception]()
+        has_outputs, failed = len(tasks) < len(plan.tasks), dict[str, Exception]()
         for task in tasks:
             try:
                 stored = self._stored(loaded, plan.only([task]), batch)
             except Exception as error:
                 failed[task] = without_frames(error)
                 continue
-            given = True
+            has_outputs = True
             yield self._stage(loaded.model, stored, 0)
-        if not given:
+        if not has_outputs:
             raise failure
         yield Stage(outputs={}, failed=failed, layers_left=0)
 
@@ -213,8 +213,8 @@ class TorchBackend:
     @torch.inference_mode()
     def _headed(self, model: Model, task: str, features: np.ndarray) -> np.ndarray:
         with self._guard():
-            given = torch.from_numpy(features).to(self._device)
-            out: np.ndarray = model.parts[task].head(given).cpu().numpy()
+            tensor = torch.from_numpy(features).to(self._device)
+            out: np.ndarray = model.parts[task].head(tensor).cpu().numpy()
         return out
 
 

@@ -117,11 +117,11 @@ class Arrangement:
     def _check_arrays(self, name: str, path: Path) -> None:
         for array in cost.arrays_of_path(path, self.trunk.architecture):
             owner = self.owners.get(array.owner)
-            found = None if owner is None else owner.arrays.get(array.name)
-            if found is None or found.shape != array.shape:
+            array_found = None if owner is None else owner.arrays.get(array.name)
+            if array_found is None or array_found.shape != array.shape:
                 raise BackendError(
                     f"task '{name}' reads layers, prompts or heads whose arrays are not loaded as its path has them",
-                    got=f"{array.name} of {array.owner}: {'none' if found is None else found.shape}",
+                    got=f"{array.name} of {array.owner}: {'none' if array_found is None else array_found.shape}",
                     allowed=array.shape,
                     do="give every owner's arrays with the tasks that read them",
                 )
@@ -133,38 +133,38 @@ class Arrangement:
 
     def _kept(self, plan: Plan, reads: Iterable[Read]) -> dict[Chain, tuple[int, ...]]:
         """Which states are kept of each step's layers: those that a pool of any loaded task or the next layers read."""
-        found: dict[int, set[int]] = {}
+        states: dict[int, set[int]] = {}
         for index, step in enumerate(plan.steps):
             if isinstance(step.node, Layers):
-                found.setdefault(step.parent, set()).add(depth(plan, step.parent))
+                states.setdefault(step.parent, set()).add(depth(plan, step.parent))
                 if self.deterministic:
-                    found.setdefault(index, set()).add(depth(plan, index))
+                    states.setdefault(index, set()).add(depth(plan, index))
         for read in reads:
             for at, number in states_read(plan, read, mixed=not self.deterministic):
-                found.setdefault(at, set()).add(number)
-        return {chain(plan, step): tuple(sorted(numbers)) for step, numbers in found.items()}
+                states.setdefault(at, set()).add(number)
+        return {chain(plan, step): tuple(sorted(numbers)) for step, numbers in states.items()}
 
     def _lanes(self, plan: Plan) -> dict[Chain, tuple[LaneForm, tuple[Token, ...]]]:
         """Steps that may run beside others: all but those of the plain trunk."""
         if self.deterministic:
             return {}
-        found = {}
+        lanes = {}
         for index, step in enumerate(plan.steps):
             own = chain(plan, index)
             if isinstance(step.node, Layers) and not all(is_plain(node) for node in own):
                 form = LaneForm(first_of(plan, index), _anonymous(step.node))
-                found[own] = form, self.tokens(step.node)
-        return found
+                lanes[own] = form, self.tokens(step.node)
+        return lanes
 
     def _slots(self, plan: Plan, reads: Iterable[Read]) -> dict[str, tuple[HeadForm, tuple[Token, ...]]]:
-        found = {}
+        slots = {}
         for read in reads:
             prompt = str(read.pool.part) if self.deterministic and read.aside else ""
             for name in read.tasks:
                 path = self.tasks[name].path
                 form = form_of(plan, read, path, self.trunk.architecture, shared=not self.deterministic)
-                found[name] = HeadForm(chain(plan, read.at), prompt, form), self.tokens(path.pool, path.head)
-        return {name: found[name] for name in self.tasks}
+                slots[name] = HeadForm(chain(plan, read.at), prompt, form), self.tokens(path.pool, path.head)
+        return {name: slots[name] for name in self.tasks}
 
 
 def is_plain(node: Node) -> bool:
@@ -194,14 +194,14 @@ def _owners(tasks: Mapping[str, LoadedTask], before: Mapping[str, Owner]) -> dic
     """The arrays of every owner; those that hold what they held before keep their token."""
     merged = owned_arrays(tasks)
     own = {task.path.head.part for task in tasks.values()}
-    found: dict[str, Owner] = {}
+    owners: dict[str, Owner] = {}
     for owner, arrays in merged.items():
         old = before.get(owner)
         if old is not None and owner in own and old.arrays.keys() != arrays.keys():
             old = None
         # Of what tasks share each brings what it reads: what the last reader of an array left is kept for the next.
         if old is not None and all(same(old.arrays.get(leaf, array), array) for leaf, array in arrays.items()):
-            found[owner] = Owner(old.token, {**old.arrays, **arrays})
+            owners[owner] = Owner(old.token, {**old.arrays, **arrays})
         else:
-            found[owner] = Owner((owner, next(_CONTENTS)), arrays)
-    return found
+            owners[owner] = Owner((owner, next(_CONTENTS)), arrays)
+    return owners

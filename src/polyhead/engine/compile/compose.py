@@ -167,7 +167,7 @@ class _Composer:
         """In deterministic mode each isolated prompt in rows of its own, which see the states of the text."""
         if not self._arranged.deterministic:
             return
-        made: set[Key] = set()
+        keys: set[Key] = set()
         for name, read in self._reads.items():
             if not read.aside:
                 continue
@@ -176,9 +176,9 @@ class _Composer:
             steps = _down_to(self._plan, read.at)
             for above, index in zip([-1, *steps], steps, strict=False):
                 key = (depth(self._plan, index), index, prompt.part)
-                if key in made:
+                if key in keys:
                     continue
-                made.add(key)
+                keys.add(key)
                 if above < 0:
                     slots = len(self._arranged.group_of[name].seats)
                     table = self._table([prompt])
@@ -188,7 +188,7 @@ class _Composer:
                     yield self._embedding(index, prompt.part, tasks)
                 else:
                     # A layer that prompts alone need runs for them alone, and counts once.
-                    first = all(at != index for _, at, _ in made - {key})
+                    first = all(at != index for _, at, _ in keys - {key})
                     counted = first and not any(self._plan.children(index))
                     yield self._layer_beside((above, index), prompt.part, tasks, counted=counted)
 
@@ -322,7 +322,7 @@ def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Se
 
 def _down_to(plan: Plan, index: int) -> list[int]:
     """The steps from the root to this one."""
-    found = [index]
-    while plan.steps[found[0]].parent >= 0:
-        found.insert(0, plan.steps[found[0]].parent)
-    return found
+    steps = [index]
+    while plan.steps[steps[0]].parent >= 0:
+        steps.insert(0, plan.steps[steps[0]].parent)
+    return steps

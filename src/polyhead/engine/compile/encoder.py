@@ -132,11 +132,11 @@ def attend(ops: Ops, query: Tensor, key: Tensor, value: Tensor, added: Tensor, *
     return ops.reshape(joined, (-1, ops.size(joined, 1), width))
 
 
-def dense(ops: Ops, x: Tensor, several: Sequence[Arrays], name: str) -> Tensor:
+def dense(ops: Ops, x: Tensor, maps: Sequence[Arrays], name: str) -> Tensor:
     """`W x + b` with one owner's arrays for all rows, or with each group's own; the bias where there is one."""
-    weights = [arrays[f"{name}.weight"] for arrays in several]
-    biases = [arrays[f"{name}.bias"] for arrays in several if f"{name}.bias" in arrays]
-    if len(several) == 1:
+    weights = [arrays[f"{name}.weight"] for arrays in maps]
+    biases = [arrays[f"{name}.bias"] for arrays in maps if f"{name}.bias" in arrays]
+    if len(maps) == 1:
         out = ops.matmul(x, ops.constant(weights[0]), transposed=True)
         return ops.add(out, ops.constant(biases[0])) if biases else out
     return grouped(ops, x, np.stack(weights), np.stack(biases) if biases else None)
@@ -151,17 +151,17 @@ def grouped(ops: Ops, x: Tensor, weights: np.ndarray, biases: np.ndarray | None)
     return ops.reshape(flat, (-1, ops.size(x, 1), outputs))
 
 
-def distinct(several: Sequence[Arrays]) -> Sequence[Arrays]:
+def distinct(arrays: Sequence[Arrays]) -> Sequence[Arrays]:
     """One for all groups, where all have the same."""
-    return several[:1] if all(one is several[0] for one in several) else several
+    return arrays[:1] if all(one is arrays[0] for one in arrays) else arrays
 
 
-def norm(ops: Ops, x: Tensor, several: Sequence[Arrays], name: str, epsilon: float) -> Tensor:
+def norm(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float) -> Tensor:
     """Layer norm over the width, with one gain and bias or each group's own."""
-    gains, biases = ([arrays[f"{name}.{leaf}"] for arrays in several] for leaf in ("weight", "bias"))
-    if len(several) == 1:
+    gains, biases = ([arrays[f"{name}.{leaf}"] for arrays in norms] for leaf in ("weight", "bias"))
+    if len(norms) == 1:
         return ops.norm(x, gains[0], biases[0], epsilon)
-    groups, width = len(several), len(gains[0])
+    groups, width = len(norms), len(gains[0])
     flat = ops.reshape(x, (groups, -1, width))
     out = ops.norm(flat, np.stack(gains)[:, None], np.stack(biases)[:, None], epsilon)
     return ops.reshape(out, (-1, ops.size(x, 1), width))

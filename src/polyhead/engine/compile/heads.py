@@ -14,7 +14,6 @@ from polyhead.config import Value
 from polyhead.engine.compile.fold import Slot
 from polyhead.engine.compile.ops import Ops, Tensor
 from polyhead.plan import Activation, Codec, Head, Pool
-from polyhead.store.codec import LARGEST_HALF
 
 # Heads of attention of slots side by side, at most: what lies between products takes memory for each.
 SIDE = 128
@@ -57,16 +56,16 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
     spare = next(slot for slot in slots if slot is not None).emptied()
-    several = [slot or spare for slot in slots]
+    filled = [slot or spare for slot in slots]
     positions = [ops.size(x, 1)] if form.pool.positions == "tokens" else []
-    beside = _beside(form, len(several))
-    found: dict[str, list[Tensor]] = {}
-    for start in range(0, len(several), beside):
-        some, names = several[start : start + beside], outputs[start : start + beside]
-        given = _given(ops, x, form, some)
-        for name, mine, out in _dense(ops, given, some, names, form):
-            found.setdefault(name, []).append(ops.reshape(out, (len(mine), -1, *positions, mine[0].width)))
-    return {name: some[0] if len(some) == 1 else ops.concat(some, 0) for name, some in found.items()}
+    beside = _beside(form, len(filled))
+    by_name: dict[str, list[Tensor]] = {}
+    for start in range(0, len(filled), beside):
+        side, names = filled[start : start + beside], outputs[start : start + beside]
+        read_by_slots = _given(ops, x, form, side)
+        for name, own, out in _dense(ops, read_by_slots, side, names, form):
+            by_name.setdefault(name, []).append(ops.reshape(out, (len(own), -1, *positions, own[0].width)))
+    return {name: side[0] if len(side) == 1 else ops.concat(side, 0) for name, side in by_name.items()}
 
 
 def _beside(form: SlotForm, slots: int) -> int:
@@ -96,12 +95,12 @@ def _dense(
         lasts = [(one.second, one.second_bias) for one in slots]
         maps = [(one, bias) for one, bias in lasts if one is not None and bias is not None]
     for name in dict.fromkeys(names):
-        mine = [number for number, one in enumerate(names) if one == name]
-        given = x
-        if len(mine) < len(slots):
-            parts = [ops.slice(x, 0, number, number + 1) for number in mine]
-            given = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
-        yield name, [slots[number] for number in mine], _mapped(ops, given, [maps[number] for number in mine])
+        own = [number for number, one in enumerate(names) if one == name]
+        inputs = x
+        if len(own) < len(slots):
+            parts = [ops.slice(x, 0, number, number + 1) for number in own]
+            inputs = parts[0] if len(parts) == 1 else ops.concat(parts, 0)
+        yield name, [slots[number] for number in own], _mapped(ops, inputs, [maps[number] for number in own])
 
 
 def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) -> Tensor:
@@ -146,28 +145,11 @@ def _mean(ops: Ops, parts: Sequence[Tensor]) -> Tensor:
 
 
 def _coded(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
-    """What a reader of the store sees of these values (see `store.codec`); NaN where they are not finite."""
-    if codec.name == "float32":
+    """What a reader of the store sees of these values (see `store.codecs`); NaN where they are not finite."""
+    if codec.format.is_exact:
         return x
     # 0 x is NaN where x is no finite number, which clipping and comparing would hide.
-    return ops.add(_through(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
-
-
-def _through(ops: Ops, x: Tensor, codec: Codec) -> Tensor:
-    if codec.name == "float16":
-        return ops.halved(_clipped(ops, x, np.array(-LARGEST_HALF), np.array(LARGEST_HALF)))
-    if codec.name == "sign":
-        return ops.signed(x)
-    if codec.name == "uint8":
-        # Clipped to [-zero, 255 - zero] and not moved by zero, of which a lower precision would leave less.
-        scale, zero = (np.array(one, np.float32) for one in (codec.scale, codec.zero))
-        levels = _clipped(ops, ops.round(ops.divide(x, ops.constant(scale))), -zero, 255 - zero)
-        return ops.multiply(levels, ops.constant(scale))
-    return x
-
-
-def _clipped(ops: Ops, x: Tensor, low: np.ndarray, high: np.ndarray) -> Tensor:
-    return ops.minimum(ops.maximum(x, ops.constant(low)), ops.constant(high))
+    return ops.add(codec.format.graph(ops, x, codec), ops.multiply(x, ops.constant(np.zeros(1, np.float32))))
 
 
 def _attended(ops: Ops, x: Tensor, slots: Sequence[Slot], form: SlotForm) -> Tensor:

@@ -49,17 +49,17 @@ class Graph:
 
     def ready(self) -> Compiled:
         """Compiled, now at the latest; a graph that could not be compiled is not tried again for a while."""
-        found = self.compiled
-        if found is None:
+        compiled = self.compiled
+        if compiled is None:
             with self._lock:
                 if self._failed is not None and monotonic() < self._again:
                     raise self._failed.with_traceback(None)
                 try:
-                    found = self.compiled = self.compiled or self._make(self)
+                    compiled = self.compiled = self.compiled or self._make(self)
                 except Exception as error:
                     self._failed, self._again = without_frames(error), monotonic() + PATIENCE
                     raise
-        return found
+        return compiled
 
 
 class Graphs:
@@ -88,10 +88,10 @@ class Graphs:
     def _made(self, graph: Graph) -> Compiled:
         """The graph compiled, in the place of the one that was needed least lately where there are many."""
         recipe = graph.recipe
-        made = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
+        compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
         with self._lock:
             rare = [one for one in self._known.values() if one.compiled is not None and one not in self._held]
             over = len(rare) + (graph not in self._held) - RARE
             for one in sorted(rare, key=lambda one: one.used)[: max(0, over)]:
                 one.compiled = None
-        return made
+        return compiled

@@ -42,12 +42,12 @@ class Layout:
         self._size, self._is_packed = (texts, tokens + self._more), False
         row, start = np.arange(texts), np.zeros(texts, np.int64)
         if shape.pack and texts > 1:
-            found = packed(self._lengths + self._more, width=shape.width)
+            packing = packed(self._lengths + self._more, width=shape.width)
             filled = few if shape.fill else lambda *size: size
-            padded, beside = filled(*self._size), filled(found.rows, found.tokens)
+            padded, beside = filled(*self._size), filled(packing.rows, packing.tokens)
             if work(*beside, width=shape.width) < work(*padded, width=shape.width):
-                self._size, self._is_packed = (found.rows, found.tokens), True
-                row, start = found.row, found.start
+                self._size, self._is_packed = (packing.rows, packing.tokens), True
+                row, start = packing.row, packing.start
         if shape.pack and shape.fill:
             self._size = few(*self._size)
         self._start: np.ndarray = row * self._size[1] + start
@@ -109,9 +109,9 @@ class Layout:
     @property
     def which(self) -> np.ndarray:
         """(rows, positions) int64: 0, or the number from 1 of a prompt row."""
-        found = np.zeros(self._size, np.int64)
-        found.ravel()[self._start[:, None] + np.arange(self._more)] = np.arange(1, self._more + 1)
-        return found
+        places = np.zeros(self._size, np.int64)
+        places.ravel()[self._start[:, None] + np.arange(self._more)] = np.arange(1, self._more + 1)
+        return places
 
     @cached_property
     def added(self) -> np.ndarray:
@@ -119,9 +119,9 @@ class Layout:
         if self._is_packed or (self._more and self._shape.isolated):
             return self._seen()
         texts, stop = len(self.keep), self._more + self.keep.shape[1]
-        found = np.full(self._size, np.float32(HIDDEN))
-        found[:texts, : self._more], found[:texts, self._more : stop] = 0.0, self.keep
-        return found[:, None, None]
+        added = np.full(self._size, np.float32(HIDDEN))
+        added[:texts, : self._more], added[:texts, self._more : stop] = 0.0, self.keep
+        return added[:, None, None]
 
     @property
     def _is_plain(self) -> bool:
@@ -134,9 +134,9 @@ class Layout:
 
     def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
         """(texts, tokens) to (rows, positions)."""
-        found = np.full(self._size, fill, np.int64)
-        found.ravel()[self._there] = values[self._batch.mask]
-        return found
+        spread = np.full(self._size, fill, np.int64)
+        spread.ravel()[self._there] = values[self._batch.mask]
+        return spread
 
     def _seen(self) -> np.ndarray:
         """A position sees its own text and, unless they are isolated, all its prompts."""

@@ -69,14 +69,14 @@ class ParallelStates(Value, eq=False):
         """What its embedding, its layers and its pool read."""
         texts, rows = len(keep), len(self.prompts) - 1
         nothing = np.zeros((texts, rows), np.int64)
-        found: dict[str, np.ndarray] = dict.fromkeys(("ids", "positions", "segments"), nothing)
-        found["text"] = np.zeros((texts, rows, 1), np.float32)
-        found["which"] = np.tile(np.arange(1, rows + 1), (texts, 1))
-        found["prompts"] = self.prompts
-        found["added"] = np.pad(keep, ((0, 0), (0, rows)))[:, None, None]
-        found["places"] = np.tile(np.arange(texts * rows).reshape(texts, rows), (self.slots, 1))
-        found["share"] = np.full((self.slots * texts, 1, rows), 1 / rows, np.float32)
-        return {(name, step, self.whose): array for name, array in found.items()}
+        values: dict[str, np.ndarray] = dict.fromkeys(("ids", "positions", "segments"), nothing)
+        values["text"] = np.zeros((texts, rows, 1), np.float32)
+        values["which"] = np.tile(np.arange(1, rows + 1), (texts, 1))
+        values["prompts"] = self.prompts
+        values["added"] = np.pad(keep, ((0, 0), (0, rows)))[:, None, None]
+        values["places"] = np.tile(np.arange(texts * rows).reshape(texts, rows), (self.slots, 1))
+        values["share"] = np.full((self.slots * texts, 1, rows), 1 / rows, np.float32)
+        return {(name, step, self.whose): array for name, array in values.items()}
 
 
 class InputState(Value, eq=False):
@@ -102,13 +102,13 @@ class InputState(Value, eq=False):
                 do="give shorter texts, or leave `shift` out",
             )
         laid = Layout(batch, self.shape)
-        found: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
-        found["prompts", self.step, ""] = self.prompts
+        values: Values = {(name, self.step, ""): getattr(laid, name) for name in self.reads}
+        values["prompts", self.step, ""] = self.prompts
         for own in self.own:
-            found |= own.values(self.step, laid.before)
+            values |= own.values(self.step, laid.before)
         for beside in self.beside:
-            found |= beside.values(self.step, laid.keep)
-        return found
+            values |= beside.values(self.step, laid.keep)
+        return values
 
 
 class Program(Value, eq=False):
@@ -142,10 +142,10 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
 
     heads = [call for call in calls if call.answers]
     while heads:
-        several = [needed(head) for head in heads]
-        layers = [sum(call.layers for call in some.values()) for some in several]
+        by_depth = [needed(head) for head in heads]
+        layers = [sum(call.layers for call in needed_calls.values()) for needed_calls in by_depth]
         soonest = layers.index(min(layers))
-        found |= several[soonest]
+        found |= by_depth[soonest]
         del heads[soonest]
     graphs = [call.graph for call in found.values()]
     return Program(

@@ -44,7 +44,7 @@ def seated(
     A group which members only left keeps their arrays in the free seats, so that its graph stays as it is.
     """
     left = dict(members)
-    found: list[Group[Form, Member]] = []
+    groups: list[Group[Form, Member]] = []
     for group in before:
         seats: list[Seat[Member]] = []
         for seat in group.seats:
@@ -52,16 +52,16 @@ def seated(
                 seats.append(Seat(seat.member, left.pop(seat.member)[1]))
             else:
                 seats.append(Seat(None, seat.tokens))
-        found.append(Group(group.form, tuple(seats)))
+        groups.append(Group(group.form, tuple(seats)))
     for member, (form, tokens) in left.items():
-        number = next((i for i, one in enumerate(found) if one.form == form and _has_room(one, most)), None)
+        number = next((i for i, one in enumerate(groups) if one.form == form and _has_room(one, most)), None)
         if number is None:
-            number = len(found)
-            found.append(Group(form, (Seat(),) * (most if spare else 0)))
-        found[number] = _joined(found[number], Seat(member, tokens))
+            number = len(groups)
+            groups.append(Group(form, (Seat(),) * (most if spare else 0)))
+        groups[number] = _joined(groups[number], Seat(member, tokens))
     olds: list[set[Seat[Member]]] = [set(group.seats) for group in before]
-    olds += [set() for _ in found[len(olds) :]]
-    kept = (_cleared(group, old) for group, old in zip(found, olds, strict=True))
+    olds += [set() for _ in groups[len(olds) :]]
+    kept = (_cleared(group, old) for group, old in zip(groups, olds, strict=True))
     return tuple(group for group in kept if group.members)
 
 

@@ -51,8 +51,8 @@ def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) ->
             hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
         if lanes > 1:
             added = ops.concat([added] * lanes, 0)
-        found = _run(span.nodes, shape, arrays).states(ops, hidden, added)
-        return {f"state.{number}": _state(ops, found, number) for number in span.keep}
+        states = _run(span.nodes, shape, arrays).states(ops, hidden, added)
+        return {f"state.{number}": _state(ops, states, number) for number in span.keep}
 
     return build
 

@@ -48,7 +48,7 @@ class Walk:
 
     def stages(self) -> Iterator[Stage]:
         """What becomes known, call by call."""
-        program, told = self._program, 0
+        program, given_out = self._program, 0
         for root in program.roots:
             try:
                 self._values |= root.values(self._batch)
@@ -59,9 +59,9 @@ class Walk:
         for call in program.calls:
             outputs = self._run(call) if not self._failed.keys() >= set(call.tasks) else {}
             self._left -= call.layers
-            if outputs or len(self._failed) > told:
-                new = dict(list(self._failed.items())[told:])
-                told = len(self._failed)
+            if outputs or len(self._failed) > given_out:
+                new = dict(list(self._failed.items())[given_out:])
+                given_out = len(self._failed)
                 yield Stage(outputs=outputs, failed=new, layers_left=self._left)
 
     def _run(self, call: GraphCall) -> dict[str, np.ndarray]:
@@ -74,10 +74,10 @@ class Walk:
             parts = call.alone()
             if not parts:
                 self._fail(call.tasks, error)
-            found: dict[str, np.ndarray] = {}
+            inputs: dict[str, np.ndarray] = {}
             for part in parts:
-                found |= self._run(part)
-            return found
+                inputs |= self._run(part)
+            return inputs
 
     def _called(self, call: GraphCall) -> dict[str, np.ndarray]:
         inputs = {name: self._values[key] for name, key in call.inputs}
@@ -103,11 +103,11 @@ class Walk:
             is_pooled = "keep" in inputs or "share" in inputs
             lengths = self._batch.mask.sum(axis=1) if is_pooled else np.full(texts, positions)
             return _answered(call.graph, inputs, TEXTS, lengths)
-        there = self._batch.words >= 0
-        if not there.any():
-            shape = (len(call.graph.recipe.outputs), *there.shape, max(one.width or 0 for one in call.answers))
+        is_word = self._batch.words >= 0
+        if not is_word.any():
+            shape = (len(call.graph.recipe.outputs), *is_word.shape, max(one.width or 0 for one in call.answers))
             return {one.output: np.zeros(shape, np.float32) for one in call.answers}
-        return _of_words(call.graph, inputs, there)
+        return _of_words(call.graph, inputs, is_word)
 
     def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:
         for name in tasks:
@@ -121,30 +121,32 @@ def _answered(
 
     Texts are filled up to one of the `sizes`, positions, of which each text has its length, to few numbers.
     """
-    found: dict[str, list[np.ndarray]] = {}
+    blocks: dict[str, list[np.ndarray]] = {}
     for start, stop, room in _pieces(lengths, sizes):
         longest = int(lengths[start:stop].max())
         size = (room, _room(longest))
-        some = {
+        outputs = {
             name: _filled(inputs[name][start:stop, ..., :longest], size, value)
             for name, value in BY_TEXT.items()
             if name in inputs
         }
-        for name, out in graph({**inputs, **some}).items():
+        for name, out in graph({**inputs, **outputs}).items():
             out = out[:, : stop - start]
-            found.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
-    return {name: some[0] if len(some) == 1 else np.concatenate(some, axis=1) for name, some in found.items()}
+            blocks.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
+    return {
+        name: outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1) for name, outputs in blocks.items()
+    }
 
 
-def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], there: np.ndarray) -> GraphOutputs:
+def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray) -> GraphOutputs:
     """The same for words, (slots, texts, words, ...), each as a text of one position; 0 for those not `there`."""
-    found = {}
-    flat = {**inputs, "places": inputs["places"][there][:, None]}
+    counts = {}
+    flat = {**inputs, "places": inputs["places"][is_word][:, None]}
     outputs = _answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64))
     for name, out in outputs.items():
-        found[name] = np.zeros((len(out), *there.shape, out.shape[-1]), out.dtype)
-        found[name][:, there] = out[:, :, 0]
-    return found
+        counts[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
+        counts[name][:, is_word] = out[:, :, 0]
+    return counts
 
 
 def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
@@ -185,6 +187,6 @@ def _filled(array: np.ndarray, size: tuple[int, int], value: float) -> np.ndarra
     """With so many texts and positions, its first and last axes."""
     if (len(array), array.shape[-1]) == size:
         return array
-    found = np.full((size[0], *array.shape[1:-1], size[1]), value, array.dtype)
-    found[: len(array), ..., : array.shape[-1]] = array
-    return found
+    filled = np.full((size[0], *array.shape[1:-1], size[1]), value, array.dtype)
+    filled[: len(array), ..., : array.shape[-1]] = array
+    return filled

@@ -29,11 +29,11 @@ class ExportedModel:
     """Runs an export with ONNX Runtime and `tokenizers`, and nothing else."""
 
     def __init__(self, root: FilePath, export: Export) -> None:
-        self._root, self._export, told = root, export, export.tokenizer
+        self._root, self._export, tokenizer = root, export, export.tokenizer
         self._sessions: dict[str, ort.InferenceSession] = {}
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(root / told.file))
-        self._tokenizer.enable_truncation(told.max_tokens)
-        self._tokenizer.enable_padding(pad_id=told.pad_id)
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(root / tokenizer.file))
+        self._tokenizer.enable_truncation(tokenizer.max_tokens)
+        self._tokenizer.enable_padding(pad_id=tokenizer.pad_id)
 
     def logits(self, files: TaskFiles, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> np.ndarray:
         """The task's, of texts and pairs, one a row; `words` holds the place of each word's first token, or -1."""
@@ -56,11 +56,11 @@ class ExportedModel:
         return self.run(file, values)
 
     def _read(self, inputs: Sequence[Input]) -> Values:
-        found = self._tokenizer.encode_batch([one[0] if len(one) == 1 else one for one in inputs])
+        encoded = self._tokenizer.encode_batch([one[0] if len(one) == 1 else one for one in inputs])
         return {
-            IDS: np.array([one.ids for one in found], np.int64),
-            MASK: np.array([one.attention_mask for one in found], np.int64),
-            SEGMENTS: np.array([one.type_ids for one in found], np.int64),
+            IDS: np.array([one.ids for one in encoded], np.int64),
+            MASK: np.array([one.attention_mask for one in encoded], np.int64),
+            SEGMENTS: np.array([one.type_ids for one in encoded], np.int64),
         }
 
     def run(self, file: ModelFile, values: Values) -> Values:
@@ -68,8 +68,8 @@ class ExportedModel:
         if file.file not in self._sessions:
             path = self._root / file.file
             self._sessions[file.file] = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-        given = {name: values[name] for name in file.inputs}
-        return dict(zip(file.outputs, self._sessions[file.file].run(list(file.outputs), given), strict=True))
+        inputs = {name: values[name] for name in file.inputs}
+        return dict(zip(file.outputs, self._sessions[file.file].run(list(file.outputs), inputs), strict=True))
 
 
 def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> list[float]:
@@ -78,24 +78,24 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
     Asked are some of the task's pinned probes and a few texts of our own, as far as the trunk reads them whole; the
     files read them all at once, padded.
     """
-    task, asked = files.task, list(_asked(files, session))
-    places = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in asked]
-    wanted = session.outputs(task.name, [probe.given for probe in asked], words=places)
+    task, probes = files.task, list(_asked(files, session))
+    places = [None if p.words is None else np.array(p.words, np.int32).reshape(-1, 2) for p in probes]
+    wanted = session.outputs(task.name, [probe.given for probe in probes], words=places)
     rows, tokens = list[Input](), list[np.ndarray]()
-    for probe, words in zip(asked, places, strict=True):
+    for probe, words in zip(probes, places, strict=True):
         for texts in read_alone([probe.given]):
             (encoded,) = session.tokenizer.encode([texts])
             rows.append(_repaired(texts))
             tokens.append(first_subtokens(encoded, words_in(texts) if words is None else words))
-    found, apart, row = exported.logits(files, rows, tokens), list[float](), 0
-    for probe, one in zip(asked, wanted, strict=True):
-        several = len(probe.options or "1")
-        mine = found[row : row + several]
+    logits, apart, row = exported.logits(files, rows, tokens), list[float](), 0
+    for probe, one in zip(probes, wanted, strict=True):
+        options = len(probe.options or "1")
+        exported_logits = logits[row : row + options]
         if kind_of(task).per_word:
             read = tokens[row] >= 0
-            mine, one = mine[0, : len(read)][read], one[read]
-        apart.append(float(np.abs(mine.reshape(-1) - one.reshape(-1)).max(initial=0.0)))
-        row += several
+            exported_logits, one = exported_logits[0, : len(read)][read], one[read]
+        apart.append(float(np.abs(exported_logits.reshape(-1) - one.reshape(-1)).max(initial=0.0)))
+        row += options
     return apart
 
 
@@ -116,5 +116,5 @@ def _of_our_own(task: Task) -> Iterator[Probe]:
             yield Probe.of((first,) if task.pair == "none" else (first, second))
 
 
-def _repaired(given: Input) -> Input:
-    return (repair(given[0]),) if len(given) == 1 else (repair(given[0]), repair(given[1]))
+def _repaired(text: Input) -> Input:
+    return (repair(text[0]),) if len(text) == 1 else (repair(text[0]), repair(text[1]))

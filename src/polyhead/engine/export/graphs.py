@@ -123,8 +123,8 @@ def _states(ops: TextOps, path: Path, trunk: TrunkData, loaded: LoadedTask) -> d
         states[0] = embed(ops, trunk.arrays, shape, prompted=True)
     for node in own_layers(path):
         run = Run(node, shape, [_owned(node.weights, trunk, loaded)], _inside(node, trunk, loaded))
-        found = run.states(ops, states[node.start], ops.input("added", "float", (-1, 1, -1, -1)))
-        states |= dict(enumerate(found, node.start + 1))
+        states_after = run.states(ops, states[node.start], ops.input("added", "float", (-1, 1, -1, -1)))
+        states |= dict(enumerate(states_after, node.start + 1))
     return states
 
 
@@ -189,8 +189,8 @@ def _alone(path: Path) -> Path:
     """An isolated prompt sees the text and itself: others before the same text are nothing to it."""
     if not path.embed.isolated:
         return path
-    mine = tuple(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
-    embed = msgspec.structs.replace(path.embed, prompts=mine)
+    own = tuple(prompt for prompt in path.embed.prompts if prompt.part == path.pool.part)
+    embed = msgspec.structs.replace(path.embed, prompts=own)
     return Path(nodes=(embed, *path.nodes[1:]))
 
 

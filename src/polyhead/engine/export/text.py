@@ -58,12 +58,12 @@ class TextOps(OnnxOps):
         if positions == "prompt":
             return self.add(rows, self.constant(np.arange(*own)))
         if positions == "tokens":
-            here = self.maximum(self.words(), self._number(0))
+            places = self.maximum(self.words(), self._number(0))
         elif positions in ("attention", "mean"):
-            here = self._up_to(self._tokens(), (1, -1))
+            places = self._up_to(self._tokens(), (1, -1))
         else:
-            here = self.node("ArgMax", self._mask(), axis=1, keepdims=1)
-        return self.add(self.add(rows, self._number(self._prompts)), here)
+            places = self.node("ArgMax", self._mask(), axis=1, keepdims=1)
+        return self.add(self.add(rows, self._number(self._prompts)), places)
 
     def words(self) -> Tensor:
         """The first token of each word, -1 for none: (rows, words)."""

@@ -148,17 +148,19 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
     exported, tasks = ExportedModel(folder, export), {}
     for name, files in export.tasks.items():
         show(f"comparing {name}")
-        found = np.sort(differences(exported, files, session)).tolist()  # NaN last
-        codec = session.bundle.tasks[name].path.pool.codec.name
-        borderline = 0 if codec == "float32" or np.isnan(found).any() else len(found) // BORDERLINE
-        if found and not found[-1 - borderline] <= TOLERANCE:
+        measured = np.sort(differences(exported, files, session)).tolist()  # NaN last
+        codec = session.bundle.tasks[name].path.pool.codec
+        borderline = 0 if codec.format.is_exact or np.isnan(measured).any() else len(measured) // BORDERLINE
+        if measured and not measured[-1 - borderline] <= TOLERANCE:
             raise BackendError(
                 f"the exported files of task '{name}' answer otherwise than the session",
-                got=f"a logit that differs by {found[-1]:.3g}",
+                got=f"a logit that differs by {measured[-1]:.3g}",
                 allowed=TOLERANCE,
                 do="report this, with the bundle's plan (`polyhead inspect`); nothing was written",
             )
-        tasks[name] = msgspec.structs.replace(files, largest_difference=max(found, default=0.0), probes=len(found))
+        tasks[name] = msgspec.structs.replace(
+            files, largest_difference=max(measured, default=0.0), probes=len(measured)
+        )
     return msgspec.structs.replace(export, tasks=tasks)
 
 

@@ -69,9 +69,9 @@ def halves(rows: Sequence[Row], most: int) -> tuple[list[Row], list[Row]]:
     share, first, second = min(1.0, 2 * most / len(rows)), list[int](), list[int]()
     for places in forms.values():
         count = max(min(len(places), 2), round(share * len(places)))
-        some = np.unique(np.linspace(0, len(places) - 1, count).astype(int)).tolist()
-        first += [places[i] for i in some[::2]]
-        second += [places[i] for i in some[1::2]]
+        chosen = np.unique(np.linspace(0, len(places) - 1, count).astype(int)).tolist()
+        first += [places[i] for i in chosen[::2]]
+        second += [places[i] for i in chosen[1::2]]
     return [rows[i] for i in sorted(first)], [rows[i] for i in sorted(second)]
 
 
@@ -148,10 +148,10 @@ def _agreements(
 ) -> Iterator[tuple[str, Agreement | None]]:
     names, pairs = tuple(bundle.tasks), []
     for start in range(0, len(rows), PIECE):
-        some = rows[start : start + PIECE]
-        inputs, words = [row.input for row in some], [row.words for row in some]
-        found = (session.predict(inputs, tasks=names, words=words) for session in (before, after))
-        pairs += list(zip(*found, strict=True))
+        chunk = rows[start : start + PIECE]
+        inputs, words = [row.input for row in chunk], [row.words for row in chunk]
+        answered = (session.predict(inputs, tasks=names, words=words) for session in (before, after))
+        pairs += list(zip(*answered, strict=True))
         show(f"measuring: {len(pairs):,} of {len(rows):,} texts")
     for name, record in bundle.tasks.items():
         lost = [two.failed[name] for one, two in pairs if name in one.answers and name in two.failed]
@@ -161,21 +161,21 @@ def _agreements(
                 got=f"{len(lost)} of {len(pairs)} texts failed: {lost[0]}",
                 do="stay with bfloat16 or float32, or report this",
             )
-        mine = [(one.answers[name], two.answers[name]) for one, two in pairs if name in one.answers]
-        yield name, agreement_of(record.task, [one for one, _ in mine], [two for _, two in mine])
+        answer_pairs = [(one.answers[name], two.answers[name]) for one, two in pairs if name in one.answers]
+        yield name, agreement_of(record.task, [one for one, _ in answer_pairs], [two for _, two in answer_pairs])
 
 
 def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], None]) -> dict[str, tuple[str, float]]:
     """By task its metric and score, of those that have a file to be scored on."""
     if labelled is None:
         return {}
-    there = [
+    names = [
         entry.name
         for entry in labelled.project.tasks
         if entry.name in session.bundle.tasks
         if entry.test is not None or not isinstance(entry.validation, float)
     ]
-    if not there:
+    if not names:
         return {}
-    found = evaluate_bundle(session, labelled.project, folder=labelled.folder, only=there, show=show)
-    return {one.task: (one.metric, one.scores[one.metric]) for one in found}
+    scores = evaluate_bundle(session, labelled.project, folder=labelled.folder, only=names, show=show)
+    return {one.task: (one.metric, one.scores[one.metric]) for one in scores}

@@ -128,11 +128,11 @@ def warn_of_attached(backend: str, task: str) -> None:
 
 def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibration | None) -> None:
     """Two lines at most: of tasks that were measured on other machines alone, and of those that never were."""
-    bits, here, elsewhere = processor().weight_bits, set[str](), set[str]()
+    bits, measured_here, elsewhere = processor().weight_bits, set[str](), set[str]()
     for one in () if record is None else record.measurements:
         is_here = (one.backend, one.weight_bits) == (backend, bits)
-        (here if is_here else elsewhere).update(one.of(bundle))
-    moved = [name for name in tasks if name in elsewhere - here]
+        (measured_here if is_here else elsewhere).update(one.of(bundle))
+    moved = [name for name in tasks if name in elsewhere - measured_here]
     if moved:
         log.warning(
             "nobody measured what int8 on %s with weights of %d bits, as on this processor, changes for %s: run "
@@ -141,7 +141,7 @@ def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibratio
             bits,
             ", ".join(moved),
         )
-    unknown = [name for name in tasks if name not in elsewhere | here]
+    unknown = [name for name in tasks if name not in elsewhere | measured_here]
     if unknown:
         log.warning(
             "nobody measured what int8 on %s changes for %s: run `polyhead quantize` again", backend, ", ".join(unknown)
@@ -191,8 +191,8 @@ def write_changes(bundle: Bundle, record: Calibration, *, backend: str, changes:
             now = msgspec.structs.replace(now, tasks=tasks)
         else:
             others = [one for one in now.elsewhere if (one.backend, one.weight_bits) != place]
-            mine = Measurement(backend=backend, weight_bits=place[1], tasks=tasks)
-            now = msgspec.structs.replace(now, elsewhere=(*others, mine))
+            measurement = Measurement(backend=backend, weight_bits=place[1], tasks=tasks)
+            now = msgspec.structs.replace(now, elsewhere=(*others, measurement))
         replace_file(bundle.root / CACHE / RECORD, to_json(now))
     return now
 
@@ -225,24 +225,24 @@ def _name(digest: str) -> str:
 
 
 def _arrays(scales: Scales) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for digest, scale in scales.known.items():
-        found[digest + SMOOTH] = scale.smooth
-        found[digest + EIGHT] = np.array([scale.step, scale.zero], np.float32)
+        arrays[digest + SMOOTH] = scale.smooth
+        arrays[digest + EIGHT] = np.array([scale.step, scale.zero], np.float32)
         if scale.mean is not None:
-            found[digest + MEAN] = scale.mean
-    return found
+            arrays[digest + MEAN] = scale.mean
+    return arrays
 
 
 def _scales(arrays: Mapping[str, np.ndarray], sha256: str) -> Scales:
-    found = {}
+    scales = {}
     for name, smooth in arrays.items():
         digest = name.removesuffix(SMOOTH)
         if digest != name:
             step, zero = arrays[digest + EIGHT].tolist()
             mean = arrays.get(digest + MEAN)  # files of before it was kept have none
-            found[digest] = Scale(smooth=smooth, step=step, zero=round(zero), mean=mean)
-    return Scales(found, digest=sha256)
+            scales[digest] = Scale(smooth=smooth, step=step, zero=round(zero), mean=mean)
+    return Scales(scales, digest=sha256)
 
 
 def _damaged(root: FilePath, error: Exception) -> BackendError:

@@ -82,8 +82,8 @@ class Scale(Value, eq=False):
     def product(self, x: np.ndarray, weight: np.ndarray, *, bits: int) -> np.ndarray:
         """`x W^T` as a graph computes it: (..., inputs) to (..., outputs)."""
         eight = self.weights(weight, bits=bits)
-        found = self.kept(x) @ (eight.whole * eight.steps).T
-        return found if eight.shift is None else np.asarray(found + eight.shift, np.float32)
+        product = self.kept(x) @ (eight.whole * eight.steps).T
+        return product if eight.shift is None else np.asarray(product + eight.shift, np.float32)
 
 
 class Scales:
@@ -101,8 +101,8 @@ class Scales:
 
     def of_each(self, weights: np.ndarray) -> list[Scale] | None:
         """Those of weights (groups, outputs, inputs); None unless each has one."""
-        found = [self.of(weight) for weight in weights]
-        return None if any(one is None for one in found) else [one for one in found if one is not None]
+        scales = [self.of(weight) for weight in weights]
+        return None if any(one is None for one in scales) else [one for one in scales if one is not None]
 
 
 class ObservedRange:
@@ -148,8 +148,8 @@ class ObservedRange:
         """The one of `STRENGTHS` that leaves the products of the sampled rows the smallest squared error."""
         rows, weight = np.concatenate(self.rows), np.concatenate(list(self.weights.values()))
         wanted = rows @ weight.T
-        found = [self._scale(weight, strength) for strength in STRENGTHS]
-        return min(found, key=lambda scale: _error(scale, rows, weight, wanted))
+        candidates = [self._scale(weight, strength) for strength in STRENGTHS]
+        return min(candidates, key=lambda scale: _error(scale, rows, weight, wanted))
 
     def _scale(self, weight: np.ndarray, strength: float) -> Scale:
         reach = np.maximum(np.maximum(-self.low, self.high), LEAST)

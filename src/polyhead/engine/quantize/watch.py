@@ -74,9 +74,9 @@ class _WatchingOps:
         return getattr(self._ops, name)
 
     def constant(self, array: np.ndarray) -> Tensor:
-        made = self._ops.constant(array)
-        self._constants[id(made)] = (made, array)
-        return made
+        tensor = self._ops.constant(array)
+        self._constants[id(tensor)] = (tensor, array)
+        return tensor
 
     def matmul(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
         _, weight = self._constants.get(id(b), (None, None))
@@ -92,9 +92,9 @@ class _Watched:
         self._graph, self._seen, self._rows = graph, seen, rows
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = self._graph(inputs)
+        outputs = self._graph(inputs)
         for number, groups in enumerate(self._seen):
-            x = found.pop(f"{OUTPUT}{number}")
+            x = outputs.pop(f"{OUTPUT}{number}")
             for group, one in enumerate(groups):
                 one.add(x if len(groups) == 1 else x[group], rows=self._rows)
-        return found
+        return outputs

@@ -17,6 +17,7 @@ from polyhead.nn.states import States
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Codec, Path, Pool
 from polyhead.store.codec import calibrate
+from polyhead.store.codecs import EXACT
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.text.batch import Batch, batches
 from polyhead.text.tokenize import Encoded, Input, Tokenizer, windows_of
@@ -104,14 +105,17 @@ class Extractor:
     def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str, sample: int = 256) -> Codec:
         """The path's codec with its constants, from at most `sample` of these (training) inputs, evenly spaced."""
         pool = path.stored().pool
-        if pool.codec.name != "uint8":
+        if not pool.codec.format.has_constants:
             return pool.codec
-        plain = msgspec.structs.replace(pool.codec, name="float32")
-        raw = msgspec.structs.replace(pool, codec=plain)
+        raw = msgspec.structs.replace(pool, codec=Codec(name=EXACT, before_mean=pool.codec.before_mean))
         spaced = np.unique(np.linspace(0, len(inputs) - 1, min(sample, len(inputs))).round().astype(int))
         values = list(self._values([inputs[i] for i in spaced], raw))
-        codec = calibrate(np.concatenate(values), name="uint8", per="dimension" if per == "dimension" else "tensor")
-        return msgspec.structs.replace(codec, before_mean=pool.codec.before_mean)
+        return calibrate(
+            np.concatenate(values),
+            name=pool.codec.name,
+            per="dimension" if per == "dimension" else "tensor",
+            before_mean=pool.codec.before_mean,
+        )
 
     def fill(self, wanted: Sequence[FeatureRequest], *, update: Callable[[int, int], None] | None = None) -> Extraction:
         """Encodes every input that some store lacks, once for all stores; a kill loses the unwritten rest only."""

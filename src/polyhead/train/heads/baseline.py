@@ -50,7 +50,7 @@ def baseline_path(prepared: Prepared, path: Path, extractor: Extractor) -> Path 
         head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)
         return Path(nodes=(*path.nodes[:-1], head))
     shape = extractor.data.architecture
-    codec = Codec(name="float16")
+    codec = Codec()
     return pooled_path(task, baseline_of(task), trunk=extractor.digest, shape=shape, codec=codec)
 
 

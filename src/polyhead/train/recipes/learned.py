@@ -16,6 +16,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, add_tasks
+from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, UnknownTask
 from polyhead.files import held, remove_files, remove_leftovers, sync_folder
@@ -197,7 +198,7 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
 
 def _scores(root: FilePath, prepared: Sequence[Prepared]) -> Scores:
     """Every task's metrics on whole splits, as the bundle answers."""
-    session, found = Session(root, backend="torch"), Scores()
+    session, found = Session(root, backend=TRAINING_BACKEND), Scores()
     for p in prepared:
         kind, found[p.task.name] = kind_of(p.task), {}
         for split in p.splits[1:]:

@@ -16,6 +16,7 @@ from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft
 from polyhead.engine.agreement import without_scores
+from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
@@ -128,7 +129,7 @@ def compared(
     """
     name = prepared.task.name
     live = bundle.tasks[name]
-    session = Session(bundle.view({name: bundle.lines[name]}), backend="torch")
+    session = Session(bundle.view({name: bundle.lines[name]}), backend=TRAINING_BACKEND)
 
     def outputs(examples: Examples) -> Outputs:
         return _outputs(session, name, examples, events)

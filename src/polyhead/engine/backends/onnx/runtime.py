@@ -69,5 +69,5 @@ class _Compiled:
         self._outputs = [one.name for one in self._session.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        found = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})
-        return dict(zip(self._outputs, found, strict=True))
+        outputs = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})
+        return dict(zip(self._outputs, outputs, strict=True))

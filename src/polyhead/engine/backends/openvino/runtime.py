@@ -68,8 +68,8 @@ class OpenVINORuntime:
     def has_bfloat16(self) -> bool:
         """Whether the processor has bfloat16 arithmetic of its own, which OpenVINO uses."""
         # OpenVINO tells of the processor also where its oneDNN is capped, and then has no such product.
-        told = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        return "BF16" in told and processor().may_have_bfloat16
+        capabilities = self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return "BF16" in capabilities and processor().may_have_bfloat16
 
     def compile(self, build: Build, *, label: str, layers: bool) -> _Compiled:
         """The graph that `build` makes, compiled for the processor."""

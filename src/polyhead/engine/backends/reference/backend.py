@@ -110,7 +110,7 @@ class ReferenceBackend:
         states: dict[int, _States] = {}
         pools = [index for index, step in enumerate(plan.steps) if isinstance(step.node, Pool)]
         for index in sorted(pools, key=lambda one: _layers_above(plan, one)):
-            step, found, failed = plan.steps[index], dict[str, Array](), dict[str, Exception]()
+            step, pooled, failed = plan.steps[index], dict[str, Array](), dict[str, Exception]()
             assert isinstance(step.node, Pool)
             try:
                 before = self._states(plan, step.parent, batch, states)
@@ -120,10 +120,10 @@ class ReferenceBackend:
                 continue
             for task in step.tasks:
                 try:
-                    found[task] = self._pooled(task, step.node, value, before, batch.mask)
+                    pooled[task] = self._pooled(task, step.node, value, before, batch.mask)
                 except Exception as error:  # of this task's own pooler
                     failed[task] = error
-            yield step.tasks, found, failed
+            yield step.tasks, pooled, failed
 
     def _states(self, plan: Plan, index: int, batch: TokenBatch, states: dict[int, _States]) -> _States:
         """The states of a step's own path, kept in `states` for others."""
@@ -231,9 +231,9 @@ def _sees(mask: Array, prompts: Mapping[str, slice], *, isolated: bool) -> Array
     owner = np.zeros(count + mask.shape[1], int)  # 0: the text
     for number, rows in enumerate(prompts.values(), 1):
         owner[rows] = number
-    there = np.pad(mask, ((0, 0), (count, 0)), constant_values=True)
+    is_seen = np.pad(mask, ((0, 0), (count, 0)), constant_values=True)
     apart = (owner[None] != 0) & (owner[None] != owner[:, None])  # (positions, positions)
-    return np.asarray(there[:, None] & ~(apart & isolated))
+    return np.asarray(is_seen[:, None] & ~(apart & isolated))
 
 
 def _own_rows(node: Pool, states: _States) -> slice:

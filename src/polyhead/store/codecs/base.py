@@ -1,0 +1,80 @@
+"""What a codec is: one file that says how feature vectors become bytes, and how they come back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from polyhead.errors import ConfigError, StoreError, nearest
+
+
+class Constants(Protocol):
+    """Numbers fixed from training features, as a plan's `Codec` node holds them: one a tensor or one a dimension."""
+
+    @property
+    def scale(self) -> tuple[float, ...]:
+        """Positive numbers."""
+
+    @property
+    def zero(self) -> tuple[float, ...]:
+        """As many finite numbers."""
+
+
+class FeatureCodec(ABC):
+    """A way to write float32 vectors. `register_codec` makes it known by its name.
+
+    The head only ever sees decoded features (Du et al. 2020, quantized encoder features), so what is stored and what
+    is computed live pass through the same two functions.
+    """
+
+    name: ClassVar[str]
+    is_exact: ClassVar[bool] = False  # every float32 number comes back as it was
+    is_fine: ClassVar[bool] = False  # numbers move by one part in 1,024 at most
+    has_constants: ClassVar[bool] = False
+
+    @abstractmethod
+    def row_bytes(self, width: int) -> int:
+        """Bytes of one encoded vector."""
+
+    @abstractmethod
+    def encode(self, values: np.ndarray, constants: Constants) -> np.ndarray:
+        """Contiguous float32 (..., width) without NaN as uint8 (..., row_bytes); values out of range are clipped."""
+
+    @abstractmethod
+    def decode(self, raw: np.ndarray, width: int, constants: Constants) -> np.ndarray:
+        """Contiguous uint8 (..., row_bytes) as float32 (..., width), a new array."""
+
+    def calibrate(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Scales and zero points, float64 (columns,) each, fixed from training features (rows, columns)."""
+        raise StoreError(f"codec '{self.name}' has no constants", do="leave the calibration out")
+
+    def graph(self, ops: Any, x: Any, constants: Constants) -> Any:
+        """Decoded values in a compiled graph; `ops` are the operators of `engine.compile.ops.Ops`, `x` is a tensor."""
+        raise StoreError(
+            f"codec '{self.name}' has no form in compiled graphs",
+            do="give it a method `graph`, or answer with a backend that compiles none: reference, torch",
+        )
+
+
+_CODECS: dict[str, FeatureCodec] = {}
+CODECS: Mapping[str, FeatureCodec] = MappingProxyType(_CODECS)
+"""The codecs that are registered, by name."""
+
+
+def register_codec(codec: FeatureCodec) -> None:
+    """Makes a codec known by its name; raises ConfigError where another codec has that name."""
+    if type(_CODECS.get(codec.name, codec)) is not type(codec):
+        raise ConfigError(f"there is a codec '{codec.name}' already", do="give the new codec another name")
+    _CODECS[codec.name] = codec
+
+
+def codec_named(name: str) -> FeatureCodec:
+    """The codec of this name; raises ConfigError with the names that there are."""
+    if name not in _CODECS:
+        do = nearest(name, _CODECS) or "choose one of these, or register a codec of this name first (`register_codec`)"
+        raise ConfigError(f"there is no codec '{name}'", allowed=list(_CODECS), do=do)
+    return _CODECS[name]
