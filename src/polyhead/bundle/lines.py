@@ -52,12 +52,13 @@ def owned(root: FilePath, owner: str, version: str, record: str | None = None) -
     return Owned(arrays=facts.arrays, needs=facts.needs)
 
 
-def was_trained(root: FilePath, section: str, name: str, version: str) -> bool:
-    """Whether `polyhead train` made the version under this name; it may have where its record cannot be read."""
+def was_trained(root: FilePath, owner: str, version: str) -> bool:
+    """Whether `polyhead train` made this version of a task or model; also true where its record cannot be read."""
+    section, name = place_of(owner)
     try:
         raw = read_inside(root, section, name, version, TASK, limit=LARGEST_JSON)
-        made = msgspec.json.decode(raw, type=_Made).trained_with
-        return made.fingerprint is not None and made.task.get("name") == name
+        training = msgspec.json.decode(raw, type=_Made).trained_with
+        return training.fingerprint is not None and training.task.get("name") == name
     except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return True
 

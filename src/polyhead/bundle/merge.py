@@ -20,6 +20,7 @@ from polyhead.bundle.format import (
     FAMILY,
     FORMAT,
     LINEAGE,
+    MODELS,
     PART,
     PROBES,
     SCORES,
@@ -33,7 +34,7 @@ from polyhead.bundle.format import (
 from polyhead.bundle.lines import check_free, live_owned, replace_lines
 from polyhead.bundle.manifest import BundleFile, TaskRecord, read_bundle_file, read_trunk_record, renamed, task_json
 from polyhead.bundle.model_write import new_models, remove_models
-from polyhead.bundle.models import MODELS, Models, read_models_file
+from polyhead.bundle.models import Models, read_models_file
 from polyhead.bundle.owners import Owned, is_family, listed, new_names, owner_named, place_of, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside
-from polyhead.bundle.format import LARGEST_JSON, LARGEST_TEXT, PROBES, SCORES, TASK, TOKENIZER
+from polyhead.bundle.format import LARGEST_JSON, LIST, MODEL, MODELS, PROBES, SCORES, TASK, TOKENIZER
 from polyhead.bundle.manifest import Live, check_number, decoded
 from polyhead.bundle.notes import Notes
 from polyhead.bundle.tensors import read_arrays
@@ -24,13 +24,11 @@ from polyhead.bundle.versions import VERSION, versions_in
 from polyhead.config import Value
 from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask, WeightsMismatch
 from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
-from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name
 from polyhead.trunk.data import arrays_digest
 
 FORMAT = 1
-LIST, MODELS = "models.json", "models"
-MODEL, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 HASHED = (MODEL, CONFIG, GENERATION, TOKENIZER, SCORES, PROBES)
 
 
@@ -127,13 +125,6 @@ class Models(Notes):
         folder = self.root.joinpath(*self._place(name))
         return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
-    def headline(self, name: str) -> tuple[str, float | None]:
-        """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self.record(name).task, self.split_scores(name)
-        metric = kind_of(task).default_metric(task)
-        values = {split: found[metric] for split, found in splits.items() if metric in found}
-        return metric, values.get("test", next(reversed(values.values()), None))
-
     def same_as(self, source: Models, names: Mapping[str, str]) -> dict[str, str]:
         """Live versions here that are the source's file for file, by name; `names` are the tasks' there and here."""
         found = {}
@@ -169,13 +160,11 @@ class Models(Notes):
             raise UnknownTask(f"the bundle has no model of a task '{name}'", allowed=sorted(self.lines))
         return MODELS, name, self.lines[name].version
 
-    def _read(self, name: str, file: str) -> bytes:
-        self._hashed(name, file)
-        return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
+    def _declared(self, name: str) -> Task:
+        return self.record(name).task
 
-    def _hashed(self, name: str, file: str) -> None:
-        place, expected = self._place(name), self.record(name).files[file]
-        check_hash(self.root.joinpath(*place, file), hash_inside(self.root, *place, file), expected)
+    def _hashes(self, name: str) -> Mapping[str, str]:
+        return self.record(name).files
 
 
 def model_names(root: FilePath) -> list[str]:

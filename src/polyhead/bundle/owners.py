@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from polyhead.bundle.format import FAMILIES, TASKS
+from polyhead.bundle.format import FAMILIES, MODELS, TASKS
 from polyhead.config import Value
 from polyhead.errors import BadName, BundleError
 
-TASK_OF, FAMILY_OF = "task:", "family:"
+TASK_OF, FAMILY_OF, MODEL_OF = "task:", "family:", "model:"
+_SECTIONS = {"task": TASKS, "family": FAMILIES, "model": MODELS}
 _FAMILY = re.compile(r"family(:[A-Za-z0-9][A-Za-z0-9._-]{0,63}){1,4}")
 
 
@@ -25,8 +26,13 @@ class Owned(Value):
 
 
 def owner_named(task: str) -> str:
-    """The owner of the arrays of the task, or model, of this name."""
+    """The owner of the arrays of the task of this name."""
     return f"{TASK_OF}{task}"
+
+
+def model_owner(task: str) -> str:
+    """The owner of the versions of a task that has a model of its own."""
+    return f"{MODEL_OF}{task}"
 
 
 def is_family(owner: str) -> bool:
@@ -45,9 +51,9 @@ def check_family(owner: str) -> None:
 
 
 def place_of(owner: str) -> tuple[str, str]:
-    """The folder of an owner's versions, step by step: tasks/<name>, or families/<name> with '+' for each ':'."""
+    """The folder of an owner's versions, as steps: tasks/<name>, models/<name>, families/<name> with '+' for ':'."""
     kind, _, name = owner.partition(":")
-    return FAMILIES if kind == "family" else TASKS, name.replace(":", "+")
+    return _SECTIONS[kind], name.replace(":", "+")
 
 
 def owner_at(section: str, folder: str) -> str:
@@ -56,8 +62,9 @@ def owner_at(section: str, folder: str) -> str:
 
 
 def titled(owner: str) -> str:
-    """An owner, as an error names it."""
-    return "{} '{}'".format(*owner.split(":", 1))
+    """An owner as an error names it: task 'mood', family 'pooler'."""
+    kind, _, name = owner.partition(":")
+    return f"{'family' if kind == 'family' else 'task'} '{name}'"
 
 
 def listed(names: Sequence[str]) -> str:

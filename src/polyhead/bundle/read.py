@@ -15,8 +15,8 @@ from polyhead.arguments import typed
 from polyhead.bundle import write
 from polyhead.bundle.complete import check_read
 from polyhead.bundle.families import FamilyRecord, read_family
-from polyhead.bundle.files import check_hash, hash_inside, read_inside
-from polyhead.bundle.format import LARGEST_TEXT, PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
+from polyhead.bundle.files import check_hash, hash_inside
+from polyhead.bundle.format import PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
 from polyhead.bundle.lines import versions
 from polyhead.bundle.manifest import (
     BundleFile,
@@ -36,7 +36,7 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
-from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
 from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk.data import TrunkData, arrays_digest, check_arrays
 from polyhead.trunk.shape import Architecture
@@ -162,13 +162,6 @@ class Bundle(Notes):
             live = self._whole.families[owner]
             self._families[owner] = read_family(self.root, owner, live, trunk=self.digest)
         return self._families[owner]
-
-    def headline(self, name: str) -> tuple[str, float | None]:
-        """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self._task(name).task, self.split_scores(name)
-        metric = task.metric or kind_of(task).default_metric(task)
-        values = {split: found[metric] for split, found in splits.items() if metric in found}
-        return metric, values.get("test", next(reversed(values.values()), None))
 
     def verify(self) -> None:
         """Hashes every live file; raises CorruptFile that names one changed since it was written."""
@@ -348,14 +341,11 @@ class Bundle(Notes):
     def _place(self, name: str) -> tuple[str, str, str]:
         return TASKS, name, self._live(name).version
 
-    def _read(self, name: str, file: str) -> bytes:
-        self._hashed(name, file)
-        return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
+    def _declared(self, name: str) -> Task:
+        return self._task(name).task
 
-    def _hashed(self, name: str, file: str) -> None:
-        place = self._place(name)
-        expected = self._task(name).files.get(file, "")
-        check_hash(self.root.joinpath(*place, file), hash_inside(self.root, *place, file), expected)
+    def _hashes(self, name: str) -> Mapping[str, str]:
+        return self._task(name).files
 
 
 def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:

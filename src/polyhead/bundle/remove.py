@@ -21,7 +21,7 @@ from polyhead.bundle.lines import (
 )
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
 from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
-from polyhead.bundle.versions import remove_folder, sweep_folders
+from polyhead.bundle.versions import remove_folder, sweep_section
 from polyhead.bundle.whole import sweep_beside
 from polyhead.errors import BundleError
 
@@ -96,18 +96,15 @@ def _unlist(root: FilePath, names: Sequence[str]) -> None:
         check_known(bundle, name)
         check_no_links(root, *place_of(owner))
     gone = {*owners, *without_reader(root, bundle, {}, gone=owners)}
-    made = [name for name in names if was_trained(root, *place_of(owner_named(name)), bundle.tasks[name].version)]
-    told = msgspec.structs.replace(bundle, removed=tuple(dict.fromkeys((*bundle.removed, *made))))
-    replace_lines(root, told, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
+    trained = [name for name in names if was_trained(root, owner_named(name), bundle.tasks[name].version)]
+    bundle = msgspec.structs.replace(bundle, removed=tuple(dict.fromkeys((*bundle.removed, *trained))))
+    replace_lines(root, bundle, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
 
 
 def _sweep(root: FilePath, section: str) -> None:
-    check_no_links(root, section)
-    if not (root / section).is_dir():
-        return
     bundle = read_bundle_file(root)
     kept = {*bundle.lines, *(_needed(root, bundle) if section == FAMILIES else ())}
-    sweep_folders(root / section, lambda name: owner_at(section, name) in kept)
+    sweep_section(root, section, lambda name: owner_at(section, name) in kept)
 
 
 def _needed(root: FilePath, bundle: BundleFile) -> set[str]:

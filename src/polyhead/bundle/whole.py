@@ -40,7 +40,7 @@ def check_absent(root: FilePath) -> None:
     if root.is_dir():
         there = sorted(entry.name for entry in root.iterdir())
         if there:
-            raise BundleError(f"{root} holds something already", got=there[:5], do="name a new folder")
+            raise BundleError(f"{root} is not empty", got=there[:5], do="name a new folder")
     if root.exists() and (not root.is_dir() or root.resolve() == FilePath.cwd()):
         what = "is the folder that this process works in" if root.is_dir() else "is a file"
         raise BundleError(f"{root} {what}", do="name a new folder")

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: Mapping[str, str]) -> None:
     """`called` are the tasks' names in the other bundle and here."""
     from polyhead.bundle.begun import attempt, finish, forgotten_if_it_fails
+    from polyhead.bundle.format import MODELS
     from polyhead.bundle.merge import copy_models
-    from polyhead.bundle.models import MODELS, Models
+    from polyhead.bundle.models import Models
     from polyhead.bundle.versions import next_version
 
     if reading := [other for other in called if other in theirs.lines]:
