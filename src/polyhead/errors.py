@@ -48,9 +48,9 @@ class PolyheadError(Exception):
 
     def at(self, where: str, **facts: object) -> Self:
         """The same error, saying first where it was found; `facts` are added to its own."""
-        what, facts, made = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
-        PolyheadError.__init__(made, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
-        return made
+        what, facts, error = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
+        PolyheadError.__init__(error, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
+        return error
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
@@ -76,12 +76,12 @@ def in_words(error: Exception) -> str:
 
 def without_frames(error: Exception) -> Exception:
     """The error, which no longer keeps what the code that raised it had in hand."""
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is not None and one.__traceback__ is not None:
-            one.__traceback__ = None
-            left += [one.__cause__, one.__context__]
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is not None and current.__traceback__ is not None:
+            current.__traceback__ = None
+            waiting += [current.__cause__, current.__context__]
     return error
 
 
@@ -103,7 +103,7 @@ def _ended(text: str) -> str:
 def _quoted(got: object) -> object:
     """A name that is empty or ends in a point is quoted, so that the sentence's own point is told from it."""
     if isinstance(got, SEVERAL):
-        return [_quoted(one) for one in got]
+        return [_quoted(item) for item in got]
     is_bare = isinstance(got, str) and not any(map(str.isspace, got))
     return repr(got) if is_bare and (not got or str(got).endswith(".")) else got
 

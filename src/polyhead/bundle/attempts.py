@@ -50,7 +50,9 @@ def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
 
 def _in_force(root: FilePath, attempts: Mapping[str, Attempt]) -> dict[str, Attempt]:
     lines: dict[str, Live] = {**read_bundle_file(root).tasks, **read_models_file(root).models}
-    return {name: one for name, one in attempts.items() if name in lines and lines[name].record == one.record}
+    return {
+        name: attempt for name, attempt in attempts.items() if name in lines and lines[name].record == attempt.record
+    }
 
 
 def _read(root: FilePath) -> dict[str, Attempt]:

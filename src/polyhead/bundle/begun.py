@@ -51,13 +51,13 @@ def attempt(
 
     `lines` are live of the tasks, `wanted` finds the versions to make live. To be followed by `finish`.
     """
-    left = _read(root)
-    is_same = left is not None and (left.operation, left.asked) == (operation, tuple(asked))
-    if left is not None and is_same and left.is_done(lines):
-        return Attempt(begun=left, is_done=True)
-    found = dict(wanted())
-    before = {name: lines[name] for name in found if name in lines}
-    begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=found)
+    previous = _read(root)
+    is_same = previous is not None and (previous.operation, previous.asked) == (operation, tuple(asked))
+    if previous is not None and is_same and previous.is_done(lines):
+        return Attempt(begun=previous, is_done=True)
+    versions = dict(wanted())
+    before = {name: lines[name] for name in versions if name in lines}
+    begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=versions)
     with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
         replace_file(root / BEGUN, to_json(begun), root=root)
     return Attempt(begun=begun, is_done=False)

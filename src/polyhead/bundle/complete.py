@@ -78,9 +78,9 @@ def completed(
 def check_read(arrays: Arrays, record: TaskRecord, owner: str, shape: Architecture) -> dict[str, np.ndarray]:
     """Those of another owner's arrays that the task reads; WeightsMismatch where one is missing or of another shape."""
     expected = part_arrays(record.path, shape, owner)
-    found = {name: array for name, array in arrays.items() if name in expected}
-    check_arrays(found, expected, owner=f"{titled(owner)}, as task '{record.task.name}' reads them")
-    return found
+    read = {name: array for name, array in arrays.items() if name in expected}
+    check_arrays(read, expected, owner=f"{titled(owner)}, as task '{record.task.name}' reads them")
+    return read
 
 
 def check_all_read(family: FamilyDraft, records: Sequence[TaskRecord], shape: Architecture) -> None:

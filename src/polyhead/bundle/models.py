@@ -109,12 +109,12 @@ class Models(Notes):
         files = {"config": CONFIG, "generation": GENERATION, "tokenizer": TOKENIZER}
         content = {field: self._read(name, file) for field, file in files.items()}
         try:
-            found = Seq2SeqData(name=record.name, arrays=arrays, settings=record.settings, **content)
+            model = Seq2SeqData(name=record.name, arrays=arrays, settings=record.settings, **content)
         except WeightsMismatch as error:
             what, do = f"{path} holds what is no model", "restore the file"
             raise CorruptFile(what, got=error, do=do, path=path) from None
-        check_hash(path.with_name(TASK), found.digest, record.model)
-        return found
+        check_hash(path.with_name(TASK), model.digest, record.model)
+        return model
 
     def config(self, name: str) -> bytes:
         """The config.json of a task's model, without a look at its arrays."""
@@ -127,13 +127,13 @@ class Models(Notes):
 
     def same_as(self, source: Models, names: Mapping[str, str]) -> dict[str, str]:
         """Live versions here that are the source's file for file, by name; `names` are the tasks' there and here."""
-        found = {}
+        equal = {}
         for old, new in names.items():
             theirs = source.record(old)
             wanted = msgspec.structs.replace(theirs, task=msgspec.structs.replace(theirs.task, name=new))
             if new in self.lines and self.record(new) == wanted:
-                found[new] = self.version(new)
-        return found
+                equal[new] = self.version(new)
+        return equal
 
     def touched(self) -> Iterator[PolyheadError]:
         """Hashes every live file; an error for each that is not as it was written."""
@@ -174,11 +174,11 @@ def model_names(root: FilePath) -> list[str]:
 
 def check_no_models(root: FilePath, names: Iterable[str]) -> None:
     """Raises BadName for a task that is to read the trunk under the name of one that owns its model."""
-    there = {name.casefold(): name for name in model_names(root)}
+    taken = {name.casefold(): name for name in model_names(root)}
     for name in names:
-        if name.casefold() in there:
+        if name.casefold() in taken:
             raise BadName(
-                f"the bundle has a task '{there[name.casefold()]}' with a model of its own",
+                f"the bundle has a task '{taken[name.casefold()]}' with a model of its own",
                 got=name,
                 do="choose another name, or remove that task",
             )
@@ -187,11 +187,11 @@ def check_no_models(root: FilePath, names: Iterable[str]) -> None:
 def models_touched(root: FilePath) -> Iterator[PolyheadError]:
     """Hashes every live file of every model; an error for each that is not as it was written."""
     try:
-        found = Models(root)
+        models = Models(root)
     except PolyheadError as error:
         yield error
         return
-    yield from found.touched()
+    yield from models.touched()
 
 
 def old_models_touched(root: FilePath) -> Iterator[PolyheadError]:
@@ -226,14 +226,14 @@ def read_models_file(root: FilePath) -> ModelsFile:
             allowed=f"format {FORMAT}",
             do="install the version that wrote it, or train the models again",
         )
-    found = decoded(raw, ModelsFile, path)
-    check_number(len(found.models) + len(found.removed), path)
-    for name in (*found.models, *found.removed):
+    content = decoded(raw, ModelsFile, path)
+    check_number(len(content.models) + len(content.removed), path)
+    for name in (*content.models, *content.removed):
         check_name(name)
-    for name, line in found.models.items():
+    for name, line in content.models.items():
         if not VERSION.fullmatch(line.version) or not re.fullmatch(r"[0-9a-f]{64}", line.record):
             raise CorruptFile(f"{path}: task '{name}' has no version or digest", got=line, path=path)
-    return found
+    return content
 
 
 class _Numbered(msgspec.Struct):

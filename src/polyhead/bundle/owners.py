@@ -79,11 +79,11 @@ def task_names(owners: Iterable[str]) -> list[str]:
 
 def connected(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
     """What the edges connect, each set as large as can be."""
-    found: list[set[str]] = []
+    groups: list[set[str]] = []
     for edge in edges:
-        touching = [one for one in found if not one.isdisjoint(edge)]
-        found = [one for one in found if one.isdisjoint(edge)] + [set(edge).union(*touching)]
-    return found
+        touching = [group for group in groups if not group.isdisjoint(edge)]
+        groups = [group for group in groups if group.isdisjoint(edge)] + [set(edge).union(*touching)]
+    return groups
 
 
 def check_whole(
@@ -111,10 +111,10 @@ def check_whole(
         for need in owned.needs
         if not is_family(need) or (need in {of for _, of in unmet} and owner in {*changed, *dict(unmet)})
     ]
-    bound = set[str]().union(*(one for one in connected(edges) if not one.isdisjoint(dict(unmet))))
+    bound = set[str]().union(*(group for group in connected(edges) if not group.isdisjoint(dict(unmet))))
     members, acting = task_names(sorted(bound)), task_names(sorted(set(changed) & bound))
-    left = [name for name in members if name not in acting]
-    if left and acting:
+    missing = [name for name in members if name not in acting]
+    if missing and acting:
         raise BundleError(
             f"tasks {', '.join(members)} stand or fall together, since they share arrays",
             got=f"a change of {', '.join(acting)} alone",
@@ -132,9 +132,9 @@ def check_whole(
 
 def unread(owned: Mapping[str, Owned | None]) -> list[str]:
     """Families that nobody needs; none while a task's record cannot be read, since it might need one."""
-    if any(one is None and not is_family(owner) for owner, one in owned.items()):
+    if any(facts is None and not is_family(owner) for owner, facts in owned.items()):
         return []
-    needed = {need for one in owned.values() if one is not None for need in one.needs}
+    needed = {need for facts in owned.values() if facts is not None for need in facts.needs}
     return [owner for owner in owned if is_family(owner) and owner not in needed]
 
 
@@ -144,13 +144,19 @@ def new_names(families: Mapping[str, str], there: Mapping[str, str], *, free: Co
     One whose arrays are there already meets them. Where the name is taken by other arrays, and not in `free`, it gets
     another: family:pooler becomes family:pooler-2. No two get one name.
     """
-    found = dict[str, str]()
+    chosen = dict[str, str]()
     for owner, digest in families.items():
-        taken = {other.casefold() for other in (*(set(there) - set(free)), *found.values())}
-        equal = [one for one in (owner, *there) if there.get(one) == digest and one not in found.values()]
+        taken = {other.casefold() for other in (*(set(there) - set(free)), *chosen.values())}
+        equal = [
+            other_owner
+            for other_owner in (owner, *there)
+            if there.get(other_owner) == digest and other_owner not in chosen.values()
+        ]
         names = (owner, *(f"{owner}-{number}" for number in range(2, len(taken) + 3)))
-        found[owner] = next(iter(equal), "") or next(one for one in names if one.casefold() not in taken)
-    return found
+        chosen[owner] = next(iter(equal), "") or next(
+            other_owner for other_owner in names if other_owner.casefold() not in taken
+        )
+    return chosen
 
 
 def _gives(owned: Owned | None, digest: str) -> bool:
@@ -159,6 +165,6 @@ def _gives(owned: Owned | None, digest: str) -> bool:
 
 def _needed(after: Mapping[str, Owned | None], owner: str, need: str) -> str:
     """The need and what would be there instead."""
-    owned, found = after[owner], after.get(need)
+    owned, other = after[owner], after.get(need)
     wanted = owned.needs[need][:16] if owned is not None else ""
-    return f"'{need}' with arrays {wanted}, not {found.arrays[:16] if found is not None else 'none'}"
+    return f"'{need}' with arrays {wanted}, not {other.arrays[:16] if other is not None else 'none'}"

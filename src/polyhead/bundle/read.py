@@ -143,16 +143,16 @@ class Bundle(Notes):
         Raises CorruptFile where they are not those that the task was made with.
         """
         self._check_needs(name)
-        record, found = self._task(name), {}
+        record, arrays = self._task(name), {}
         for owner in record.needs:
             try:
-                found[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
+                arrays[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
             except WeightsMismatch as error:
                 path = self.root.joinpath(*self._place(name), TASK)
                 raise CorruptFile(
                     f"{path} does not fit the arrays that it needs", got=error, do="restore the folder", path=path
                 ) from None
-        return found
+        return arrays
 
     def family(self, owner: str) -> FamilyRecord:
         """The live record of a family."""
@@ -193,10 +193,10 @@ class Bundle(Notes):
         whole = self._whole
         if any(whole.tasks.get(name) != live for name, live in lines.items()):
             whole = msgspec.structs.replace(whole, tasks={**whole.tasks, **lines})
-        made = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
+        view = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
         loaded = ("_record", "_trunk", "tokenizer")
-        made.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
-        return made
+        view.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
+        return view
 
     @typed
     def add_task(
@@ -239,12 +239,12 @@ class Bundle(Notes):
     def _check_needs(self, name: str) -> None:
         """Raises CorruptFile unless the live owners have the arrays that the task was made with."""
         for owner, digest in self._task(name).needs.items():
-            found = self._digest_of(owner)
-            if found != digest:
+            present = self._digest_of(owner)
+            if present != digest:
                 path = self.root.joinpath(*self._place(name), TASK)
                 raise CorruptFile(
                     f"task '{name}' of {self.root} needs other arrays of {titled(owner)} than the bundle holds",
-                    got=f"arrays {found or 'of nobody'}",
+                    got=f"arrays {present or 'of nobody'}",
                     allowed=f"arrays {digest}",
                     do="restore the bundle from a copy, or add the task again with all that stand or fall with it",
                     path=path,
@@ -252,21 +252,21 @@ class Bundle(Notes):
 
     def _family_checks(self, owner: str, live: Live) -> Iterator[Callable[[], object]]:
         families = {**self._whole.families, owner: live}
-        one = type(self)(self.root, msgspec.structs.replace(self._content, tasks={}, families=families))
+        view = type(self)(self.root, msgspec.structs.replace(self._content, tasks={}, families=families))
         place = (*place_of(owner), live.version)
-        yield partial(one.family, owner)
+        yield partial(view.family, owner)
         yield lambda: check_hash(
-            self.root.joinpath(*place, PART), hash_inside(self.root, *place, PART), one.family(owner).part
+            self.root.joinpath(*place, PART), hash_inside(self.root, *place, PART), view.family(owner).part
         )
-        yield partial(one._arrays_of, owner)
+        yield partial(view._arrays_of, owner)
 
     def _task_checks(self) -> Iterator[Callable[[], object]]:
         for name, line in self.lines.items():
-            one = self.view({name: line})
-            yield partial(getattr, one, "tasks")
-            yield partial(one._check_names, name)
-            yield from (partial(one._hashed, name, file) for file in (PART, SCORES, PROBES))
-            yield partial(one.part, name)
+            view = self.view({name: line})
+            yield partial(getattr, view, "tasks")
+            yield partial(view._check_names, name)
+            yield from (partial(view._hashed, name, file) for file in (PART, SCORES, PROBES))
+            yield partial(view.part, name)
 
     def _check_trunk_files(self) -> None:
         for file, expected in ((WEIGHTS, self._record.weights), (TOKENIZER, self._record.tokenizer)):
@@ -349,13 +349,13 @@ class Bundle(Notes):
 
 
 def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
-    told = set()
+    seen = set()
     for check in checks:
         try:
             check()
         except PolyheadError as error:
-            if str(error) not in told:  # a trunk.json that cannot be read stops every task
-                told.add(str(error))
+            if str(error) not in seen:  # a trunk.json that cannot be read stops every task
+                seen.add(str(error))
                 yield error
 
 

@@ -68,10 +68,10 @@ def put_back(
     """
     with writing(root, f"bundle.json of {root} could not be put back as it was"):
         try:
-            there, is_read = read_bundle_file(root), True
+            current, is_read = read_bundle_file(root), True
         except BundleError:
-            there, is_read = after, False  # nobody's change is lost with what cannot be read
-        now = there.lines
+            current, is_read = after, False  # nobody's change is lost with what cannot be read
+        now = current.lines
         old, new = before.lines, after.lines
         differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
         lost = [o for o in differing if o in old and old[o].version not in on_disk(root, o)]
@@ -81,7 +81,7 @@ def put_back(
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
         if undone or not is_read:  # a bundle that may not be written, and was not, needs no writing
             check_whole({}, facts, undone)
-            removed = tuple(dict.fromkeys((*before.removed, *there.removed)))
+            removed = tuple(dict.fromkeys((*before.removed, *current.removed)))
             replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
         for owner, known in versions_before.items():
             for version in set(on_disk(root, owner)) - {*known, lines[owner].version if owner in lines else ""}:
@@ -109,11 +109,11 @@ def _sweep(root: FilePath, section: str) -> None:
 
 def _needed(root: FilePath, bundle: BundleFile) -> set[str]:
     """Families that some version on disk needs, live or not, so that tasks can be rolled back."""
-    found = set[str]()
+    families = set[str]()
     for name in bundle.tasks:
         for version in on_disk(root, owner_named(name)):
             facts = owned(root, owner_named(name), version)
             if facts is None:  # it might need any
                 return set(families_on_disk(root))
-            found.update(facts.needs)
-    return found
+            families.update(facts.needs)
+    return families

@@ -82,17 +82,17 @@ class Ledger:
 
     def find(self, lines: Mapping[str, Live], numerics: Mapping[str, str]) -> dict[str, tuple[Answered, Certificate]]:
         """For each task the newest answers of exactly this version under these numerics, where there are any."""
-        found: dict[str, tuple[Answered, Certificate]] = {}
+        answers: dict[str, tuple[Answered, Certificate]] = {}
         for certificate in self.sound():
-            if len(found) == len(lines):
+            if len(answers) == len(lines):
                 break
             if certificate.numerics != numerics:
                 continue
             for name, line in lines.items():
                 answered = certificate.after.get(name)
-                if name not in found and answered is not None and answered.is_of(line):
-                    found[name] = (answered, certificate)
-        return found
+                if name not in answers and answered is not None and answered.is_of(line):
+                    answers[name] = (answered, certificate)
+        return answers
 
     def record_of(self, name: str, version: str) -> str | None:
         """The SHA-256 of the task.json of a version that was live once; None if no certificate saw it."""

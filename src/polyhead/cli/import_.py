@@ -96,12 +96,12 @@ def command(
 
 def _names(given: Sequence[str]) -> dict[str, str]:
     """Folder -> task, each folder once."""
-    found: dict[str, str] = {}
+    tasks: dict[str, str] = {}
     for folder, name in map(_named, given):
-        if folder in found:
-            raise click.BadParameter(f"{folder} is named twice: '{found[folder]}' and '{name}'", param_hint="'--name'")
-        found[folder] = name
-    return found
+        if folder in tasks:
+            raise click.BadParameter(f"{folder} is named twice: '{tasks[folder]}' and '{name}'", param_hint="'--name'")
+        tasks[folder] = name
+    return tasks
 
 
 def _named(given: str) -> tuple[str, str]:
@@ -115,7 +115,7 @@ def _texts_of(file: str) -> list[Input]:
     """The lines of a file that are not blank; raises DataError for one that is no input."""
     from polyhead.cli.lines import read_lines
 
-    found: list[Input] = []
+    inputs: list[Input] = []
     for line in read_lines(file):
         if not isinstance(line.input, tuple):
             raise DataError(
@@ -123,8 +123,8 @@ def _texts_of(file: str) -> list[Input]:
                 got=line.input,
                 do='write {"text": ..., "text_b": ...}, or leave --texts out',
             )
-        found.append(line.input)
-    return found
+        inputs.append(line.input)
+    return inputs
 
 
 def _sample_texts(pair: str) -> list[Input]:
@@ -142,10 +142,18 @@ def _shown(outcome: Outcome) -> list[str]:
     rows: list[list[object]] = [
         ["task", "kind", "version", "from", "tap", "own layers", "parameters", "difference", "allowed"]
     ]
-    for one in outcome.tasks:
+    for imported in outcome.tasks:
         rows.append(
-            [one.task, one.kind, one.version, one.folder, one.tap, one.layers, f"{one.parameters:,}"]
-            + [f"{one.parity.max_abs_difference:.2g}", f"{one.parity.tolerance:g}"]
+            [
+                imported.task,
+                imported.kind,
+                imported.version,
+                imported.folder,
+                imported.tap,
+                imported.layers,
+                f"{imported.parameters:,}",
+            ]
+            + [f"{imported.parity.max_abs_difference:.2g}", f"{imported.parity.tolerance:g}"]
         )
     first = outcome.tasks[0].parity
     trunk = f"trunk {outcome.trunk_name} ({counted(outcome.trunk_layers, 'layer')})"
@@ -154,7 +162,11 @@ def _shown(outcome: Outcome) -> list[str]:
         "",
         *(f"  {line}" for line in table(rows, left=4)),
         "",
-        *(f"{one.task}: {one.adapter}, in the trunk's layers" for one in outcome.tasks if one.adapter),
+        *(
+            f"{imported.task}: {imported.adapter}, in the trunk's layers"
+            for imported in outcome.tasks
+            if imported.adapter
+        ),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),

@@ -139,5 +139,5 @@ def _rows(report: ReadReport) -> str:
         "lone surrogates replaced": report.repaired,
         "spans widened to whole words": report.widened,
     }
-    said = [f"{number:,} {what}" for what, number in skipped.items() if number]
-    return ", ".join([f"{counted(report.rows, 'row')}, {report.used:,} used", *said])
+    parts = [f"{number:,} {what}" for what, number in skipped.items() if number]
+    return ", ".join([f"{counted(report.rows, 'row')}, {report.used:,} used", *parts])

@@ -96,10 +96,10 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
         then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
         _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)  # it may tell what was given
+        message = io.StringIO()
+        error.show(message)  # it may tell what was given
         with contextlib.suppress(OSError, ValueError):
-            click.echo(shown_lines(said.getvalue()), nl=False, err=True)
+            click.echo(shown_lines(message.getvalue()), nl=False, err=True)
         _end("", error.exit_code)
     except PolyheadError as error:
         _end(f"{type(error).__name__}: {error}", FAILED, error)

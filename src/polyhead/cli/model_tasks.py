@@ -105,10 +105,10 @@ def _earlier(models: Models, names: Sequence[str], version: str | None) -> dict[
 
     wanted = dict[str, str]()
     for name in names:
-        there, live = models.versions(name), models.version(name)
-        earlier = there[: there.index(live)] if live in there else []
+        versions, live = models.versions(name), models.version(name)
+        earlier = versions[: versions.index(live)] if live in versions else []
         chosen = version if name == names[0] else None
         if chosen is None and not earlier:
-            raise BundleError(f"task '{name}' has no version before {live}, the live one", allowed=there)
+            raise BundleError(f"task '{name}' has no version before {live}, the live one", allowed=versions)
         wanted[name] = chosen or earlier[-1]
     return wanted

@@ -60,17 +60,17 @@ def opened(
     return session
 
 
-def names_in(given: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...]:
+def names_in(values: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...]:
     """Task names of an option that may be repeated and may hold several between commas, each once.
 
     Raises click.BadParameter for an option that names none.
     """
-    names = tuple(dict.fromkeys(name.strip() for one in given for name in one.split(",") if name.strip()))
-    if given and not names:
+    names = tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+    if values and not names:
         raise click.BadParameter("it names no task", param_hint=f"'{option}'")
     return names
 
 
-def tasks_option(said: str) -> Callable[[Command], Command]:
+def tasks_option(help_text: str) -> Callable[[Command], Command]:
     """Adds `--tasks a,b`, which may be repeated; `--task` is the same."""
-    return click.option("--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help=said)
+    return click.option("--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help=help_text)

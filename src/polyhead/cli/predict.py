@@ -144,9 +144,9 @@ def _rows(
             rows[-1]["id"] = line.id
         read.append(line)
     columns = all_columns(session, [one.input for one in read], [one.words for one in read], tasks=names)
-    found = columns.results()
+    results = columns.results()
     waiting = [row for row in rows if "error" not in row]
-    for row, result in zip(waiting, found, strict=True):
+    for row, result in zip(waiting, results, strict=True):
         fields = msgspec.to_builtins(result)
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows

@@ -100,11 +100,11 @@ def command(
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     bits = processor().weight_bits
-    mine, others = calibrate.halves(_rows(texts), rows)
+    calibration_rows, measured_rows = calibrate.halves(_rows(texts), rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
-        scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
-    changes = calibrate.measured(opened, others, runtimes, scales, labelled=_labelled(data), show=printer.show)
+        scales = calibrate.calibrated(opened, calibration_rows, runtimes, show=printer.show)
+    changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=_labelled(data), show=printer.show)
     printer.show("")
     printer.lines(change_lines(changes))
     unknown = [task for task, change in changes.items() if not change.is_measured]
@@ -115,12 +115,12 @@ def command(
         record = write_changes(opened, before, backend=name, changes=changes)
         printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle}/cache")
     else:
-        record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
+        record = write_scales(opened, scales, texts=len(calibration_rows), backend=name, changes=changes)
         printer.line(
-            f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(len(mine), 'text')}, measured "
-            f"with weights of {bits}: {bundle}/cache"
+            f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on "
+            f"{counted(len(calibration_rows), 'text')}, measured with weights of {bits} bits: {bundle}/cache"
         )
-    facts = {"measured_on": len(others), "weight_bits": bits, "limits": limits, "tasks": _facts(changes)}
+    facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits, "tasks": _facts(changes)}
     printer.json({"calibration": record, **facts})
 
 
@@ -141,15 +141,15 @@ def change_lines(changes: Mapping[str, Change]) -> list[str]:
     """A table of tasks."""
     rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
-        found = change.agreement
-        is_number = found is not None and found.difference is not None
+        agreement = change.agreement
+        is_number = agreement is not None and agreement.difference is not None
         rows.append(
             [
                 name,
                 change.metric or "-",
-                "-" if found is None else f"{found.rows:,}",
-                "-" if found is None or is_number else f"{100 * found.share:.1f} %",
-                _number(None if found is None else found.difference, ".4f"),
+                "-" if agreement is None else f"{agreement.rows:,}",
+                "-" if agreement is None or is_number else f"{100 * agreement.share:.1f} %",
+                _number(None if agreement is None else agreement.difference, ".4f"),
                 _number(change.before, ".4f"),
                 _number(change.after, ".4f"),
                 _number(change.points, "+.2f"),

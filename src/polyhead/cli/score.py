@@ -24,8 +24,8 @@ ROLES = {
 
 
 def _role_options(command: click.decorators.FC) -> click.decorators.FC:
-    for role, said in reversed(ROLES.items()):
-        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=said)(command)
+    for role, help_text in reversed(ROLES.items()):
+        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=help_text)(command)
     return command
 
 
@@ -103,8 +103,8 @@ def _lines(done: Summary) -> list[str]:
         f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
     ]
     for fault, by_task in (("the row does not fit the task", counts.unfit), ("the task failed", counts.failed)):
-        if some := {name: count for name, count in by_task.items() if count}:
-            listed = ", ".join(f"{name} for {count:,}" for name, count in some.items())
+        if counts_by_task := {name: count for name, count in by_task.items() if count}:
+            listed = ", ".join(f"{name} for {count:,}" for name, count in counts_by_task.items())
             lines.append(f"no answer, since {fault}: {listed}")
     return lines
 

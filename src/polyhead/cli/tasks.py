@@ -86,9 +86,9 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     renamed = {name: other for name, other in called.items() if name in rest}
     certificate, changed = None, dict[str, tuple[str | None, str | None]]()
     owning = {name: called.get(name, name) for name in own}
-    there = Models(ours.root).same_as(taken.models, owning) if rest else {}  # of an add that was killed
-    left = {name: new for name, new in owning.items() if new not in there}
-    with models_added(taken.models, left, ours.root) as models:
+    same = Models(ours.root).same_as(taken.models, owning) if rest else {}  # of an add that was killed
+    missing = {name: new for name, new in owning.items() if new not in same}
+    with models_added(taken.models, missing, ours.root) as models:
         if rest:
             certificate = _certified(
                 bundle,
@@ -100,7 +100,7 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     added = {name: (None, version) for name, version in models.items()}
     for name, (_, version) in {**changed, **added}.items():
         printer.line(f"added {name} ({version})")
-    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in there.items()])
+    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in same.items()])
     end(printer, bundle, certificate, models=added)
 
 
@@ -131,8 +131,8 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
-    there = _pairs(from_names, chosen, "--from-name")
-    called = {there.get(name, name): name for name in chosen}
+    from_name = _pairs(from_names, chosen, "--from-name")
+    called = {from_name.get(name, name): name for name in chosen}
     if len(called) < len(chosen):
         raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
     if _own_models(ours, chosen, "updated"):
@@ -242,12 +242,12 @@ def verify(bundle: str, json_to: str | None) -> None:
     from polyhead.certify import checked
 
     printer = Printer(json_to)
-    found = checked(bundle)
-    for finding in found.findings:
+    verification = checked(bundle)
+    for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")
-    printer.lines(_verified(found))
-    printer.json({"bundle": bundle, **_plain(found)})
-    if found.findings:
+    printer.lines(_verified(verification))
+    printer.json({"bundle": bundle, **_plain(verification)})
+    if verification.findings:
         sys.exit(1)
 
 
@@ -257,11 +257,11 @@ def _certified(bundle: str, operation: Any, act: Any, changing: Sequence[str]) -
     return certified(bundle, operation, act, changing=changing)
 
 
-def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
+def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
     """NAME=OTHER of an option, by NAME; OTHER alone is of the one task that is named."""
-    found = {}
-    for one in given:
-        name, _, other = one.rpartition("=")
+    pairs = {}
+    for value in values:
+        name, _, other = value.rpartition("=")
         if not name and len(names) != 1:
             raise click.BadParameter("it is about one task; name that task, or say NAME=...", param_hint=f"'{option}'")
         if name and name not in names:
@@ -269,8 +269,8 @@ def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str,
                 f"'{name}' is not among the tasks that are named: {', '.join(names) or 'none is, so name it too'}",
                 param_hint=f"'{option}'",
             )
-        found[name or names[0]] = other
-    return found
+        pairs[name or names[0]] = other
+    return pairs
 
 
 def _own_models(bundle: Bundle, names: Sequence[str], said: str) -> bool:
@@ -320,27 +320,26 @@ def _roll_back(root: Path, wanted: Mapping[str, str]) -> None:
     set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})
 
 
-def _verified(found: Verification) -> list[str]:
+def _verified(verification: Verification) -> list[str]:
     lines = []
-    if not found.findings:
+    if not verification.findings:
         lines.append("every file is as it was written")
-    if found.equal:
-        lines.append(
-            f"{counted(len(found.equal), 'task')}: the bits of the certificates on {counted(found.probes, 'probe')}"
-        )
-    if found.unseen:
-        lines.append(f"not seen by a certificate made under these numerics: {', '.join(found.unseen)}")
-    if found.unproven:
-        lines.append(f"without probes, so by their files alone: {', '.join(found.unproven)}")
-    if found.uncertified:
+    if verification.equal:
+        tasks, probes = counted(len(verification.equal), "task"), counted(verification.probes, "probe")
+        lines.append(f"{tasks}: the bits of the certificates on {probes}")
+    if verification.unseen:
+        lines.append(f"not seen by a certificate made under these numerics: {', '.join(verification.unseen)}")
+    if verification.unproven:
+        lines.append(f"without probes, so by their files alone: {', '.join(verification.unproven)}")
+    if verification.uncertified:
         has_none = "the bundle had no certificate yet"
-        lines.append("the last change had left no certificate" if found.certificates else has_none)
-    if found.written:
-        lines.append(f"certificate: certificates/{found.written}")
+        lines.append("the last change had left no certificate" if verification.certificates else has_none)
+    if verification.written:
+        lines.append(f"certificate: certificates/{verification.written}")
     return lines
 
 
-def _plain(found: Verification) -> dict[str, Any]:
+def _plain(verification: Verification) -> dict[str, Any]:
     import msgspec
 
-    return dict(msgspec.to_builtins(found))
+    return dict(msgspec.to_builtins(verification))

@@ -104,11 +104,11 @@ def command(
     again = names_in(retrain, "--retrain")
     _check(kind, several=place.world > 1, chosen=bool(device or tensorboard), only=only)
     _check_decided(kind, again, if_better)
-    told = _told(printer, events, tensorboard) if place.is_first else Events()
+    events_to = _told(printer, events, tensorboard) if place.is_first else Events()
     folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
     with stoppable("the same command goes on from there"):
         wish = {"retrain": again, "if_better": if_better} if kind in FROZEN else {}
-        outcome = _trained(plan, folder, kept, told, place, only, wish)
+        outcome = _trained(plan, folder, kept, events_to, place, only, wish)
     if place.is_first:
         printer.json(outcome)
 
@@ -117,7 +117,7 @@ def _trained(
     project: Project,
     folder: Path,
     cache: Path | None,
-    told: Events,
+    events: Events,
     place: Place,
     only: tuple[str, ...],
     wish: dict[str, Any],
@@ -131,14 +131,14 @@ def _trained(
     from polyhead.train.run import train_project
 
     if isinstance(project.recipe, Donors):
-        return train_donors(project, folder=folder, cache=cache, events=told, only=only, **wish)
+        return train_donors(project, folder=folder, cache=cache, events=events, only=only, **wish)
     if isinstance(project.recipe, Joint):
-        return train_together(project, folder=folder, cache=cache, events=told, place=place)
+        return train_together(project, folder=folder, cache=cache, events=events, place=place)
     if isinstance(project.recipe, LeaveOut):
-        return train_leave_out(project, folder=folder, cache=cache, events=told, place=place, only=only)
+        return train_leave_out(project, folder=folder, cache=cache, events=events, place=place, only=only)
     if isinstance(project.recipe, FineTune):
-        return fine_tune_project(project, folder=folder, cache=cache, events=told, place=place, only=only)
-    return train_project(project, folder=folder, cache=cache, events=told, only=only, **wish)
+        return fine_tune_project(project, folder=folder, cache=cache, events=events, place=place, only=only)
+    return train_project(project, folder=folder, cache=cache, events=events, only=only, **wish)
 
 
 def _check(kind: str, *, several: bool, chosen: bool, only: tuple[str, ...]) -> None:

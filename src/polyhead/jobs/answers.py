@@ -48,13 +48,13 @@ class Answers(Value):
     @property
     def columns(self) -> tuple[AddedColumn, ...]:
         """Those of each task, then the reason why a row has no answer."""
-        found: list[AddedColumn] = []
+        added: list[AddedColumn] = []
         for name, task in self.tasks.items():
-            found.append(AddedColumn(name=self.prefix + name, form=SHOWN[task.kind][0]))
+            added.append(AddedColumn(name=self.prefix + name, form=SHOWN[task.kind][0]))
             if self._has_scores(task):
                 form = SCORED[task.kind]
-                found.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=task.labels))
-        return (*found, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
+                added.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=task.labels))
+        return (*added, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
 
     def cells(self, result: Result | BadValue) -> list[object]:
         """One row's values of `columns`."""

@@ -45,15 +45,15 @@ def check_machine(session: Session, columns: Columns) -> None:
     row is at fault; if none does, whatever was asked would fail, and the reason is nobody's answer.
     """
     errors = {name: column.errors for name, column in columns.tasks.items() if column.errors}
-    for error in {id(one): one for some in errors.values() for one in some.values()}.values():
+    for error in {id(one): one for by_row in errors.values() for one in by_row.values()}.values():
         _check_error(error)
     answered = {row for column in columns.tasks.values() for row in column.rows.tolist()} if errors else set()
-    without = [name for name, some in errors.items() if not some.keys() <= answered]
+    without = [name for name, by_row in errors.items() if not by_row.keys() <= answered]
     if not without:
         return
-    asked = [PROBES[form] for form in PROBES if any(form in input_types_of(session.tasks[name]) for name in without)]
+    probes = [PROBES[form] for form in PROBES if any(form in input_types_of(session.tasks[name]) for name in without)]
     try:
-        session.columns(asked, tasks=without)
+        session.columns(probes, tasks=without)
     except (MemoryError, OSError):
         raise
     except Exception as error:

@@ -196,9 +196,9 @@ class Pieces:
                 content = self._read(name)
             except OSError as error:
                 raise _changed(self.folder / name, error.strerror) from None
-            found = Piece.of(written.facts, content)
-            if found != written:
-                raise _changed(self.folder / name, f"SHA-256 {found.sha256}, with its counts")
+            piece = Piece.of(written.facts, content)
+            if piece != written:
+                raise _changed(self.folder / name, f"SHA-256 {piece.sha256}, with its counts")
             yield content
 
     def finish(self, content: Iterable[bytes]) -> None:
@@ -263,10 +263,10 @@ def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
     with ExitStack() as lock:
         try:
             lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
-            there = True
+            is_held = True
         except FileNotFoundError:
-            there = False
-        yield there
+            is_held = False
+        yield is_held
 
 
 def _piece_name(number: int) -> str:
@@ -291,11 +291,11 @@ def folder_of(target: Path) -> Path:
     return target.with_name(f".{target.name}.pieces")
 
 
-def _added(one: Any, other: Any) -> Any:
+def _added(first: Any, second: Any) -> Any:
     """The sum, name by name where there are names."""
-    if isinstance(one, dict):
-        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
-    return one + other
+    if isinstance(first, dict):
+        return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+    return first + second
 
 
 def _shown(value: object) -> object:

@@ -47,7 +47,7 @@ def joint_word(met: Set[Met]) -> Word:
     """The word of a column that holds values of these; nulls fit any."""
     if "long" in met and "float" in met:
         return "mixed"
-    found: set[Word] = {"int" if one == "long" else one for one in met if one != "null"}
-    if len(found) < 2:
-        return next(iter(found), "null")
-    return "float" if found == {"int", "float"} else "mixed"
+    words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}
+    if len(words) < 2:
+        return next(iter(words), "null")
+    return "float" if words == {"int", "float"} else "mixed"
