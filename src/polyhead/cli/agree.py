@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @precision_option
 @json_option
 def command(bundle: str, backend: str | None, precision: str | None, json_to: str | None) -> None:
-    """Measure how far answers of a backend agree with those of BUNDLE's tasks as they were trained.
+    """Compare the answers of a backend with those that BUNDLE's tasks gave when they were trained.
 
-    Every task answers its pinned probes twice: in deterministic mode with torch (without it, with what else there is)
-    in the precision that it was trained in, and as --backend and --precision say. What is found is kept in the bundle's
-    agreements.json, beside all that digests cover, and `polyhead inspect` shows it.
+    Every task answers its pinned probes twice: in deterministic mode with torch (or the backend that is installed) in
+    the precision of training, and with --backend and --precision. The result is stored in the bundle's
+    agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
     from polyhead.certify import Answering
     from polyhead.engine.numerics import keep_agreements, numerics_of, on_probes

@@ -51,23 +51,27 @@ class Prices(Value):
     type=click.Choice(["marginal", "greedy"]),
     default="marginal",
     show_default=True,
-    help="marginal: of each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
+    help="marginal: for each task the largest score - c x layers; greedy: add layers while each step gains c a layer.",
 )
-@click.option("--c", "c", type=click.FloatRange(0), default=1.0, show_default=True, help="Points that a layer costs.")
-@click.option("--budget", type=click.FloatRange(0), help="Instead of a rule: the best within this cost of all tasks.")
+@click.option(
+    "--c", "c", type=click.FloatRange(0), default=1.0, show_default=True, help="Price of a layer, in points of score."
+)
+@click.option(
+    "--budget", type=click.FloatRange(0), help="Instead of a rule: find the best choice with at most this total cost."
+)
 @click.option(
     "--unit",
     type=click.Choice(["layers", "flops", "bytes"]),
     default="layers",
     show_default=True,
-    help="Of the budget and the frontier: layers or FLOPs run on one text, or bytes of weights (float32).",
+    help="Unit of the budget and the frontier: layers or FLOPs for one text, or bytes of weights (float32).",
 )
 @click.option(
     "--tokens",
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Length of the text that FLOPs are for, special tokens included.",
+    help="Length in tokens of the text that FLOPs are computed for, special tokens included.",
 )
 @click.option(
     "--bundle", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Take the trunk's shape from this bundle."
@@ -87,14 +91,14 @@ def command(
     plot: str | None,
     json_to: str | None,
 ) -> None:
-    """Choose for each task how deep its branch is, by a rule or under one budget for all tasks.
+    """Choose how deep each task's branch is, by a rule or within one budget for all tasks.
 
     FILE is JSON: {"options": [{"task", "name", "tap", "layers", "score"}, ...], "trunk": {"layers",
     "width", "heads", "feed_forward", "vocabulary", ...}, "full": {task: score}}; trunk and full may be left out. A
     score is in points, from a split on which choices may be made.
 
-    A cost is that of the trunk up to the deepest tap, once, and of every private layer; embeddings count in bytes.
-    Poolers and heads are equal for all options and are left out.
+    The cost is that of the trunk up to the deepest tap, once, plus every private layer; embeddings count in bytes.
+    Poolers and heads are the same for all options and are left out.
     """
     printer = Printer(json_to)
     check_drawable(plot)

@@ -38,10 +38,10 @@ PAIR = ("My kettle arrived broken, I want my money back.", "The kettle came dama
 )
 @json_option
 def command(folder: str, json_to: str | None) -> None:
-    """Check, train, evaluate and answer six tasks on the packaged sample, over one encoder.
+    """Train, evaluate and answer six tasks on the packaged sample, over one encoder.
 
-    Works without a network once the packages are installed, and takes about half a minute on two cores. What it
-    computes is kept beside the bundle, so a second run is quick.
+    Needs no network, and takes about half a minute on two cores. Features are stored next to the bundle, so a second
+    run is quick.
     """
     from polyhead.engine.evaluate import evaluate_bundle
     from polyhead.engine.session import Session
@@ -56,7 +56,7 @@ def command(folder: str, json_to: str | None) -> None:
         printer.lines([f"1. Train {tasks} on {texts}, over one frozen encoder", ""])
         events = Events(say=printer.line, show=printer.show)
         outcome = train_project(project, folder=sample, events=events)
-        printer.lines(["", "2. Score the bundle on the whole test split, with live answers", ""])
+        printer.lines(["", "2. Score the bundle on the whole test split, with fresh answers", ""])
         session = Session(project.bundle)
         scores = evaluate_bundle(session, project, folder=sample, show=printer.show)
         printer.show("")
@@ -102,7 +102,7 @@ def _counts(project: Project, sample: Path) -> list[str]:
     counts = []
     for name, pair in files.items():
         rows = sum(bool(line.strip()) for line in (sample / name).read_bytes().splitlines())
-        counts.append(f"{rows:,} customer-support messages" if pair == "none" else f"{rows:,} pairs of such")
+        counts.append(f"{rows:,} customer-support messages" if pair == "none" else f"{rows:,} pairs of them")
     return counts
 
 

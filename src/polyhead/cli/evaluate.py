@@ -30,7 +30,7 @@ BASELINES = ("linear", "constant")
     type=click.Choice(["test", "validation"]),
     default="test",
     show_default=True,
-    help="Which split; a task that has no file of it is scored on the other one.",
+    help="Split to score on; a task without a file for it is scored on the other one.",
 )
 @backend_option()
 @precision_option
@@ -44,14 +44,14 @@ def command(
     precision: str | None,
     json_to: str | None,
 ) -> None:
-    """Score the bundle of PROJECT on whole splits, with live answers of the bundle (no kept features).
+    """Score the bundle of PROJECT on whole splits, with fresh answers (no stored features).
 
-    Beside each score stand those of simple answers, as training measured them on its rows of the split: the best linear
-    head, and the best constant answer.
+    Two baselines are shown next to each score, as training measured them: the best linear head, and the best constant
+    answer.
 
-    A task with neither a test file nor a validation file cannot be scored again: the score that training measured on
-    the share held out is shown for it, marked "from training". Where the recipe makes several bundles, those that are
-    there are scored one after the other.
+    A task with neither a test file nor a validation file cannot be scored again. Its score from training, on the
+    held-out share, is shown instead and marked "from training". If the recipe makes several bundles, all that exist
+    are scored one after the other.
     """
     from polyhead.engine.session import Session
     from polyhead.project.tables import data_files, read_project

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, json_to: str | None) -> None:
     """Write tasks of BUNDLE to the new folder OUT as ONNX files that run without Polyhead.
 
-    There is one file for the trunk and one for each task, the tokenizer, export.json (what each file reads and gives,
+    OUT gets one file for the trunk and one for each task, the tokenizer, export.json (inputs and outputs of each file,
     labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
 
-    Before OUT gets its name, the files are run on the tasks' pinned probes and compared with the bundle's answers on
-    --backend, in float32; where they differ, nothing is
-    written and the command ends with an error.
+    Before OUT gets its name, the files answer the tasks' pinned probes. If their answers differ from the bundle's on
+    --backend in float32, nothing is written and the command ends with an error.
     """
     from polyhead.engine.pinned import backend_here
 

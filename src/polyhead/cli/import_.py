@@ -34,15 +34,15 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 @click.option(
     "--texts",
     metavar="FILE",
-    help="Prove the answers on these: one text a line, plain or as for `predict`, or one pair, at least 16 [default: "
-    "128 texts of the packaged sample].",
+    help="Check the answers on these texts or pairs, one a line as for `predict`, at least 16 [default: 128 texts "
+    "of the packaged sample].",
 )
 @click.option(
     "--name",
     "names",
     metavar="FOLDER=TASK",
     multiple=True,
-    help="Name a folder's task; by default it is named after its folder.",
+    help="Name of a folder's task; by default the folder's name.",
 )
 @click.option(
     "--range", "limits", nargs=2, type=float, metavar="LOW HIGH", help="Lowest and highest value of regression tasks."
@@ -52,7 +52,7 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
     type=click.Choice(["none", "joined"]),
     default="none",
     show_default=True,
-    help="Whether the tasks read one text, or a pair as one input; config.json does not say it.",
+    help="Whether the tasks read one text, or a pair as one input; config.json does not say which.",
 )
 @click.option(
     "--max-tokens",
@@ -74,12 +74,13 @@ def command(
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
 
     BUNDLE is a new bundle, or one whose trunk they share. FOLDERS are what `save_pretrained` of transformers wrote:
-    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. Layers that equal the trunk's bit
-    for bit are left to it; the others become the task's own. A folder may also hold a LoRA adapter, as PEFT wrote it:
-    its task runs the trunk, which must be the adapter's base, with the low-rank matrices in the layers.
+    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. A task uses the trunk's layers
+    where its own are equal bit for bit; the other layers become the task's own. A folder may also hold a LoRA adapter
+    written by PEFT: its task runs the trunk, which must be the adapter's base, with the low-rank matrices in the
+    layers.
 
-    Before anything is written, each task's answers are compared with those of transformers; the proof is kept with the
-    task. Either all folders are imported or none.
+    Before anything is written, each task's answers are compared with those of transformers; the result is stored with
+    the task. Either all folders are imported or none.
     """
     from polyhead.importing.run import import_folders
     from polyhead.importing.task import ImportRequest

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Length of the text that the costs are for, special tokens included.",
+    help="Length in tokens of the text that costs are computed for, special tokens included.",
 )
-@click.option("--verify", is_flag=True, help="Also hash every file, and name one that was changed.")
+@click.option("--verify", is_flag=True, help="Also hash every file; a changed file is an error that names it.")
 @json_option
 def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: str | None) -> None:
     """Show the plan of BUNDLE as a tree, its tasks with their scores, and what each costs.
@@ -106,7 +106,7 @@ def _shown(bundle: Bundle, tokens: int) -> list[str]:
     from polyhead.tasks.kinds import kind_of
 
     plan, total, added = _costs(bundle, tokens)
-    lines = ["", "Plan: what stands on a line of its own is computed once for the tasks below it", ""]
+    lines = ["", "Plan: a line without a task name is computed once for all tasks below it", ""]
     lines += [f"  {line}" for line in tree(plan)]
     lines += ["", "Tasks", ""]
     lines += [f"  {line}" for line in table(_scores(bundle, added), left=3)]

@@ -57,17 +57,17 @@ class Totals(Value):
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Length of the text that the costs are for, special tokens included.",
+    help="Length in tokens of the text that costs are computed for, special tokens included.",
 )
 @json_option
 def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None) -> None:
-    """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common is then run once.
+    """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common then runs once.
 
-    Each is a folder, or FOLDER:TASK,TASK for some of its tasks. They stay as they are, and their files are copied
-    byte for byte. Before OUT gets its name, every task answers its pinned probes there and in the bundle it comes
-    from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so. Tasks of one
-    prompt group come together, and families with the tasks that read them. Tasks that own their models come along as
-    files; a bundle that gives no other tasks may stand on any trunk.
+    Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
+    copied byte for byte. Before OUT gets its name, every task answers its pinned probes in OUT and in its own bundle,
+    in deterministic mode. The outputs must be equal bit for bit; a certificate in OUT records this. Tasks of one
+    prompt group must be merged together; families come with the tasks that read them. Tasks that own their models are
+    copied as files; a bundle with such tasks only may have any trunk.
     """
     from polyhead.bundle.merge import merge_bundles, taken_of
     from polyhead.bundle.read import Bundle
@@ -285,7 +285,7 @@ def _drawn(merged: Bundle) -> list[str]:
     plan = merge({name: record.path for name, record in merged.tasks.items()})
     return [
         "",
-        "Plan: what stands on a line of its own is computed once for the tasks below it",
+        "Plan: a line without a task name is computed once for all tasks below it",
         "",
         *(f"  {line}" for line in tree(plan)),
     ]

@@ -26,10 +26,10 @@ DASH = "-"  # standard input or output in place of a file
 
 
 def json_option(command: Command) -> Command:
-    """Adds `--json FILE`: all that the command prints as JSON; `-` for standard output, in place of the lines."""
+    """Adds `--json FILE`: the command's results as JSON; `-` for standard output, instead of text."""
     help_text = (
-        "Write all that is printed to FILE as JSON, in place of an earlier report there; - for standard output, in "
-        "place of the lines."
+        "Write the results to FILE as JSON, replacing an earlier report; - writes JSON to standard output instead "
+        "of text."
     )
     return click.option("--json", "json_to", metavar="FILE", help=help_text)(command)
 
@@ -148,7 +148,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _check_report(path: Path) -> None:
-    """Raises ConfigError where a report would replace what is no JSON, and so no report of before."""
+    """Raises ConfigError where a report would replace a file that is not JSON, and so not an earlier report."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:
@@ -160,13 +160,13 @@ def _check_report(path: Path) -> None:
     except OSError as error:
         reason = f"what it holds cannot be read: {error.strerror}"
     except (ValueError, RecursionError):  # msgspec's errors of JSON and UTF-8 are ValueErrors
-        reason = "it holds something else than JSON"
+        reason = "it holds something other than JSON"
     raise ConfigError(f"cannot write the report to {path}", got=reason, do="name another file, or remove this one")
 
 
 @contextmanager
 def stoppable(then: str) -> Iterator[None]:
-    """Where people stop what is done inside, they are told how it goes on."""
+    """When the user interrupts the block, the error says how to go on."""
     try:
         yield
     except KeyboardInterrupt:

@@ -18,25 +18,24 @@ if TYPE_CHECKING:
 @click.command("scan")
 @click.argument("folders", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--base",
-    metavar="NAME",
-    help="Also compare with this encoder: a folder, a hub id, or 'minilm'; the models are then merged over it.",
+    "--base", metavar="NAME", help="Also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'."
 )
 @click.option(
     "--tokens",
     type=click.IntRange(1),
     default=32,
     show_default=True,
-    help="Length of the text that the costs are for, special tokens included.",
+    help="Length in tokens of the text that costs are computed for, special tokens included.",
 )
 @json_option
 def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: str | None) -> None:
-    """Say what the checkpoints in FOLDERS share, layer by layer, and what merging them would save.
+    """Show which layers the checkpoints in FOLDERS share, and what merging them would save.
 
-    FOLDERS are what `save_pretrained` of transformers wrote. Two of them share a prefix if tokenizer, embeddings and
-    the first layers are equal bit for bit, as fine-tuning leaves them that froze these. With --base, also says which
-    differ from it by matrices of low rank (at most an eighth of their smaller side). Of a LoRA folder, which PEFT
-    wrote, it says what `import` makes of it, over the base that it names or --base.
+    FOLDERS are checkpoints that `save_pretrained` of transformers wrote. Two checkpoints share a prefix if tokenizer,
+    embeddings and the first layers are equal bit for bit, as they are when fine-tuning froze them. With --base, the
+    command also shows which checkpoints differ from it by matrices of low rank (at most an eighth of their smaller
+    side). For a LoRA folder written by PEFT, it shows what `import` would make of it, over --base or the base that
+    the folder names.
     """
     from polyhead.importing.folders import scan_folders
 
@@ -157,7 +156,7 @@ def _tree(scan: Scan) -> list[str]:
     drawn = tree(sharing(models, names))
     return [
         "",
-        "Who shares what: what stands on a line of its own is the same in all models below it",
+        "Who shares what: a line without a model name is the same in all models below it",
         "",
         *(f"  {line}" for line in drawn),
     ]

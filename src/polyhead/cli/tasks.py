@@ -24,11 +24,11 @@ FOLDER = click.Path(file_okay=False)
 
 @click.group("tasks")
 def command() -> None:
-    """List, add, update, remove and roll back the tasks of a bundle; prove that none disturbs another.
+    """List, add, update, remove and roll back the tasks of a bundle; verify the bundle.
 
-    Every change ends with a certificate in the bundle: all other tasks answer their pinned probes again, in
-    deterministic mode, and must give the bits that they gave before. If one does not, the change is undone.
-    A change of tasks that own their models alone has none, as nothing else reads these.
+    After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
+    They must give the same bits as before, else the change is undone. A certificate in the bundle records the result.
+    Tasks that own their models need no certificate, since no other task reads their arrays.
     """
 
 
@@ -64,14 +64,15 @@ def list_(bundle: str, json_to: str | None) -> None:
     "new_names",
     metavar="[NAME=]NEW",
     multiple=True,
-    help="Add the task NAME under the name NEW; NAME may be left out where one is named.",
+    help="Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
 )
 @json_option
 def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None) -> None:
-    """Add tasks of the bundle FROM, which has the same trunk, to BUNDLE: those named, or all.
+    """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
 
-    All of them are added, or none, with the families that they read. Tasks of one prompt group come together. Tasks
-    that own their models may come from over any trunk; where others come too, the same command goes on after a kill.
+    Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
+    together. Tasks that own their models may come from a bundle with any trunk. If the command is killed, run it
+    again.
     """
     from polyhead.bundle.merge import copy_tasks, models_added, taken_of
     from polyhead.bundle.models import Models
@@ -113,14 +114,14 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     "from_names",
     metavar="[NAME=]OTHER",
     multiple=True,
-    help="What the task NAME is called in FROM; by default the same. NAME may be left out where one is named.",
+    help="Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
 )
 @json_option
 def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None) -> None:
-    """Make NAMES of the bundle FROM new versions of NAMES in BUNDLE; the old ones stay on disk.
+    """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
-    Their labels may be others. Prints which of a task's probes get another answer now; the certificate keeps them all.
-    Tasks of one prompt group are updated together, tasks that own their models apart from others.
+    The labels may differ. The command prints which probes get a new answer; the certificate holds all of them. Tasks
+    of one prompt group must be updated together; tasks that own their models, in a separate call.
     """
     from polyhead.bundle.begun import finish
     from polyhead.bundle.format import TASKS
@@ -168,8 +169,8 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
 def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
 
-    Families that no other task reads go with them. Tasks of one prompt group are removed together. `polyhead train`
-    leaves what was removed until it is asked by `--retrain`, or the task is added again.
+    Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
+    train` does not train removed tasks again unless `--retrain` names them.
     """
     from polyhead.bundle.merge import taken_of
     from polyhead.bundle.model_write import remove_models
@@ -193,12 +194,12 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAMES... [VERSION]")
 @json_option
 def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
-    """Make another VERSION of NAMES the live one: by default the version before the live one.
+    """Go back to an earlier VERSION of NAMES; by default the one before the live version.
 
-    The one that was live stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
-    prompt group go back together: VERSION is of the first, and the others get the versions that were made with it.
-    Tasks that own their models go back apart from others. A version before the newest is pinned: `polyhead train`
-    leaves it until it is asked by `--retrain`, or the newest is live again.
+    The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
+    prompt group must go back together: VERSION is that of the first, the others get the versions made with it. Tasks
+    that own their models need a separate call. A version that is not the newest is pinned: `polyhead train` does not
+    replace it unless `--retrain` names the task.
     """
     from polyhead.bundle.begun import finish
     from polyhead.bundle.lines import made_with
@@ -234,10 +235,11 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 @click.argument("bundle", type=FOLDER)
 @json_option
 def verify(bundle: str, json_to: str | None) -> None:
-    """Hash every file of BUNDLE, ask all tasks their probes again, and compare with the certificates.
+    """Check every file and every answer of BUNDLE against its certificates.
 
-    Names each file that was touched, and each task that answers otherwise; then ends with exit code 1. If the last
-    change has no certificate, since its process was killed, and all is equal, the certificate is written now.
+    Hashes all files and lets all tasks answer their probes again. Names each changed file and each task that answers
+    differently, then ends with exit code 1. If nothing differs and the last change has no certificate, for example
+    because its process was killed, one is written now.
     """
     from polyhead.certify import checked
 
