@@ -32,7 +32,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
-SEVERAL = (list, tuple, set, frozenset)  # said value by value
+SEVERAL = (list, tuple, set, frozenset)  # shown value by value
 
 
 class PolyheadError(Exception):
@@ -54,7 +54,7 @@ class PolyheadError(Exception):
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
-    """What to do where one of the names is near."""
+    """A question that suggests the nearest name, if one is near."""
     near = near_name(given, names)
     return None if near is None else f"did you mean '{near}'?"
 
@@ -65,17 +65,17 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
 
 
 def told(error: PolyheadError) -> str:
-    """What failed and what was given, for an error that says it in its own words."""
+    """What failed and what was given, for use in another error's message."""
     return error.what if error.got is None else f"{error.what}: {_shown(error.got)}"
 
 
 def in_words(error: Exception) -> str:
-    """What an error says; of one that is not ours its name too."""
+    """The message of an error, with the type's name unless it is ours."""
     return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
 
 
 def without_frames(error: Exception) -> Exception:
-    """The error, which no longer keeps what the code that raised it had in hand."""
+    """The error without its tracebacks, which would keep the local values of the code that raised it."""
     waiting: list[BaseException | None] = [error]
     while waiting:
         current = waiting.pop()

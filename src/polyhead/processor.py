@@ -1,4 +1,4 @@
-"""What of this machine's processor decides how libraries compute: read here, and nowhere else.
+"""The properties of this machine's processor that decide how libraries compute.
 
 The libraries look for themselves; what they find is what a numerics label has to say, and the width of 8-bit weights
 has to fit. oneDNN, by which OpenVINO and torch multiply, can be capped to older instructions by a variable of the
@@ -31,7 +31,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class Processor(Value):
-    """What is known of a processor; `features` None where the system does not tell."""
+    """A processor; `features` is None if the system does not list them."""
 
     machine: str  # as `platform.machine()` names it
     model: str = ""  # its name

@@ -1,6 +1,6 @@
-"""Versions that were trained, lost to the live one and were not kept: what was tried is not tried again.
+"""Versions that were trained and lost to the live one, so that they are not trained again.
 
-They are noted in `attempts.json` of the bundle, beside all that digests cover; without it they are tried once more.
+They are listed in the bundle's `attempts.json`, which no digest covers; without it they are trained once more.
 """
 
 from __future__ import annotations

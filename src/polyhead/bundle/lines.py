@@ -1,4 +1,4 @@
-"""The lines of bundle.json: what each live version gives and needs, and replacing them with the bundle whole."""
+"""The lines of bundle.json: what each live version gives and needs, and replacing them in one step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def on_disk(root: FilePath, owner: str) -> list[str]:
 
 
 def families_on_disk(root: FilePath) -> list[str]:
-    """Families of which there is a folder, named in bundle.json or not."""
+    """Families that have a folder, whether bundle.json names them or not."""
     folder = root / FAMILIES
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     return [owner_at(FAMILIES, name) for name in names if not is_temporary(name)]
@@ -41,7 +41,7 @@ def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
 
 
 def owned(root: FilePath, owner: str, version: str, record: str | None = None) -> Owned | None:
-    """What a version gives and needs; None where its record cannot be read or is not the one of this SHA-256."""
+    """What a version gives and needs; None if its record cannot be read or has another SHA-256."""
     try:
         raw = read_inside(root, *place_of(owner), version, _record(owner), limit=LARGEST_JSON)
         facts = msgspec.json.decode(raw, type=_Facts)
@@ -64,7 +64,7 @@ def was_trained(root: FilePath, owner: str, version: str) -> bool:
 
 
 def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
-    """The same of the live version; None too where there is none."""
+    """What the live version gives and needs; None also if there is no live version."""
     live = bundle.lines.get(owner)
     return None if live is None else owned(root, owner, live.version, live.record)
 
@@ -119,7 +119,7 @@ def _fits(found: Owned | None, needed: Collection[str], known: Mapping[str, Owne
 def without_reader(
     root: FilePath, bundle: BundleFile, new: Mapping[str, Owned], *, gone: Collection[str] = ()
 ) -> list[str]:
-    """Families that nobody reads when `new` versions are live and some owners gone; they go with their last reader.
+    """Families that no task reads once `new` versions are live and the owners in `gone` are removed.
 
     Raises BundleError, with the names of a group's members, where the bundle would not be whole then.
     """

@@ -19,7 +19,7 @@ _FAMILY = re.compile(r"family(:[A-Za-z0-9][A-Za-z0-9._-]{0,63}){1,4}")
 
 
 class Owned(Value):
-    """What a version gives and what it needs of others."""
+    """The arrays that a version gives and those it needs of others."""
 
     arrays: str  # digest of its arrays, `trunk.data.arrays_digest`
     needs: dict[str, str] = {}  # owner -> digest of that owner's arrays
@@ -78,7 +78,7 @@ def task_names(owners: Iterable[str]) -> list[str]:
 
 
 def connected(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
-    """What the edges connect, each set as large as can be."""
+    """The connected components of the graph with these edges."""
     groups: list[set[str]] = []
     for edge in edges:
         touching = [group for group in groups if not group.isdisjoint(edge)]
@@ -131,7 +131,7 @@ def check_whole(
 
 
 def unread(owned: Mapping[str, Owned | None]) -> list[str]:
-    """Families that nobody needs; none while a task's record cannot be read, since it might need one."""
+    """Families that no task needs; none if a task's record cannot be read, since it might need one."""
     if any(facts is None and not is_family(owner) for owner, facts in owned.items()):
         return []
     needed = {need for facts in owned.values() if facts is not None for need in facts.needs}

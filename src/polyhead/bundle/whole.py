@@ -1,4 +1,4 @@
-"""A new bundle that is built beside its place and renamed into it: there whole, or not at all."""
+"""A new bundle is built next to its place and renamed into it: complete, or not there at all."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
 
 
 class Certificate(Value):
-    """What one operation changed, and what was proven unchanged: every task in `before` that has probes."""
+    """What one operation changed, and which tasks were proven unchanged: those in `before` that have probes."""
 
     operation: Operation
     changed: dict[str, tuple[str | None, str | None]]  # task -> live version before, after
@@ -51,7 +51,7 @@ class Certificate(Value):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return f"{self.number:04d}-{self.operation}.json"
 
 
@@ -67,7 +67,7 @@ class Ledger:
         self.files = sorted(found, key=lambda name: (number_of(name), name), reverse=True)
 
     def sound(self) -> Iterator[Certificate]:
-        """Certificates that are as they were written, newest first."""
+        """Unchanged certificates, newest first."""
         expected: str | None = None
         for file in self.files:
             try:

@@ -1,4 +1,4 @@
-"""The columns that a job adds to its rows, and what stands in them: an answer a task, its scores, and why none."""
+"""The columns that a job adds to its rows: the answer of each task, its scores, and the reason for a missing one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyhead.errors import BadValue
 from polyhead.tasks.task import Answer, Task
 
 CellForm = Literal["text", "number", "texts", "places", "shares", "numbers", "json"]
-"""What stands in an added column: `places` are indices, `shares` a number for each of `AddedColumn.fields`."""
+"""Type of an added column: `places` are indices, `shares` a number for each of `AddedColumn.fields`."""
 
 ERROR = "error"
 
@@ -22,7 +22,7 @@ class AddedColumn(Value):
     name: str
     form: CellForm
     fields: tuple[str, ...] = ()
-    sparse: bool = False  # where a format can leave null out, it does
+    sparse: bool = False  # null is left out in formats that allow it
 
 
 SHOWN: Mapping[str, tuple[CellForm, Callable[[Answer], object]]] = {
@@ -34,7 +34,7 @@ SHOWN: Mapping[str, tuple[CellForm, Callable[[Answer], object]]] = {
     "tagging": ("json", lambda answer: answer["spans" if "spans" in answer else "words"]),
     "summarization": ("text", lambda answer: answer["summary"]),
 }
-# Kinds whose scores stand beside the answer; those of spans and words are in it.
+# Kinds with scores in a column of their own; spans and words hold theirs.
 SCORED: Mapping[str, CellForm] = {"single_label": "shares", "multi_label": "shares", "multiple_choice": "numbers"}
 
 
@@ -47,7 +47,7 @@ class Answers(Value):
 
     @property
     def columns(self) -> tuple[AddedColumn, ...]:
-        """Those of each task, then the reason why a row has no answer."""
+        """The columns of each task, then the column of errors."""
         added: list[AddedColumn] = []
         for name, task in self.tasks.items():
             added.append(AddedColumn(name=self.prefix + name, form=SHOWN[task.kind][0]))

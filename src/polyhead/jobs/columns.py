@@ -1,4 +1,4 @@
-"""Which columns of a file are asked about, and the input that each row makes of them."""
+"""Which columns of a file are read, and the input that each row makes of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task
 
-# Which roles go together, the one first without which there is no input.
+# Roles that go together; without the first one there is no input.
 FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
-# The columns that have a role where no other is named: those that `polyhead predict` reads of a JSON line.
+# Default columns of each role: the keys that `polyhead predict` reads in a JSON line.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "text_a"),
     "text_b": ("text_b",),
@@ -26,7 +26,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "context": ("context",),
     "choices": ("options", "choices"),
 }
-# The forms of input, each with the roles of columns that make it, and those that it may have besides.
+# Input types, each with the roles that it needs and the roles that it may also have.
 MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
     ("text", ({"text"}, set())),
     ("text", ({"tokens"}, set())),
@@ -34,18 +34,18 @@ MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
     ("passage", ({"question", "context"}, set())),
     ("question", ({"question", "choices"}, {"context"})),
 )
-LISTS = ("tokens", "choices")  # roles of columns that hold lists, which a cell spells as JSON
+LISTS = ("tokens", "choices")  # roles of columns that hold lists; in a CSV cell they are JSON
 
 
 class Ask(Value, eq=False):
-    """What one row asks."""
+    """The input of one row."""
 
     input: Any  # polyhead.engine.inputs.AnyInput
     words: Any = None  # (words, 2) of an input given as tokens
 
 
 class Roles(Value):
-    """The columns to read for each role; of several the first that is not empty in a row."""
+    """The columns to read for each role; of several, the first that is not empty in a row."""
 
     columns: dict[str, tuple[str, ...]]
 

@@ -1,4 +1,4 @@
-"""Scoring a file: every row once, in order, whatever happens in between."""
+"""Scoring a file: every row once and in order, across interruptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 
 
 class ScoreRequest(Value):
-    """What is asked of every row, and what is written."""
+    """What to answer for every row, and what to write."""
 
     tasks: tuple[str, ...] = ()  # none: all
     columns: dict[str, str] = {}  # by the role (`columns.NAMES`) that the column has
@@ -49,7 +49,7 @@ class ScoreRequest(Value):
 
 
 class Summary(Value):
-    """What a job did; `counts` are of the whole file, also of pieces that earlier runs answered."""
+    """What a job did; `counts` cover the whole file, including pieces of earlier runs."""
 
     output: str
     tasks: tuple[str, ...]
@@ -169,7 +169,7 @@ class _Work:
         return writers[ending.removesuffix(".gz")](job.kept, columns, packed=ending.endswith(".gz"))
 
     def answer(self, pieces: Pieces, job: Job, writer: Writer, show: Show) -> None:
-        """All pieces that are not done."""
+        """Answers the pieces that are not finished."""
         began, before, roles = time.monotonic(), pieces.facts.rows, Roles(columns=job.columns)
         name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
         show(f"{name}: {before:,} of {job.survey.rows:,} texts")
@@ -202,7 +202,7 @@ class _Work:
             )
 
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
-        """One a row: a result, or why the row could not be read."""
+        """For each row its result, or why the row could not be read."""
         asks = chunk.asks(roles)
         read = [ask for ask in asks if isinstance(ask, Ask)]
         inputs, words = [ask.input for ask in read], [ask.words for ask in read]

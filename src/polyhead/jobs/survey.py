@@ -1,4 +1,4 @@
-"""What a file holds: its rows, and its columns with what stands in them."""
+"""What a file holds: the number of rows, and the type of each column."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal
 from polyhead.config import Value
 
 Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed", "other"]
-"""What stands in a column. `mixed`: values of several words, or integers that no type holds; `other`: dates, bytes."""
+"""Type of a column. `mixed`: values of several types, or integers that no type holds; `other`: dates, bytes."""
 Met = Word | Literal["long"]
-"""What one value is; `long`: an integer of 64 bits that is beyond EXACT."""
+"""Type of one value; `long`: an integer of 64 bits beyond EXACT."""
 
 EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
 
@@ -23,7 +23,7 @@ class Survey(Value):
 
 
 def word_of(value: object) -> Met:
-    """The word of one value from JSON."""
+    """The type of one value from JSON."""
     match value:
         case None:
             return "null"
@@ -44,7 +44,7 @@ def word_of(value: object) -> Met:
 
 
 def joint_word(met: Set[Met]) -> Word:
-    """The word of a column that holds values of these; nulls fit any."""
+    """The type of a column that holds values of these types; null fits any."""
     if "long" in met and "float" in met:
         return "mixed"
     words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}
