@@ -11,6 +11,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.cli.plots import check_drawable, plot_option
 from polyhead.config import Value, from_json
@@ -66,13 +67,7 @@ class Prices(Value):
     show_default=True,
     help="Unit of the budget and the frontier: layers or FLOPs for one text, or bytes of weights (float32).",
 )
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length in tokens of the text that FLOPs are computed for, special tokens included.",
-)
+@tokens_option
 @click.option(
     "--bundle", type=click.Path(file_okay=False), metavar="DIRECTORY", help="Take the trunk's shape from this bundle."
 )

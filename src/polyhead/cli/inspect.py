@@ -8,6 +8,7 @@ import click
 
 from polyhead.cli.agree import agreement_lines
 from polyhead.cli.listing import removed_lines, shown_version
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.cli.quantize import change_lines
 
@@ -22,13 +23,7 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.argument("bundle", type=click.Path(file_okay=False))
 @click.option("--task", metavar="NAME", help="Show the card of this task instead.")
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length in tokens of the text that costs are computed for, special tokens included.",
-)
+@tokens_option
 @click.option("--verify", is_flag=True, help="Also hash every file; a changed file is an error that names it.")
 @json_option
 def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: str | None) -> None:

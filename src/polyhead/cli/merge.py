@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.config import Value
 
@@ -52,13 +53,7 @@ class Totals(Value):
 @click.command("merge")
 @click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE[:TASKS]...")
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length in tokens of the text that costs are computed for, special tokens included.",
-)
+@tokens_option
 @json_option
 def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None) -> None:
     """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common then runs once.

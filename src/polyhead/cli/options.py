@@ -74,3 +74,14 @@ def names_in(values: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...
 def tasks_option(help_text: str) -> Callable[[Command], Command]:
     """Adds `--tasks a,b`, which may be repeated; `--task` is the same."""
     return click.option("--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help=help_text)
+
+
+def tokens_option(command: Command) -> Command:
+    """Adds `--tokens`, the length of the text that costs are computed for."""
+    return click.option(
+        "--tokens",
+        type=click.IntRange(1),
+        default=32,
+        show_default=True,
+        help="Length in tokens of the text that costs are computed for, special tokens included.",
+    )(command)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 
 if TYPE_CHECKING:
@@ -20,13 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--base", metavar="NAME", help="Also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'."
 )
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length in tokens of the text that costs are computed for, special tokens included.",
-)
+@tokens_option
 @json_option
 def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: str | None) -> None:
     """Show which layers the checkpoints in FOLDERS share, and what merging them would save.
