@@ -76,11 +76,11 @@ def test_a_file_in_place_of_a_folder_is_a_wrong_command_line(tmp_path):
 
 
 def test_a_fault_of_ours_has_no_traceback_unless_asked(monkeypatch, tmp_path):
-    def broken(path):
+    def broken(root):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("studies.results.read_results", broken)
-    done = run("claims", tmp_path)
+    monkeypatch.setattr("polyhead.bundle.read.read_bundle_file", broken)
+    done = run("inspect", tmp_path)
     assert done.code == 1
     assert "Traceback" not in done.err
     assert "ZeroDivisionError" in done.err
@@ -88,11 +88,11 @@ def test_a_fault_of_ours_has_no_traceback_unless_asked(monkeypatch, tmp_path):
 
 
 def test_no_memory_is_said(monkeypatch, tmp_path):
-    def broken(path):
+    def broken(root):
         raise MemoryError
 
-    monkeypatch.setattr("studies.results.read_results", broken)
-    run("claims", tmp_path).refuses("not enough memory")
+    monkeypatch.setattr("polyhead.bundle.read.read_bundle_file", broken)
+    run("inspect", tmp_path).refuses("not enough memory")
 
 
 def test_verbose_shows_where_it_failed(tmp_path):
