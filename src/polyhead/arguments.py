@@ -68,9 +68,9 @@ def fits(value: object, hint: Any) -> bool:
         return True
     origin, of = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, one) for one in of)
+        return any(fits(value, option) for option in of)
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in of)
+        return any(type(value) is type(option) and value == option for option in of)
     if origin is tuple:
         return _is_tuple(value, of)
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):

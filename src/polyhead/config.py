@@ -98,12 +98,12 @@ def digested(value: object) -> Any:
 
 def changed_fields(value: msgspec.Struct) -> list[str]:
     """Names of the fields that are not at their default."""
-    found = []
+    names = []
     for field in msgspec.structs.fields(type(value)):
         default = field.default_factory() if callable(field.default_factory) else field.default
         if getattr(value, field.name) != default:
-            found.append(field.name)
-    return found
+            names.append(field.name)
+    return names
 
 
 def check_unused(table: str, given: msgspec.Struct, why: Mapping[str, str]) -> None:
@@ -140,20 +140,20 @@ _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 def _config_error(message: str, data: object, kind: type, source: str) -> ConfigError:
-    if found := _UNKNOWN.match(message):
-        return _unknown_key(found["key"], found["path"] or "$", data, kind, source)
-    if found := _CHOICE.match(message):
-        return _wrong_choice(found["value"], found["path"], found["table"], data, kind, source)
-    if found := _MISSING.match(message):
-        where = _where(found["path"] or "$", data)
-        key = found["key"]
+    if match := _UNKNOWN.match(message):
+        return _unknown_key(match["key"], match["path"] or "$", data, kind, source)
+    if match := _CHOICE.match(message):
+        return _wrong_choice(match["value"], match["path"], match["table"], data, kind, source)
+    if match := _MISSING.match(message):
+        where = _where(match["path"] or "$", data)
+        key = match["key"]
         return ConfigError(f"{source}: key '{key}' is missing in {where}", do=f"add the key '{key}'", key=key)
-    if found := _TYPE.match(message):
-        path, given = found["path"] or "$", [value for _, value in _at(kind, found["path"] or "$", data)]
+    if match := _TYPE.match(message):
+        path, values = match["path"] or "$", [value for _, value in _at(kind, match["path"] or "$", data)]
         return ConfigError(
             f"{source}: wrong type at {_where(path, data)}",
-            got=_written(given[0]) if len(given) == 1 else _in_words(found["got"]),
-            allowed=_in_words(found["wanted"]),
+            got=_written(values[0]) if len(values) == 1 else _in_words(match["got"]),
+            allowed=_in_words(match["wanted"]),
             do="write such a value",
             path=path,
         )
@@ -168,40 +168,47 @@ def _written(value: Any) -> str:
 
 def _in_words(types: str) -> str:
     """Types as msgspec writes them, such as `str | object`, in the words of a TOML file."""
-    return " or ".join(_WORDS.get(one, one) for one in types.split(" | ") if one != "null" or types == "null")
+    return " or ".join(_WORDS.get(word, word) for word in types.split(" | ") if word != "null" or types == "null")
 
 
 def _where(path: str, data: object) -> str:
     """A msgspec path with the names of the entries that have one: `tasks[0] ('mood').labels`."""
-    found, here, rest = "", data, _STEP.findall(path)
+    text, here, rest = "", data, _STEP.findall(path)
     for name, index in rest:
         if name:
             here = here.get(name) if isinstance(here, dict) else None
-            found += f".{name}"
+            text += f".{name}"
         else:
             is_there = isinstance(here, list) and index.isdigit() and int(index) < len(here)
             here = here[int(index)] if isinstance(here, list) and is_there else None
             named = isinstance(here, dict) and isinstance(here.get("name"), str)
-            found += f"[{index}]" + (f" ('{here['name']}')" if isinstance(here, dict) and named else "")
-    return found.removeprefix(".") or "the top level"
+            text += f"[{index}]" + (f" ('{here['name']}')" if isinstance(here, dict) and named else "")
+    return text.removeprefix(".") or "the top level"
 
 
 def _its_table(key: str, kind: Any) -> str | None:
     """Where a key of the top level belongs, if tables there have it."""
-    found: list[str] = []
+    tables: list[str] = []
     for struct in _structs(_options(kind)):
         for name, hint in typing.get_type_hints(struct).items():
-            inner = [one for of in _options(hint) for one in typing.get_args(of) or () if one is not ...]
-            if any(key in _keys(one) for one in _structs(_options(hint))):
-                found.append(f"[{name}]")
-            elif any(key in _keys(one) for one in _structs(inner)):
-                found.append(f"[[{name}]]")
-    return f"put it into the table {' or '.join(found)}" if found else None
+            inner = [
+                struct_kind
+                for of in _options(hint)
+                for struct_kind in typing.get_args(of) or ()
+                if struct_kind is not ...
+            ]
+            if any(key in _keys(struct_kind) for struct_kind in _structs(_options(hint))):
+                tables.append(f"[{name}]")
+            elif any(key in _keys(struct_kind) for struct_kind in _structs(inner)):
+                tables.append(f"[[{name}]]")
+    return f"put it into the table {' or '.join(tables)}" if tables else None
 
 
 def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> ConfigError:
-    found = [_keys(one) for kinds, value in _at(kind, path, data) for one in _chosen(_structs(kinds), value)]
-    names = {name for keys in found if key not in keys for name in keys}
+    keys_by_struct = [
+        _keys(struct) for kinds, value in _at(kind, path, data) for struct in _chosen(_structs(kinds), value)
+    ]
+    names = {name for keys in keys_by_struct if key not in keys for name in keys}
     where = path.removeprefix("$").removeprefix(".") or "the top level"
     return ConfigError(
         f"{source}: unknown key '{key}' in {where}",
@@ -233,9 +240,9 @@ def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: 
 
 def _choices(kinds: Iterable[Any]) -> list[object]:
     """What these allow, where a wrong choice was made: values, then types in words."""
-    literals = [one for one in kinds if typing.get_origin(one) is Literal]
-    values = [value for one in literals for value in typing.get_args(one) if value is not None]
-    return values + [f"a value of type {one.__name__}" for one in kinds if one in (bool, int, float, str)]
+    literals = [kind for kind in kinds if typing.get_origin(kind) is Literal]
+    values = [value for kind in literals for value in typing.get_args(kind) if value is not None]
+    return values + [f"a value of type {kind.__name__}" for kind in kinds if kind in (bool, int, float, str)]
 
 
 def _refused(data: object, kind: Any) -> str:
@@ -310,7 +317,7 @@ def _options(kind: Any) -> tuple[Any, ...]:
 
 
 def _structs(kinds: Iterable[Any]) -> list[Any]:
-    return [one for one in kinds if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
 
 
 def _chosen(structs: list[Any], data: object) -> list[Any]:

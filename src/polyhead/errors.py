@@ -32,7 +32,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
-SEVERAL = (list, tuple, set, frozenset)  # said value by value
+SEVERAL = (list, tuple, set, frozenset)  # shown value by value
 
 
 class PolyheadError(Exception):
@@ -48,13 +48,13 @@ class PolyheadError(Exception):
 
     def at(self, where: str, **facts: object) -> Self:
         """The same error, saying first where it was found; `facts` are added to its own."""
-        what, facts, made = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
-        PolyheadError.__init__(made, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
-        return made
+        what, facts, error = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
+        PolyheadError.__init__(error, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
+        return error
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
-    """What to do where one of the names is near."""
+    """A question that suggests the nearest name, if one is near."""
     near = near_name(given, names)
     return None if near is None else f"did you mean '{near}'?"
 
@@ -65,23 +65,23 @@ def near_name(given: str, names: Iterable[str]) -> str | None:
 
 
 def told(error: PolyheadError) -> str:
-    """What failed and what was given, for an error that says it in its own words."""
+    """What failed and what was given, for use in another error's message."""
     return error.what if error.got is None else f"{error.what}: {_shown(error.got)}"
 
 
 def in_words(error: Exception) -> str:
-    """What an error says; of one that is not ours its name too."""
+    """The message of an error, with the type's name unless it is ours."""
     return str(error) if isinstance(error, PolyheadError) else f"{type(error).__name__}: {error}"
 
 
 def without_frames(error: Exception) -> Exception:
-    """The error, which no longer keeps what the code that raised it had in hand."""
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is not None and one.__traceback__ is not None:
-            one.__traceback__ = None
-            left += [one.__cause__, one.__context__]
+    """The error without its tracebacks, which would keep the local values of the code that raised it."""
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        current = waiting.pop()
+        if current is not None and current.__traceback__ is not None:
+            current.__traceback__ = None
+            waiting += [current.__cause__, current.__context__]
     return error
 
 
@@ -103,7 +103,7 @@ def _ended(text: str) -> str:
 def _quoted(got: object) -> object:
     """A name that is empty or ends in a point is quoted, so that the sentence's own point is told from it."""
     if isinstance(got, SEVERAL):
-        return [_quoted(one) for one in got]
+        return [_quoted(item) for item in got]
     is_bare = isinstance(got, str) and not any(map(str.isspace, got))
     return repr(got) if is_bare and (not got or str(got).endswith(".")) else got
 

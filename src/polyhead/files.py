@@ -49,8 +49,8 @@ def temporary_name(name: str) -> str:
 
 def is_temporary(name: str, *, of: str | None = None) -> bool:
     """Whether `temporary_name` made it, or made it `of` this name."""
-    made = _MADE.fullmatch(name)
-    return made is not None and (of is None or made["name"] == _told(of))
+    match = _MADE.fullmatch(name)
+    return match is not None and (of is None or match["name"] == _told(of))
 
 
 @contextmanager
@@ -226,9 +226,9 @@ def _checked(handle: int, path: Path, limit: int | None) -> BufferedReader:
 
 def _has_hole(handle: int) -> bool:
     """Whether the file's system says so, since some count no blocks of any file."""
-    found = os.lseek(handle, 0, os.SEEK_HOLE) < os.fstat(handle).st_size
+    has_hole = os.lseek(handle, 0, os.SEEK_HOLE) < os.fstat(handle).st_size
     os.lseek(handle, 0, os.SEEK_SET)
-    return found
+    return has_hole
 
 
 def _told(name: str) -> str:
@@ -246,8 +246,8 @@ def _below(above: int, step: str, path: Path) -> int:
         return os.open(step, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
     except OSError as error:
         if path.is_symlink():
-            said = "it is a link, and none is followed there"
-            raise OSError(errno.ELOOP, said, str(path)) from None
+            message = "it is a link, and none is followed there"
+            raise OSError(errno.ELOOP, message, str(path)) from None
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 

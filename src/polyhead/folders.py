@@ -64,8 +64,8 @@ def is_claimed(folder: Path, working: WorkFolder) -> bool:
     with suppress(FileNotFoundError), opened_folder(folder, root=folder.parent) as handle:
         if _marker(handle, working) == working.marker:
             return True
-        if there := sorted(os.listdir(handle)):
-            raise _taken(folder, working, f"a folder of {', '.join(there[:5])}, without {MARKER}")
+        if exists := sorted(os.listdir(handle)):
+            raise _taken(folder, working, f"a folder of {', '.join(exists[:5])}, without {MARKER}")
     return False
 
 

@@ -36,17 +36,17 @@ def macro_f1(targets: np.ndarray, predictions: np.ndarray, *, nothing: int | Non
 
     A prediction of (rows,) that is `nothing` misses its row's label and is no label itself.
     """
-    right, given, true = _counts(targets, predictions)
+    right, predicted, actual = _counts(targets, predictions)
     if nothing is not None:
         is_label = np.unique(np.concatenate([targets, predictions])) != nothing
-        right, given, true = right[is_label], given[is_label], true[is_label]
-    return float(np.mean(_ratio(2 * right, given + true)))
+        right, predicted, actual = right[is_label], predicted[is_label], actual[is_label]
+    return float(np.mean(_ratio(2 * right, predicted + actual)))
 
 
 def micro_f1(targets: np.ndarray, predictions: np.ndarray) -> float:
     """F1 over all decisions together; for (rows,) of labels it equals accuracy."""
-    right, given, true = _counts(targets, predictions)
-    return float(_ratio(2 * right.sum(), given.sum() + true.sum()))
+    right, predicted, actual = _counts(targets, predictions)
+    return float(_ratio(2 * right.sum(), predicted.sum() + actual.sum()))
 
 
 def macro_recall(targets: np.ndarray, predictions: np.ndarray) -> float:
@@ -135,7 +135,7 @@ def exact_match(targets: Sequence[Sequence[str]], predictions: Sequence[str]) ->
 
     `targets` holds every right answer of each row, none or an empty one where no answer is right.
     """
-    return _best_of(targets, predictions, lambda wanted, found: float(wanted == found))
+    return _best_of(targets, predictions, lambda reference, answer: float(reference == answer))
 
 
 def answer_f1(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
@@ -160,17 +160,17 @@ def _best_of(targets: Sequence[Sequence[str]], predictions: Sequence[str], score
         raise EmptyData("a split without rows has no score")
     total = 0.0
     for several, predicted in zip(targets, predictions, strict=True):
-        wanted = [one for one in map(normalised, several) if one] or [""]
-        found = normalised(predicted)
-        total += max(score(one, found) for one in wanted)
+        wanted = [answer for answer in map(normalised, several) if answer] or [""]
+        normal = normalised(predicted)
+        total += max(score(answer, normal) for answer in wanted)
     return total / len(targets)
 
 
-def _words_f1(wanted: str, found: str) -> float:
-    true, given = Counter(wanted.split()), Counter(found.split())
-    if not true or not given:
-        return float(true == given)
-    return 2 * (true & given).total() / (true.total() + given.total())
+def _words_f1(reference: str, answer: str) -> float:
+    reference_words, answer_words = Counter(reference.split()), Counter(answer.split())
+    if not reference_words or not answer_words:
+        return float(reference_words == answer_words)
+    return 2 * (reference_words & answer_words).total() / (reference_words.total() + answer_words.total())
 
 
 def _checked(targets: np.ndarray, predictions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""What of this machine's processor decides how libraries compute: read here, and nowhere else.
+"""The properties of this machine's processor that decide how libraries compute.
 
 The libraries look for themselves; what they find is what a numerics label has to say, and the width of 8-bit weights
 has to fit. oneDNN, by which OpenVINO and torch multiply, can be capped to older instructions by a variable of the
@@ -31,7 +31,7 @@ _ALLOWED: dict[str, frozenset[str]] = {
 
 
 class Processor(Value):
-    """What is known of a processor; `features` None where the system does not tell."""
+    """A processor; `features` is None if the system does not list them."""
 
     machine: str  # as `platform.machine()` names it
     model: str = ""  # its name
@@ -62,8 +62,8 @@ class Processor(Value):
     @property
     def label(self) -> str:
         """The whole name, and the cap where there is one: what may change bits though every file is the same."""
-        told = f"model name {self.model}, {self.family}" if self.family else self.model or self.machine
-        return f"{told}, capped to {self.cap}" if self.cap else told
+        name = f"model name {self.model}, {self.family}" if self.family else self.model or self.machine
+        return f"{name}, capped to {self.cap}" if self.cap else name
 
 
 def processor() -> Processor:
@@ -71,13 +71,13 @@ def processor() -> Processor:
     return _read(next((os.environ[name] for name in CAPS if os.environ.get(name)), ""))
 
 
-def processor_of(told: str | None, *, machine: str, cap: str = "") -> Processor:
+def processor_of(cpuinfo: str | None, *, machine: str, cap: str = "") -> Processor:
     """The processor that /proc/cpuinfo told of, or None, on a machine whose oneDNN is capped to `cap`."""
     cap = cap.upper()
     cap = "" if cap in ("", "ALL", "DEFAULT") else cap
-    if told is None:
+    if cpuinfo is None:
         return Processor(machine=machine, model=platform.processor() or machine, cap=cap)
-    facts = {m[1]: m[2] for line in told.splitlines() if (m := re.match(r"([^:\t]+?)\s*: (.+)", line))}
+    facts = {m[1]: m[2] for line in cpuinfo.splitlines() if (m := re.match(r"([^:\t]+?)\s*: (.+)", line))}
     family = ", ".join(f"{key} {facts[key]}" for key in ("cpu family", "model") if key in facts)
     model, flags = facts.get("model name", machine), facts.get("flags") or facts.get("Features")  # x86, Arm
     features = None
@@ -98,18 +98,18 @@ def _quota(groups: Path) -> float | None:
     """Processors' worth of time that the control group has, version 2 or 1; None without a limit."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
-            told = " ".join((groups / name).read_text() for name in names).split()
+            fields = " ".join((groups / name).read_text() for name in names).split()
         except OSError:
             continue
-        if len(told) == 2 and told[0].isdecimal() and told[1].isdecimal() and int(told[1]) > 0:
-            return int(told[0]) / int(told[1])
+        if len(fields) == 2 and fields[0].isdecimal() and fields[1].isdecimal() and int(fields[1]) > 0:
+            return int(fields[0]) / int(fields[1])
     return None
 
 
 @lru_cache
 def _read(cap: str) -> Processor:
     try:
-        told = Path("/proc/cpuinfo").read_text()
+        cpuinfo = Path("/proc/cpuinfo").read_text()
     except OSError:
-        told = None
-    return processor_of(told, machine=platform.machine(), cap=cap)
+        cpuinfo = None
+    return processor_of(cpuinfo, machine=platform.machine(), cap=cap)

@@ -40,8 +40,8 @@ class ProgressDisplay:
 def progress_line(label: str, *, done: int, total: int, unit: str, seconds: float, before: int = 0) -> str:
     """`label: 5 of 10 texts, 2 a second, about 3 s left`; of those done, `before` took no part of the seconds."""
     rate = (done - before) / seconds if seconds > 0 else 0.0
-    left = (total - done) / rate if rate else 0.0
-    return f"{label}: {done:,} of {total:,} {unit}, {rate:,.0f} a second, about {duration(left)} left"
+    seconds_left = (total - done) / rate if rate else 0.0
+    return f"{label}: {done:,} of {total:,} {unit}, {rate:,.0f} a second, about {duration(seconds_left)} left"
 
 
 def duration(seconds: float) -> str:

@@ -313,7 +313,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(bundle, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("polyhead.bundle.lines.replace_file", die)
-        patch.setattr("polyhead.bundle.write._undo", lambda *_: None)  # nobody cleans up
+        patch.setattr("polyhead.bundle.versions._undo", lambda *_: None)  # nobody cleans up
         with pytest.raises(KeyboardInterrupt):
             add(root, adapters(bundle.digest, names=("new",), called="family:new"))
     assert (root / "families/new/v0001").exists() and os.path.exists(root / "tasks/new")
@@ -324,13 +324,13 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(bundle, monkeypatch):
 def test_no_version_has_its_name_before_all_of_the_change_are_written(bundle, monkeypatch):
     """A kill between two tasks left a version that was never live, to which a rollback then went."""
     root, seen = bundle.root, []
-    real = versions.fill
+    real = versions.temporary_name
 
-    def fill(folder, version, write):
+    def temporary_name(version):
         seen.append(sorted(str(p.relative_to(root)) for p in root.glob("*/*/v*")))
-        return real(folder, version, write)
+        return real(version)
 
-    monkeypatch.setattr("polyhead.bundle.write.fill", fill)
+    monkeypatch.setattr("polyhead.bundle.versions.temporary_name", temporary_name)
     before = sorted(str(p.relative_to(root)) for p in root.glob("*/*/v*"))
     add(root, adapters(bundle.digest, names=("new", "newer"), called="family:new"))
     assert len(seen) == 3 and all(one == before for one in seen)

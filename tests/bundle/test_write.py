@@ -202,7 +202,7 @@ def test_path_that_cannot_be_the_tasks_is_refused(bundle):
 @pytest.mark.parametrize("probe", [{"input": ["\ud800"]}, {"input": object()}], ids=["surrogate", "object"])
 def test_values_that_are_no_json_are_refused_and_nothing_is_left(bundle, probe):
     before = contents(bundle.root)
-    with pytest.raises(BundleError, match="no JSON"):
+    with pytest.raises(BundleError, match="JSON cannot hold"):
         add(bundle, "second", probes=[probe])
     assert contents(bundle.root) == before and not (bundle.root / "tasks/second").exists()
 
@@ -210,11 +210,11 @@ def test_values_that_are_no_json_are_refused_and_nothing_is_left(bundle, probe):
 def test_folder_with_something_in_it_is_refused_and_a_killed_creation_is_finished(tmp_path):
     (tmp_path / "mine/trunk").mkdir(parents=True)
     (tmp_path / "mine/trunk/config.json").write_text("{}")
-    with pytest.raises(BundleError, match="holds something"):
+    with pytest.raises(BundleError, match="is not empty"):
         write_bundle(tmp_path / "mine", golden_trunk())
     assert (tmp_path / "mine/trunk/config.json").exists()
     made = write_bundle(tmp_path / "new", golden_trunk())
-    with pytest.raises(BundleError, match="holds something"):
+    with pytest.raises(BundleError, match="is not empty"):
         write_bundle(tmp_path / "new", golden_trunk())
     (made.root / "bundle.json").unlink()  # as if killed right before the last step
     assert write_bundle(tmp_path / "new", golden_trunk()).digest == golden_trunk().digest

@@ -16,7 +16,7 @@ def test_sample_is_counted_not_remembered():
         said = demo._counts(project, folder)
         rows = len((folder / "messages.jsonl").read_text().splitlines())
         pairs = len((folder / "pairs.jsonl").read_text().splitlines())
-    assert said == [f"{rows} customer-support messages", f"{pairs} pairs of such"]
+    assert said == [f"{rows} customer-support messages", f"{pairs} pairs of them"]
     assert len(project.tasks) == 6
 
 
@@ -39,7 +39,7 @@ def test_demo_runs_all_three_steps(work, monkeypatch):
     told = json.loads((work / "told.json").read_text())
     assert len(told["scores"]) == 6
     assert len(told["answers"]) == len(demo.MESSAGES) + 1
-    assert "1. Train 6 tasks on 400 customer-support messages and 240 pairs of such" in done.out
+    assert "1. Train 6 tasks on 400 customer-support messages and 240 pairs of them" in done.out
     assert "1 encoder pass, 2 layers" in done.out
     assert "1 task answered" in done.out
     again = run("demo", "--folder", work / "demo")

@@ -76,7 +76,7 @@ def test_a_file_in_place_of_a_folder_is_a_wrong_command_line(tmp_path):
 
 
 def test_a_fault_of_ours_has_no_traceback_unless_asked(monkeypatch, tmp_path):
-    def broken(path):
+    def broken(root):
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("polyhead.bundle.read.Bundle.open", broken)
@@ -88,7 +88,7 @@ def test_a_fault_of_ours_has_no_traceback_unless_asked(monkeypatch, tmp_path):
 
 
 def test_no_memory_is_said(monkeypatch, tmp_path):
-    def broken(path):
+    def broken(root):
         raise MemoryError
 
     monkeypatch.setattr("polyhead.bundle.read.Bundle.open", broken)

@@ -254,7 +254,7 @@ def test_what_cannot_be_merged_is_refused_and_both_sides_are_named(alone, tmp_pa
     for sources, words in cases:
         run("merge", tmp_path / "made", *sources).refuses(*words)
         assert not (tmp_path / "made").exists()
-    run("merge", one, alone / "a-b").refuses("holds something already", str(one))
+    run("merge", one, alone / "a-b").refuses("is not empty", str(one))
     run("merge", alone / "a-b", one, alone / "a-b").refuses("to be merged", str(alone / "a-b"))
     for wrong in (f"{one}:", f"{one}:,", ":a"):
         run("merge", tmp_path / "made", wrong).refuses("names no task or no folder", code=2)

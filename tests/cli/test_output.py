@@ -143,7 +143,7 @@ def test_a_report_replaces_json_and_nothing_else(inputs, tmp_path):
     (tmp_path / "two.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
     (tmp_path / "latin.json").write_bytes('{"n": "café"}'.encode("latin-1"))
     for other in (texts, table, tmp_path / "two.jsonl", tmp_path / "latin.json"):
-        run("inspect", bundle, "--json", other).refuses("something else than JSON", "name another file")
+        run("inspect", bundle, "--json", other).refuses("something other than JSON", "name another file")
     report = tmp_path / "report.json"
     for old in ("", '{"older": 1}'):
         report.write_text(old)

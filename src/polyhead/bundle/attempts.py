@@ -1,6 +1,6 @@
-"""Versions that were trained, lost to the live one and were not kept: what was tried is not tried again.
+"""Versions that were trained and lost to the live one, so that they are not trained again.
 
-They are noted in `attempts.json` of the bundle, beside all that digests cover; without it they are tried once more.
+They are listed in the bundle's `attempts.json`, which no digest covers; without it they are trained once more.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
 
 def _in_force(root: FilePath, attempts: Mapping[str, Attempt]) -> dict[str, Attempt]:
     lines: dict[str, Live] = {**read_bundle_file(root).tasks, **read_models_file(root).models}
-    return {name: one for name, one in attempts.items() if name in lines and lines[name].record == one.record}
+    return {
+        name: attempt for name, attempt in attempts.items() if name in lines and lines[name].record == attempt.record
+    }
 
 
 def _read(root: FilePath) -> dict[str, Attempt]:

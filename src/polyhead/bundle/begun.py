@@ -1,7 +1,7 @@
-"""What a command set out to do, written down before it does it.
+"""Commands under way, recorded before they change anything.
 
-A command that is repeated, since it was stopped after its change was live and before it said so, finds this and does
-not make the change twice: a second rollback would go back by two versions.
+A command may be killed after its change is live and before it reports so. When it is repeated, it finds its record and
+does not make the change twice: a second rollback would go back by two versions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polyhead.files import replace_file
 
 
 class StartedOperation(Value):
-    """A command that has not said yet that it is done."""
+    """A command that has not reported its end yet."""
 
     operation: str
     asked: tuple[str, ...]  # what tells it from other commands of the operation
@@ -27,13 +27,13 @@ class StartedOperation(Value):
     wanted: dict[str, str]  # the versions that it makes live
 
     def is_done(self, lines: Mapping[str, Live]) -> bool:
-        """Whether these are live, and others were."""
+        """Whether the wanted versions are live, and other versions were before."""
         live = {name: lines[name].version for name in self.wanted if name in lines}
         return live == self.wanted != {name: line.version for name, line in self.before.items()}
 
 
 class Attempt(Value):
-    """A command, and whether it was done already by itself, when it was stopped."""
+    """A command, and whether it had made its change before it was killed."""
 
     begun: StartedOperation
     is_done: bool
@@ -47,24 +47,24 @@ def attempt(
     lines: Mapping[str, Live],
     wanted: Callable[[], Mapping[str, str]],
 ) -> Attempt:
-    """Writes down what the command is going to do, unless it is the one that was stopped after it had done it.
+    """Records what the command is going to do, unless the same command was killed after it had done that.
 
-    `lines` are live of the tasks, `wanted` finds the versions to make live. To be followed by `finish`.
+    `lines` are the live versions of the tasks; `wanted` finds the versions to make live. Call `finish` afterwards.
     """
-    left = _read(root)
-    is_same = left is not None and (left.operation, left.asked) == (operation, tuple(asked))
-    if left is not None and is_same and left.is_done(lines):
-        return Attempt(begun=left, is_done=True)
-    found = dict(wanted())
-    before = {name: lines[name] for name in found if name in lines}
-    begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=found)
+    previous = _read(root)
+    is_same = previous is not None and (previous.operation, previous.asked) == (operation, tuple(asked))
+    if previous is not None and is_same and previous.is_done(lines):
+        return Attempt(begun=previous, is_done=True)
+    versions = dict(wanted())
+    before = {name: lines[name] for name in versions if name in lines}
+    begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=versions)
     with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
         replace_file(root / BEGUN, to_json(begun), root=root)
     return Attempt(begun=begun, is_done=False)
 
 
 def finish(root: FilePath, begun: StartedOperation) -> None:
-    """Forgets the command: it has said that it is done, or it failed and changed nothing."""
+    """Removes the record: the command has reported its end, or it failed and changed nothing."""
     if _read(root) == begun:
         with suppress(OSError):
             (root / BEGUN).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def finish(root: FilePath, begun: StartedOperation) -> None:
 
 @contextmanager
 def forgotten_if_it_fails(root: FilePath, begun: StartedOperation) -> Iterator[None]:
-    """For what changes all or nothing inside."""
+    """Removes the record if the block, which changes all or nothing, fails."""
     try:
         yield
     except Exception:

@@ -1,4 +1,4 @@
-"""Records of tasks that are to be added: what was left empty is filled in, arrays are checked, own and others'."""
+"""Completing the records of tasks to add: empty fields are filled in, and all arrays that they read are checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class OtherOwners:
-    """Arrays that tasks to be added may read of others: of what is added with them, else of what is live."""
+    """Arrays of other owners that the tasks to add may read: added in the same call, else live."""
 
     def __init__(self, root: FilePath, bundle: BundleFile, given: Mapping[str, Arrays]) -> None:
         self._root, self._bundle, self._given = root, bundle, given
@@ -78,9 +78,9 @@ def completed(
 def check_read(arrays: Arrays, record: TaskRecord, owner: str, shape: Architecture) -> dict[str, np.ndarray]:
     """Those of another owner's arrays that the task reads; WeightsMismatch where one is missing or of another shape."""
     expected = part_arrays(record.path, shape, owner)
-    found = {name: array for name, array in arrays.items() if name in expected}
-    check_arrays(found, expected, owner=f"{titled(owner)}, as task '{record.task.name}' reads them")
-    return found
+    read = {name: array for name, array in arrays.items() if name in expected}
+    check_arrays(read, expected, owner=f"{titled(owner)}, as task '{record.task.name}' reads them")
+    return read
 
 
 def check_all_read(family: FamilyDraft, records: Sequence[TaskRecord], shape: Architecture) -> None:

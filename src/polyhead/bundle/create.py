@@ -5,42 +5,79 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 
 from polyhead.bundle.files import writing
-from polyhead.bundle.format import BUNDLE, FORMAT, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
-from polyhead.bundle.manifest import BundleFile
+from polyhead.bundle.format import BUNDLE, FORMAT, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
+from polyhead.bundle.manifest import BundleFile, TrunkRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import is_leftover, write_trunk
+from polyhead.bundle.tensors import write_arrays
 from polyhead.config import to_json
 from polyhead.errors import BundleError
-from polyhead.files import remove_files, remove_leftovers, replace_file
-from polyhead.trunk.data import TrunkData
+from polyhead.files import (
+    is_temporary,
+    remove_files,
+    remove_leftovers,
+    remove_tree,
+    rename_inside,
+    replace_file,
+    sync_folder,
+    temporary_name,
+    write_file,
+)
+from polyhead.trunk.data import TrunkData, arrays_digest, trunk_digest
 
 
 def write_bundle(root: FilePath | str, trunk: TrunkData) -> Bundle:
-    """A new bundle of this trunk, without tasks; raises BundleError unless the folder is absent or empty."""
-    from polyhead.bundle.read import Bundle  # here, since a bundle's methods call this module
-
+    """Creates a bundle of this trunk, without tasks; raises BundleError unless the folder is absent or empty."""
     root = FilePath(root)
     what = f"the bundle {root} cannot be created"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        _check_empty(root)  # before a lock is left in a folder of somebody else's
+        _check_empty(root)  # before a lock file is left in a folder that is not ours
     except OSError as error:
         raise BundleError(what, got=error.strerror, do="give a folder that can be written") from error
     with writing(root, what):
         _check_empty(root)
         remove_leftovers(root)
         remove_files(root / TRUNK, (TRUNK_RECORD, WEIGHTS, TOKENIZER))
-        digest = write_trunk(root, trunk)
+        digest = _write_trunk(root, trunk)
         replace_file(root / BUNDLE, to_json(BundleFile(format=FORMAT, trunk=digest, tasks={})))
     return Bundle.open(root)
 
 
 def _check_empty(root: FilePath) -> None:
-    foreign = sorted(entry.name for entry in root.iterdir() if not is_leftover(entry))
+    foreign = sorted(entry.name for entry in root.iterdir() if not _is_leftover(entry))
     if foreign:
         is_bundle = BUNDLE in foreign
         raise BundleError(
-            f"{root} holds something already",
+            f"{root} is not empty",
             got=foreign[:5],
             do="open it, or name a new folder" if is_bundle else "name a new or an empty folder",
         )
+
+
+def _is_leftover(entry: FilePath) -> bool:
+    """Whether a writer killed before bundle.json was there left this, and nobody else."""
+    if entry.name == TRUNK and entry.is_dir() and not entry.is_symlink():
+        return {file.name for file in entry.iterdir()} <= {TRUNK_RECORD, WEIGHTS, TOKENIZER}
+    return entry.name == LOCK or is_temporary(entry.name)
+
+
+def _write_trunk(root: FilePath, trunk: TrunkData) -> str:
+    """Writes the folder of a trunk in one step; its digest."""
+    temporary = root / temporary_name(TRUNK)
+    try:
+        temporary.mkdir()
+        record = TrunkRecord(
+            name=trunk.name,
+            architecture=trunk.architecture,
+            settings=trunk.settings,
+            arrays=arrays_digest(trunk.arrays),
+            weights=write_arrays(temporary / WEIGHTS, trunk.arrays),
+            tokenizer=write_file(temporary / TOKENIZER, [trunk.tokenizer]),
+        )
+        write_file(temporary / TRUNK_RECORD, [to_json(record)])
+        sync_folder(temporary)
+        rename_inside(root, temporary.name, TRUNK)
+    except BaseException:
+        remove_tree(temporary, root=root)
+        raise
+    return trunk_digest(record.architecture, record.arrays, trunk.tokenizer, record.settings)

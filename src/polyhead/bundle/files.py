@@ -1,4 +1,4 @@
-"""Reading files that nobody vouches for, and the lock of the one process that writes."""
+"""Reading untrusted files, and the lock of the process that writes."""
 
 from __future__ import annotations
 

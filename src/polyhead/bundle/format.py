@@ -19,6 +19,7 @@ TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER = "trunk", "trunk.json", "weights.safete
 LINEAGE = "lineage.json"  # where a learned trunk comes from; only beside such a one
 TASKS, TASK, PART = "tasks", "task.json", "part.safetensors"
 FAMILIES, FAMILY = "families", "family.json"
+LIST, MODELS, MODEL = "models.json", "models", "model.safetensors"
 SCORES, PROBES, CARD = "scores.json", "probes.jsonl", "README.md"
 CERTIFICATES = "certificates"
 LOCK = ".lock"

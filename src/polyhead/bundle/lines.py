@@ -1,4 +1,4 @@
-"""The lines of bundle.json: what each live version gives and needs, and replacing them with the bundle whole."""
+"""The lines of bundle.json: what each live version gives and needs, and replacing them in one step."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def on_disk(root: FilePath, owner: str) -> list[str]:
 
 
 def families_on_disk(root: FilePath) -> list[str]:
-    """Families of which there is a folder, named in bundle.json or not."""
+    """Families that have a folder, whether bundle.json names them or not."""
     folder = root / FAMILIES
-    there = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    return [owner_at(FAMILIES, name) for name in there if not is_temporary(name)]
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    return [owner_at(FAMILIES, name) for name in names if not is_temporary(name)]
 
 
 def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
@@ -41,7 +41,7 @@ def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
 
 
 def owned(root: FilePath, owner: str, version: str, record: str | None = None) -> Owned | None:
-    """What a version gives and needs; None where its record cannot be read or is not the one of this SHA-256."""
+    """What a version gives and needs; None if its record cannot be read or has another SHA-256."""
     try:
         raw = read_inside(root, *place_of(owner), version, _record(owner), limit=LARGEST_JSON)
         facts = msgspec.json.decode(raw, type=_Facts)
@@ -52,18 +52,19 @@ def owned(root: FilePath, owner: str, version: str, record: str | None = None) -
     return Owned(arrays=facts.arrays, needs=facts.needs)
 
 
-def was_trained(root: FilePath, section: str, name: str, version: str) -> bool:
-    """Whether `polyhead train` made the version under this name; it may have where its record cannot be read."""
+def was_trained(root: FilePath, owner: str, version: str) -> bool:
+    """Whether `polyhead train` made this version of a task or model; also true where its record cannot be read."""
+    section, name = place_of(owner)
     try:
         raw = read_inside(root, section, name, version, TASK, limit=LARGEST_JSON)
-        made = msgspec.json.decode(raw, type=_Made).trained_with
-        return made.fingerprint is not None and made.task.get("name") == name
+        training = msgspec.json.decode(raw, type=_Made).trained_with
+        return training.fingerprint is not None and training.task.get("name") == name
     except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return True
 
 
 def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
-    """The same of the live version; None too where there is none."""
+    """What the live version gives and needs; None also if there is no live version."""
     live = bundle.lines.get(owner)
     return None if live is None else owned(root, owner, live.version, live.record)
 
@@ -71,8 +72,8 @@ def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
 def version_with(root: FilePath, owner: str, arrays: str) -> Live | None:
     """The newest version on disk with arrays of this digest."""
     for version in reversed(on_disk(root, owner)):
-        found = owned(root, owner, version)
-        if found is not None and found.arrays == arrays:
+        facts = owned(root, owner, version)
+        if facts is not None and facts.arrays == arrays:
             return Live(version=version, record=hash_inside(root, *place_of(owner), version, _record(owner)))
     return None
 
@@ -86,21 +87,25 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
     bundle, chosen, known = read_bundle_file(root), dict[str, str](), dict[str, Owned]()
     for name in names:
         check_known(bundle, name)
-        owner, there = owner_named(name), versions(root, name)
-        earlier = there[: there.index(bundle.tasks[name].version)] if bundle.tasks[name].version in there else []
-        needed = {one.needs[owner] for one in known.values() if owner in one.needs}
+        owner, versions_there = owner_named(name), versions(root, name)
+        earlier = (
+            versions_there[: versions_there.index(bundle.tasks[name].version)]
+            if bundle.tasks[name].version in versions_there
+            else []
+        )
+        needed = {facts.needs[owner] for facts in known.values() if owner in facts.needs}
         if needed:
-            fitting = [v for v in there if _fits(owned(root, owner, v), needed, known)]
+            fitting = [v for v in versions_there if _fits(owned(root, owner, v), needed, known)]
             what = f"task '{name}' has no version that was made with those chosen of {', '.join(chosen)}"
         else:
             fitting = [version] if version is not None and not chosen else earlier
             what = f"task '{name}' has no version before {bundle.tasks[name].version}, the live one"
         if not fitting:
-            raise BundleError(what, allowed=there)
+            raise BundleError(what, allowed=versions_there)
         chosen[name] = fitting[-1]
-        found = owned(root, owner, fitting[-1]) if fitting[-1] in there else None
-        if found is not None:
-            known[owner] = found
+        chosen_facts = owned(root, owner, fitting[-1]) if fitting[-1] in versions_there else None
+        if chosen_facts is not None:
+            known[owner] = chosen_facts
     return chosen
 
 
@@ -114,7 +119,7 @@ def _fits(found: Owned | None, needed: Collection[str], known: Mapping[str, Owne
 def without_reader(
     root: FilePath, bundle: BundleFile, new: Mapping[str, Owned], *, gone: Collection[str] = ()
 ) -> list[str]:
-    """Families that nobody reads when `new` versions are live and some owners gone; they go with their last reader.
+    """Families that no task reads once `new` versions are live and the owners in `gone` are removed.
 
     Raises BundleError, with the names of a group's members, where the bundle would not be whole then.
     """
@@ -135,12 +140,12 @@ def check_known(bundle: BundleFile, name: str) -> None:
         raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
 
 
-def check_free(there: Sequence[str], owner: str, replace: bool) -> None:
+def check_free(owners: Sequence[str], owner: str, replace: bool) -> None:
     """Raises BadName for an owner that is among those that are there, unless it is to be replaced, or is like one."""
-    if owner in there and not replace:
+    if owner in owners and not replace:
         raise BadName(f"the bundle has a {titled(owner)} already", got=owner, do="choose another name, or replace it")
     # Folders of these two would be one on systems that ignore case.
-    same = [other for other in there if other != owner and other.casefold() == owner.casefold()]
+    same = [other for other in owners if other != owner and other.casefold() == owner.casefold()]
     if same:
         raise BadName(
             f"{titled(owner)} differs from another in case alone", got=owner, allowed=f"not like {titled(same[0])}"

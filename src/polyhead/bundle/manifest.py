@@ -117,7 +117,7 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     raw = read_inside(root, BUNDLE, limit=LARGEST_JSON)
     number = decoded(raw, _Numbered, path).format
     if number == FORMAT:
-        found = decoded(raw, BundleFile, path)
+        content = decoded(raw, BundleFile, path)
     else:
         if number not in OLD_READERS:
             raise UnknownFormat(
@@ -126,9 +126,9 @@ def read_bundle_file(root: FilePath) -> BundleFile:
                 allowed=[f"format {n}" for n in (*sorted(OLD_READERS), FORMAT)],
                 do="install the version that wrote it, or write the bundle again",
             )
-        found = OLD_READERS[number](raw, str(path))
-    _check_bundle_file(found, path)
-    return found
+        content = OLD_READERS[number](raw, str(path))
+    _check_bundle_file(content, path)
+    return content
 
 
 def read_tokenizer(root: FilePath, record: TrunkRecord) -> bytes:
@@ -151,12 +151,12 @@ def read_trunk_record(root: FilePath) -> TrunkRecord:
 
 def check_trunk(root: FilePath, record: TrunkRecord, tokenizer: bytes, expected: str) -> None:
     """Raises CorruptFile unless record and tokenizer give the digest that bundle.json names."""
-    found = trunk_digest(record.architecture, record.arrays, tokenizer, record.settings)
-    if found != expected:
+    digest = trunk_digest(record.architecture, record.arrays, tokenizer, record.settings)
+    if digest != expected:
         path = root / TRUNK / TRUNK_RECORD
         raise CorruptFile(
             f"{path} was changed since it was written",
-            got=f"trunk digest {found}",
+            got=f"trunk digest {digest}",
             allowed=expected,
             do="restore the trunk folder",
             path=path,
@@ -203,11 +203,11 @@ def _written(value: Any) -> Any:
 def check_fit(record: TaskRecord, *, trunk: str, shape: Architecture) -> None:
     """Raises WrongTrunk for a part of another trunk, BundleError for a path that cannot be this task's."""
     name = record.task.name
-    for found in (record.trunk, record.path.embed.trunk):
-        if found != trunk:
+    for read_trunk in (record.trunk, record.path.embed.trunk):
+        if read_trunk != trunk:
             raise WrongTrunk(
                 f"the part of task '{name}' was trained on another trunk",
-                got=f"trunk {found}",
+                got=f"trunk {read_trunk}",
                 allowed=f"trunk {trunk}",
                 do="train the task on this bundle's trunk, or add it to the bundle of its own trunk",
             )
@@ -318,15 +318,15 @@ def check_number(lines: int, path: FilePath) -> None:
         )
 
 
-def _check_bundle_file(found: BundleFile, path: FilePath) -> None:
-    check_number(len(found.tasks) + len(found.families) + len(found.removed), path)
-    for name in (*found.tasks, *found.removed):
+def _check_bundle_file(content: BundleFile, path: FilePath) -> None:
+    check_number(len(content.tasks) + len(content.families) + len(content.removed), path)
+    for name in (*content.tasks, *content.removed):
         check_name(name)
-    for owner in found.families:
+    for owner in content.families:
         check_family(owner)
-    for owner, live in found.lines.items():
+    for owner, live in content.lines.items():
         if not re.fullmatch(r"v\d{4,9}", live.version):
             raise CorruptFile(f"{path}: {titled(owner)} has no version", got=live.version, allowed="v0001 and up")
-    for value in (found.trunk, *(live.record for live in found.lines.values())):
+    for value in (content.trunk, *(live.record for live in content.lines.values())):
         if not re.fullmatch(r"[0-9a-f]{64}", value):
             raise CorruptFile(f"{path} holds something that is no digest", got=value)

@@ -20,6 +20,7 @@ from polyhead.bundle.format import (
     FAMILY,
     FORMAT,
     LINEAGE,
+    MODELS,
     PART,
     PROBES,
     SCORES,
@@ -33,7 +34,7 @@ from polyhead.bundle.format import (
 from polyhead.bundle.lines import check_free, live_owned, replace_lines
 from polyhead.bundle.manifest import BundleFile, TaskRecord, read_bundle_file, read_trunk_record, renamed, task_json
 from polyhead.bundle.model_write import new_models, remove_models
-from polyhead.bundle.models import MODELS, Models, read_models_file
+from polyhead.bundle.models import Models, read_models_file
 from polyhead.bundle.owners import Owned, is_family, listed, new_names, owner_named, place_of, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import check_absent, whole_bundle
@@ -90,8 +91,8 @@ def taken_of(source: Bundle, names: Sequence[str] | None = None) -> ChosenTasks:
     wanted = dict.fromkeys([*lines, *models.lines] if names is None else names)
     unknown = [name for name in wanted if name not in lines and name not in models.lines]
     if unknown:
-        there = sorted([*lines, *models.lines])
-        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=there)
+        known = sorted([*lines, *models.lines])
+        raise UnknownTask(f"{source.root} has no such task", got=unknown, allowed=known)
     return ChosenTasks(
         tasks=source.view({name: lines[name] for name in wanted if name in lines}),
         models=models.view(name for name in wanted if name in models.lines),
@@ -131,9 +132,9 @@ def copy_tasks(
     with writing(root, f"{listed(names)} cannot be copied to {root}"):
         bundle = read_bundle_file(root)
         _check_names(owners, source, root, bundle, replace=replace)
-        there = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
-        made = new_versions(root, bundle, _copies(taken, owners, there))
-    return {name: made[owner_named(name)] for name in task_names(owners.values())}
+        owned = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
+        versions = new_versions(root, bundle, _copies(taken, owners, owned))
+    return {name: versions[owner_named(name)] for name in task_names(owners.values())}
 
 
 def copy_models(source: Models, names: Mapping[str, str], root: FilePath, *, replace: bool = False) -> dict[str, str]:
@@ -153,12 +154,12 @@ def copy_models(source: Models, names: Mapping[str, str], root: FilePath, *, rep
 def models_added(source: Models, names: Mapping[str, str], root: FilePath) -> Iterator[dict[str, str]]:
     """`copy_models` before the block; what was copied is removed again if the block fails."""
     before = read_models_file(root).removed
-    made = copy_models(source, names, root) if names else {}
+    versions = copy_models(source, names, root) if names else {}
     try:
-        yield made
+        yield versions
     except BaseException:
-        if made:
-            remove_models(root, list(made), removed=before)
+        if versions:
+            remove_models(root, list(versions), removed=before)
         raise
 
 
@@ -166,14 +167,14 @@ def _check_names(
     owners: Mapping[str, str], source: Bundle, root: FilePath, bundle: BundleFile, *, replace: bool
 ) -> None:
     """Raises BadName unless tasks may have these new names (owner in the source -> owner here)."""
-    there = list(bundle.lines)
+    owners_there = list(bundle.lines)
     for old, owner in owners.items():
         (name,) = task_names([owner])
         for other in bundle.tasks if old == owner else ():
             if other != name or not replace:
                 _check_apart(name, source.root, other, root)
-        check_free(there, owner, replace and owner not in there[len(bundle.lines) :])
-        there.append(owner)
+        check_free(owners_there, owner, replace and owner not in owners_there[len(bundle.lines) :])
+        owners_there.append(owner)
 
 
 def _check_sources(root: FilePath, sources: Sequence[Bundle]) -> None:
@@ -204,8 +205,8 @@ def _check_trunks(sources: Sequence[Bundle]) -> None:
             )
 
 
-def _difference(one: Bundle, other: Bundle) -> str:
-    a, b = read_trunk_record(one.root), read_trunk_record(other.root)
+def _difference(first: Bundle, other: Bundle) -> str:
+    a, b = read_trunk_record(first.root), read_trunk_record(other.root)
     if a.architecture != b.architecture:
         return "their shapes differ"
     if a.settings != b.settings:
@@ -223,23 +224,23 @@ def _chosen(sources: Sequence[Bundle], tasks: Mapping[int, Sequence[str]]) -> li
     beyond = sorted(set(tasks) - set(range(len(sources))))
     if beyond:
         raise BundleError("tasks are chosen of a bundle that is not there", got=beyond)
-    found = [taken_of(source, tasks.get(place)) for place, source in enumerate(sources)]
-    if not any(one.tasks.lines or one.models.lines for one in found):
+    choices = [taken_of(source, tasks.get(place)) for place, source in enumerate(sources)]
+    if not any(choice.tasks.lines or choice.models.lines for choice in choices):
         raise BundleError(
             "there is nothing to merge: no task", got=[str(s.root) for s in sources], do="train some first"
         )
-    return found
+    return choices
 
 
 def _check_all(chosen: Sequence[ChosenTasks], trunk: Bundle) -> None:
     """Raises BadName for two names that would be one folder on a system that ignores case, or an unfit task's error."""
-    found: dict[str, FilePath] = {}
-    for one in chosen:
-        _fitting(one.tasks, trunk)
-        for name in (*one.tasks.lines, *one.models.lines):
-            for other, root in found.items():
-                _check_apart(name, one.tasks.root, other, root)
-            found[name] = one.tasks.root
+    roots: dict[str, FilePath] = {}
+    for choice in chosen:
+        _fitting(choice.tasks, trunk)
+        for name in (*choice.tasks.lines, *choice.models.lines):
+            for other, root in roots.items():
+                _check_apart(name, choice.tasks.root, other, root)
+            roots[name] = choice.tasks.root
 
 
 def _fitting(taken: Bundle, trunk: Bundle) -> Bundle:
@@ -266,10 +267,12 @@ def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[ChosenTa
     root.mkdir()
     _copy_trunk(standing, root / TRUNK)
     new: dict[str, NewVersion] = {}
-    for one in chosen:
-        owners = {owner: owner for owner in map(owner_named, one.tasks.lines)}
-        new |= _copies(one.tasks, owners, {owner: known.owned for owner, known in new.items()})
-    models = {name: partial(_copy_model, one.models, name, name) for one in chosen for name in one.models.lines}
+    for choice in chosen:
+        owners = {owner: owner for owner in map(owner_named, choice.tasks.lines)}
+        new |= _copies(choice.tasks, owners, {owner: known.owned for owner, known in new.items()})
+    models = {
+        name: partial(_copy_model, choice.models, name, name) for choice in chosen for name in choice.models.lines
+    }
     with writing(root, f"{root} cannot be written"):
         empty = BundleFile(format=FORMAT, trunk=standing[0].digest, tasks={})
         replace_lines(root, empty, {})
@@ -277,24 +280,24 @@ def _write(root: FilePath, standing: Sequence[Bundle], chosen: Sequence[ChosenTa
         new_versions(root, empty, new)
 
 
-def _copies(source: Bundle, owners: Mapping[str, str], there: Mapping[str, Owned | None]) -> dict[str, NewVersion]:
+def _copies(source: Bundle, owners: Mapping[str, str], target: Mapping[str, Owned | None]) -> dict[str, NewVersion]:
     """What copies the source's tasks and the families they read, by the owners' new names; `there` is in the target."""
     records = source.tasks
     needed = {o: d for record in records.values() for o, d in record.needs.items() if is_family(o)}
-    left = {need for o, one in there.items() if o not in owners.values() and one for need in one.needs}
-    families = {o: one.arrays if one else "" for o, one in there.items() if is_family(o)}
-    names = {**owners, **new_names(needed, families, free=set(families) - left)}
+    still_needed = {need for o, facts in target.items() if o not in owners.values() and facts for need in facts.needs}
+    families = {o: facts.arrays if facts else "" for o, facts in target.items() if is_family(o)}
+    names = {**owners, **new_names(needed, families, free=set(families) - still_needed)}
     others = {old: new for old, new in names.items() if old != new}
-    found = {}
+    versions = {}
     for family, digest in needed.items():
         if families.get(names[family]) != digest:
             copy = partial(_copy_family, source, family, names[family])
-            found[names[family]] = NewVersion(owned=Owned(arrays=digest), write=copy)
+            versions[names[family]] = NewVersion(owned=Owned(arrays=digest), write=copy)
     for name, record in records.items():
         moved = renamed(record, others) if others.keys() & {record.owner, *record.needs} else record
         copy = partial(_copy_version, source, name, moved)
-        found[moved.owner] = NewVersion(owned=Owned(arrays=moved.arrays, needs=moved.needs), write=copy)
-    return found
+        versions[moved.owner] = NewVersion(owned=Owned(arrays=moved.arrays, needs=moved.needs), write=copy)
+    return versions
 
 
 def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
@@ -306,7 +309,7 @@ def _copy_trunk(sources: Sequence[Bundle], folder: FilePath) -> None:
     _copy(source.root, (TRUNK, WEIGHTS), folder, record.weights)
     _copy(source.root, (TRUNK, TOKENIZER), folder, record.tokenizer)
     _copy(source.root, (TRUNK, TRUNK_RECORD), folder, None)  # hashed when the new bundle is opened
-    learned = next((one.root for one in sources if os.path.lexists(one.root / TRUNK / LINEAGE)), None)
+    learned = next((bundle.root for bundle in sources if os.path.lexists(bundle.root / TRUNK / LINEAGE)), None)
     if learned is not None:
         _copy(learned, (TRUNK, LINEAGE), folder, None)  # no digest covers it
     sync_folder(folder)
@@ -366,7 +369,7 @@ def _copy_files(root: FilePath, place: tuple[str, ...], folder: FilePath, hashes
 def _copy(root: FilePath, names: tuple[str, ...], folder: FilePath, expected: str | None) -> str:
     """Copies a file; its SHA-256, in hex. Raises CorruptFile that names the source where it is not the expected."""
     with open_inside(root, *names) as file:
-        found = write_file(folder / names[-1], iter(lambda: file.read(CHUNK), b""))
+        digest = write_file(folder / names[-1], iter(lambda: file.read(CHUNK), b""))
     if expected is not None:
-        check_hash(root.joinpath(*names), found, expected)
-    return found
+        check_hash(root.joinpath(*names), digest, expected)
+    return digest

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside
-from polyhead.bundle.format import LARGEST_JSON, LARGEST_TEXT, PROBES, SCORES, TASK, TOKENIZER
+from polyhead.bundle.format import LARGEST_JSON, LIST, MODEL, MODELS, PROBES, SCORES, TASK, TOKENIZER
 from polyhead.bundle.manifest import Live, check_number, decoded
 from polyhead.bundle.notes import Notes
 from polyhead.bundle.tensors import read_arrays
@@ -24,13 +24,11 @@ from polyhead.bundle.versions import VERSION, versions_in
 from polyhead.config import Value
 from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask, WeightsMismatch
 from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
-from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name
 from polyhead.trunk.data import arrays_digest
 
 FORMAT = 1
-LIST, MODELS = "models.json", "models"
-MODEL, CONFIG, GENERATION = "model.safetensors", "config.json", "generation_config.json"
+CONFIG, GENERATION = "config.json", "generation_config.json"
 HASHED = (MODEL, CONFIG, GENERATION, TOKENIZER, SCORES, PROBES)
 
 
@@ -111,12 +109,12 @@ class Models(Notes):
         files = {"config": CONFIG, "generation": GENERATION, "tokenizer": TOKENIZER}
         content = {field: self._read(name, file) for field, file in files.items()}
         try:
-            found = Seq2SeqData(name=record.name, arrays=arrays, settings=record.settings, **content)
+            model = Seq2SeqData(name=record.name, arrays=arrays, settings=record.settings, **content)
         except WeightsMismatch as error:
             what, do = f"{path} holds what is no model", "restore the file"
             raise CorruptFile(what, got=error, do=do, path=path) from None
-        check_hash(path.with_name(TASK), found.digest, record.model)
-        return found
+        check_hash(path.with_name(TASK), model.digest, record.model)
+        return model
 
     def config(self, name: str) -> bytes:
         """The config.json of a task's model, without a look at its arrays."""
@@ -127,22 +125,15 @@ class Models(Notes):
         folder = self.root.joinpath(*self._place(name))
         return sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
-    def headline(self, name: str) -> tuple[str, float | None]:
-        """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self.record(name).task, self.split_scores(name)
-        metric = kind_of(task).default_metric(task)
-        values = {split: found[metric] for split, found in splits.items() if metric in found}
-        return metric, values.get("test", next(reversed(values.values()), None))
-
     def same_as(self, source: Models, names: Mapping[str, str]) -> dict[str, str]:
         """Live versions here that are the source's file for file, by name; `names` are the tasks' there and here."""
-        found = {}
+        equal = {}
         for old, new in names.items():
             theirs = source.record(old)
             wanted = msgspec.structs.replace(theirs, task=msgspec.structs.replace(theirs.task, name=new))
             if new in self.lines and self.record(new) == wanted:
-                found[new] = self.version(new)
-        return found
+                equal[new] = self.version(new)
+        return equal
 
     def touched(self) -> Iterator[PolyheadError]:
         """Hashes every live file; an error for each that is not as it was written."""
@@ -169,13 +160,11 @@ class Models(Notes):
             raise UnknownTask(f"the bundle has no model of a task '{name}'", allowed=sorted(self.lines))
         return MODELS, name, self.lines[name].version
 
-    def _read(self, name: str, file: str) -> bytes:
-        self._hashed(name, file)
-        return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
+    def _declared(self, name: str) -> Task:
+        return self.record(name).task
 
-    def _hashed(self, name: str, file: str) -> None:
-        place, expected = self._place(name), self.record(name).files[file]
-        check_hash(self.root.joinpath(*place, file), hash_inside(self.root, *place, file), expected)
+    def _hashes(self, name: str) -> Mapping[str, str]:
+        return self.record(name).files
 
 
 def model_names(root: FilePath) -> list[str]:
@@ -185,11 +174,11 @@ def model_names(root: FilePath) -> list[str]:
 
 def check_no_models(root: FilePath, names: Iterable[str]) -> None:
     """Raises BadName for a task that is to read the trunk under the name of one that owns its model."""
-    there = {name.casefold(): name for name in model_names(root)}
+    taken = {name.casefold(): name for name in model_names(root)}
     for name in names:
-        if name.casefold() in there:
+        if name.casefold() in taken:
             raise BadName(
-                f"the bundle has a task '{there[name.casefold()]}' with a model of its own",
+                f"the bundle has a task '{taken[name.casefold()]}' with a model of its own",
                 got=name,
                 do="choose another name, or remove that task",
             )
@@ -198,11 +187,11 @@ def check_no_models(root: FilePath, names: Iterable[str]) -> None:
 def models_touched(root: FilePath) -> Iterator[PolyheadError]:
     """Hashes every live file of every model; an error for each that is not as it was written."""
     try:
-        found = Models(root)
+        models = Models(root)
     except PolyheadError as error:
         yield error
         return
-    yield from found.touched()
+    yield from models.touched()
 
 
 def old_models_touched(root: FilePath) -> Iterator[PolyheadError]:
@@ -237,14 +226,14 @@ def read_models_file(root: FilePath) -> ModelsFile:
             allowed=f"format {FORMAT}",
             do="install the version that wrote it, or train the models again",
         )
-    found = decoded(raw, ModelsFile, path)
-    check_number(len(found.models) + len(found.removed), path)
-    for name in (*found.models, *found.removed):
+    content = decoded(raw, ModelsFile, path)
+    check_number(len(content.models) + len(content.removed), path)
+    for name in (*content.models, *content.removed):
         check_name(name)
-    for name, line in found.models.items():
+    for name, line in content.models.items():
         if not VERSION.fullmatch(line.version) or not re.fullmatch(r"[0-9a-f]{64}", line.record):
             raise CorruptFile(f"{path}: task '{name}' has no version or digest", got=line, path=path)
-    return found
+    return content
 
 
 class _Numbered(msgspec.Struct):

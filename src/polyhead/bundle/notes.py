@@ -1,45 +1,96 @@
-"""What lies beside the arrays of a task's version: scores, probes and the card, of whatever owns the version."""
+"""What lies beside the arrays of a task's version: scores, probes and the card, for tasks and models alike."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
-from polyhead.bundle.files import read_inside
-from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES
-from polyhead.errors import CorruptFile
+from polyhead.bundle.files import check_hash, hash_inside, read_inside
+from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES, TASK
+from polyhead.bundle.tensors import write_arrays
+from polyhead.config import Value, to_json
+from polyhead.errors import BundleError, CorruptFile
+from polyhead.files import sync_folder, write_file
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
 
 Decoded = TypeVar("Decoded")
 
 
+class NotesDraft(Value, eq=False):
+    """Scores, probes and card of a version to write."""
+
+    scores: Mapping[str, Any]
+    probes: Sequence[Mapping[str, Any]]
+    card: str
+
+    def write(
+        self,
+        folder: FilePath,
+        task: str,
+        arrays: tuple[str, Mapping[str, np.ndarray]],
+        record: Callable[[dict[str, str]], bytes],
+        *,
+        files: Mapping[str, bytes] | None = None,
+    ) -> str:
+        """Writes all files of one version into a new folder; returns the SHA-256 of its task.json, written last.
+
+        `arrays` is the name of their file and the arrays, `files` holds further files by name. `record` makes the
+        bytes of task.json from the SHA-256 of every other file but the card. Raises BundleError for notes that JSON
+        cannot hold.
+        """
+        try:
+            probes = b"".join(msgspec.json.encode(probe) + b"\n" for probe in self.probes)
+            contents = {**(files or {}), SCORES: to_json(self.scores), PROBES: probes}
+            card = self.card.encode()
+            folder.mkdir()
+            hashes = {arrays[0]: write_arrays(folder / arrays[0], arrays[1])}
+            hashes |= {name: write_file(folder / name, [content]) for name, content in contents.items()}
+            write_file(folder / CARD, [card])  # people may edit the card, so it has no hash
+            digest = write_file(folder / TASK, [record(hashes)])
+        except (TypeError, UnicodeEncodeError) as error:
+            raise BundleError(
+                f"task '{task}' holds something that JSON cannot hold", got=error, do="give plain values"
+            ) from None
+        sync_folder(folder)
+        return digest
+
+
 class Notes(ABC):
-    """Reads them by a task's name; `root` is the bundle's folder."""
+    """Reads the notes of live versions by task name; `root` is the bundle's folder."""
 
     root: FilePath
 
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
-        raw, path = self._read(name, SCORES), self.root.joinpath(*self._place(name), SCORES)
+        raw, path = self._read(name, SCORES), self._path(name, SCORES)
         _json(raw, path, _Scores)
         return _json(raw, path, dict[str, Any])
 
     def split_scores(self, name: str) -> dict[str, dict[str, float]]:
-        """Split -> metric -> value; none of a task that was added without."""
-        path = self.root.joinpath(*self._place(name), SCORES)
-        return _json(self._read(name, SCORES), path, _Scores).splits
+        """Split -> metric -> value; empty for a task that was added without scores."""
+        return _json(self._read(name, SCORES), self._path(name, SCORES), _Scores).splits
 
     def baselines(self, name: str, split: str) -> dict[str, dict[str, float]]:
         """`constant` and `linear`, where training measured them on its rows of the split -> metric -> value."""
-        path = self.root.joinpath(*self._place(name), SCORES)
-        measured = _json(self._read(name, SCORES), path, _Scores).baselines
-        return {simple: of[split] for simple, of in measured.items() if split in of}
+        measured = _json(self._read(name, SCORES), self._path(name, SCORES), _Scores).baselines
+        return {baseline: splits[split] for baseline, splits in measured.items() if split in splits}
+
+    def headline(self, name: str) -> tuple[str, float | None]:
+        """The task's metric and its value on the test split, else on the last split that has it."""
+        task, splits = self._declared(name), self.split_scores(name)
+        metric = task.metric or kind_of(task).default_metric(task)
+        values = {split: scores[metric] for split, scores in splits.items() if metric in scores}
+        return metric, values.get("test", next(reversed(values.values()), None))
 
     def probes(self, name: str) -> list[dict[str, Any]]:
         """The pinned probes of a task: inputs from its validation data, chosen when it was added."""
-        path = self.root.joinpath(*self._place(name), PROBES)
+        path = self._path(name, PROBES)
         return [_json(line, path, dict[str, Any]) for line in self._read(name, PROBES).splitlines() if line]
 
     def card(self, name: str) -> str:
@@ -51,12 +102,27 @@ class Notes(ABC):
         """The folder of the task's live version, step by step."""
 
     @abstractmethod
+    def _declared(self, name: str) -> Task:
+        """The task as its live version declares it."""
+
+    @abstractmethod
+    def _hashes(self, name: str) -> Mapping[str, str]:
+        """The SHA-256 of each file of the task's live version, as its task.json says."""
+
+    def _path(self, name: str, file: str) -> FilePath:
+        return self.root.joinpath(*self._place(name), file)
+
     def _read(self, name: str, file: str) -> bytes:
-        """A file of that folder, its hash checked."""
+        self._hashed(name, file)
+        return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
+
+    def _hashed(self, name: str, file: str) -> None:
+        found = hash_inside(self.root, *self._place(name), file)
+        check_hash(self._path(name, file), found, self._hashes(name).get(file, ""))
 
 
 class _Scores(msgspec.Struct):
-    """What others read of scores.json; any other key is a note for people."""
+    """The keys of scores.json that programs read; any other key is a note for people."""
 
     splits: dict[str, dict[str, float]] = {}
     baselines: dict[str, dict[str, dict[str, float]]] = {}
@@ -66,4 +132,4 @@ def _json(raw: bytes, path: FilePath, kind: type[Decoded]) -> Decoded:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CorruptFile(f"{path} cannot be understood", got=error, do="restore the file", path=path) from None
+        raise CorruptFile(f"{path} cannot be read as JSON", got=error, do="restore the file", path=path) from None

@@ -9,24 +9,30 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from polyhead.bundle.format import FAMILIES, TASKS
+from polyhead.bundle.format import FAMILIES, MODELS, TASKS
 from polyhead.config import Value
 from polyhead.errors import BadName, BundleError
 
-TASK_OF, FAMILY_OF = "task:", "family:"
+TASK_OF, FAMILY_OF, MODEL_OF = "task:", "family:", "model:"
+_SECTIONS = {"task": TASKS, "family": FAMILIES, "model": MODELS}
 _FAMILY = re.compile(r"family(:[A-Za-z0-9][A-Za-z0-9._-]{0,63}){1,4}")
 
 
 class Owned(Value):
-    """What a version gives and what it needs of others."""
+    """The arrays that a version gives and those it needs of others."""
 
     arrays: str  # digest of its arrays, `trunk.data.arrays_digest`
     needs: dict[str, str] = {}  # owner -> digest of that owner's arrays
 
 
 def owner_named(task: str) -> str:
-    """The owner of the arrays of the task, or model, of this name."""
+    """The owner of the arrays of the task of this name."""
     return f"{TASK_OF}{task}"
+
+
+def model_owner(task: str) -> str:
+    """The owner of the versions of a task that has a model of its own."""
+    return f"{MODEL_OF}{task}"
 
 
 def is_family(owner: str) -> bool:
@@ -45,9 +51,9 @@ def check_family(owner: str) -> None:
 
 
 def place_of(owner: str) -> tuple[str, str]:
-    """The folder of an owner's versions, step by step: tasks/<name>, or families/<name> with '+' for each ':'."""
+    """The folder of an owner's versions, as steps: tasks/<name>, models/<name>, families/<name> with '+' for ':'."""
     kind, _, name = owner.partition(":")
-    return FAMILIES if kind == "family" else TASKS, name.replace(":", "+")
+    return _SECTIONS[kind], name.replace(":", "+")
 
 
 def owner_at(section: str, folder: str) -> str:
@@ -56,8 +62,9 @@ def owner_at(section: str, folder: str) -> str:
 
 
 def titled(owner: str) -> str:
-    """An owner, as an error names it."""
-    return "{} '{}'".format(*owner.split(":", 1))
+    """An owner as an error names it: task 'mood', family 'pooler'."""
+    kind, _, name = owner.partition(":")
+    return f"{'family' if kind == 'family' else 'task'} '{name}'"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -71,12 +78,12 @@ def task_names(owners: Iterable[str]) -> list[str]:
 
 
 def connected(edges: Iterable[tuple[str, str]]) -> list[set[str]]:
-    """What the edges connect, each set as large as can be."""
-    found: list[set[str]] = []
+    """The connected components of the graph with these edges."""
+    groups: list[set[str]] = []
     for edge in edges:
-        touching = [one for one in found if not one.isdisjoint(edge)]
-        found = [one for one in found if one.isdisjoint(edge)] + [set(edge).union(*touching)]
-    return found
+        touching = [group for group in groups if not group.isdisjoint(edge)]
+        groups = [group for group in groups if group.isdisjoint(edge)] + [set(edge).union(*touching)]
+    return groups
 
 
 def check_whole(
@@ -104,10 +111,10 @@ def check_whole(
         for need in owned.needs
         if not is_family(need) or (need in {of for _, of in unmet} and owner in {*changed, *dict(unmet)})
     ]
-    bound = set[str]().union(*(one for one in connected(edges) if not one.isdisjoint(dict(unmet))))
+    bound = set[str]().union(*(group for group in connected(edges) if not group.isdisjoint(dict(unmet))))
     members, acting = task_names(sorted(bound)), task_names(sorted(set(changed) & bound))
-    left = [name for name in members if name not in acting]
-    if left and acting:
+    missing = [name for name in members if name not in acting]
+    if missing and acting:
         raise BundleError(
             f"tasks {', '.join(members)} stand or fall together, since they share arrays",
             got=f"a change of {', '.join(acting)} alone",
@@ -124,10 +131,10 @@ def check_whole(
 
 
 def unread(owned: Mapping[str, Owned | None]) -> list[str]:
-    """Families that nobody needs; none while a task's record cannot be read, since it might need one."""
-    if any(one is None and not is_family(owner) for owner, one in owned.items()):
+    """Families that no task needs; none if a task's record cannot be read, since it might need one."""
+    if any(facts is None and not is_family(owner) for owner, facts in owned.items()):
         return []
-    needed = {need for one in owned.values() if one is not None for need in one.needs}
+    needed = {need for facts in owned.values() if facts is not None for need in facts.needs}
     return [owner for owner in owned if is_family(owner) and owner not in needed]
 
 
@@ -137,13 +144,19 @@ def new_names(families: Mapping[str, str], there: Mapping[str, str], *, free: Co
     One whose arrays are there already meets them. Where the name is taken by other arrays, and not in `free`, it gets
     another: family:pooler becomes family:pooler-2. No two get one name.
     """
-    found = dict[str, str]()
+    chosen = dict[str, str]()
     for owner, digest in families.items():
-        taken = {other.casefold() for other in (*(set(there) - set(free)), *found.values())}
-        equal = [one for one in (owner, *there) if there.get(one) == digest and one not in found.values()]
+        taken = {other.casefold() for other in (*(set(there) - set(free)), *chosen.values())}
+        equal = [
+            other_owner
+            for other_owner in (owner, *there)
+            if there.get(other_owner) == digest and other_owner not in chosen.values()
+        ]
         names = (owner, *(f"{owner}-{number}" for number in range(2, len(taken) + 3)))
-        found[owner] = next(iter(equal), "") or next(one for one in names if one.casefold() not in taken)
-    return found
+        chosen[owner] = next(iter(equal), "") or next(
+            other_owner for other_owner in names if other_owner.casefold() not in taken
+        )
+    return chosen
 
 
 def _gives(owned: Owned | None, digest: str) -> bool:
@@ -152,6 +165,6 @@ def _gives(owned: Owned | None, digest: str) -> bool:
 
 def _needed(after: Mapping[str, Owned | None], owner: str, need: str) -> str:
     """The need and what would be there instead."""
-    owned, found = after[owner], after.get(need)
+    owned, other = after[owner], after.get(need)
     wanted = owned.needs[need][:16] if owned is not None else ""
-    return f"'{need}' with arrays {wanted}, not {found.arrays[:16] if found is not None else 'none'}"
+    return f"'{need}' with arrays {wanted}, not {other.arrays[:16] if other is not None else 'none'}"

@@ -15,8 +15,8 @@ from polyhead.arguments import typed
 from polyhead.bundle import write
 from polyhead.bundle.complete import check_read
 from polyhead.bundle.families import FamilyRecord, read_family
-from polyhead.bundle.files import check_hash, hash_inside, read_inside
-from polyhead.bundle.format import LARGEST_TEXT, PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
+from polyhead.bundle.files import check_hash, hash_inside
+from polyhead.bundle.format import PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
 from polyhead.bundle.lines import versions
 from polyhead.bundle.manifest import (
     BundleFile,
@@ -36,7 +36,7 @@ from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.tensors import read_arrays
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
-from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
 from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk.data import TrunkData, arrays_digest, check_arrays
 from polyhead.trunk.shape import Architecture
@@ -143,16 +143,16 @@ class Bundle(Notes):
         Raises CorruptFile where they are not those that the task was made with.
         """
         self._check_needs(name)
-        record, found = self._task(name), {}
+        record, arrays = self._task(name), {}
         for owner in record.needs:
             try:
-                found[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
+                arrays[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
             except WeightsMismatch as error:
                 path = self.root.joinpath(*self._place(name), TASK)
                 raise CorruptFile(
                     f"{path} does not fit the arrays that it needs", got=error, do="restore the folder", path=path
                 ) from None
-        return found
+        return arrays
 
     def family(self, owner: str) -> FamilyRecord:
         """The live record of a family."""
@@ -162,13 +162,6 @@ class Bundle(Notes):
             live = self._whole.families[owner]
             self._families[owner] = read_family(self.root, owner, live, trunk=self.digest)
         return self._families[owner]
-
-    def headline(self, name: str) -> tuple[str, float | None]:
-        """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self._task(name).task, self.split_scores(name)
-        metric = task.metric or kind_of(task).default_metric(task)
-        values = {split: found[metric] for split, found in splits.items() if metric in found}
-        return metric, values.get("test", next(reversed(values.values()), None))
 
     def verify(self) -> None:
         """Hashes every live file; raises CorruptFile that names one changed since it was written."""
@@ -200,10 +193,10 @@ class Bundle(Notes):
         whole = self._whole
         if any(whole.tasks.get(name) != live for name, live in lines.items()):
             whole = msgspec.structs.replace(whole, tasks={**whole.tasks, **lines})
-        made = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
+        view = type(self)(self.root, msgspec.structs.replace(self._content, tasks=dict(lines)), whole)
         loaded = ("_record", "_trunk", "tokenizer")
-        made.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
-        return made
+        view.__dict__.update({key: self.__dict__[key] for key in loaded if key in self.__dict__})
+        return view
 
     @typed
     def add_task(
@@ -246,12 +239,12 @@ class Bundle(Notes):
     def _check_needs(self, name: str) -> None:
         """Raises CorruptFile unless the live owners have the arrays that the task was made with."""
         for owner, digest in self._task(name).needs.items():
-            found = self._digest_of(owner)
-            if found != digest:
+            present = self._digest_of(owner)
+            if present != digest:
                 path = self.root.joinpath(*self._place(name), TASK)
                 raise CorruptFile(
                     f"task '{name}' of {self.root} needs other arrays of {titled(owner)} than the bundle holds",
-                    got=f"arrays {found or 'of nobody'}",
+                    got=f"arrays {present or 'of nobody'}",
                     allowed=f"arrays {digest}",
                     do="restore the bundle from a copy, or add the task again with all that stand or fall with it",
                     path=path,
@@ -259,21 +252,21 @@ class Bundle(Notes):
 
     def _family_checks(self, owner: str, live: Live) -> Iterator[Callable[[], object]]:
         families = {**self._whole.families, owner: live}
-        one = type(self)(self.root, msgspec.structs.replace(self._content, tasks={}, families=families))
+        view = type(self)(self.root, msgspec.structs.replace(self._content, tasks={}, families=families))
         place = (*place_of(owner), live.version)
-        yield partial(one.family, owner)
+        yield partial(view.family, owner)
         yield lambda: check_hash(
-            self.root.joinpath(*place, PART), hash_inside(self.root, *place, PART), one.family(owner).part
+            self.root.joinpath(*place, PART), hash_inside(self.root, *place, PART), view.family(owner).part
         )
-        yield partial(one._arrays_of, owner)
+        yield partial(view._arrays_of, owner)
 
     def _task_checks(self) -> Iterator[Callable[[], object]]:
         for name, line in self.lines.items():
-            one = self.view({name: line})
-            yield partial(getattr, one, "tasks")
-            yield partial(one._check_names, name)
-            yield from (partial(one._hashed, name, file) for file in (PART, SCORES, PROBES))
-            yield partial(one.part, name)
+            view = self.view({name: line})
+            yield partial(getattr, view, "tasks")
+            yield partial(view._check_names, name)
+            yield from (partial(view._hashed, name, file) for file in (PART, SCORES, PROBES))
+            yield partial(view.part, name)
 
     def _check_trunk_files(self) -> None:
         for file, expected in ((WEIGHTS, self._record.weights), (TOKENIZER, self._record.tokenizer)):
@@ -348,24 +341,21 @@ class Bundle(Notes):
     def _place(self, name: str) -> tuple[str, str, str]:
         return TASKS, name, self._live(name).version
 
-    def _read(self, name: str, file: str) -> bytes:
-        self._hashed(name, file)
-        return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
+    def _declared(self, name: str) -> Task:
+        return self._task(name).task
 
-    def _hashed(self, name: str, file: str) -> None:
-        place = self._place(name)
-        expected = self._task(name).files.get(file, "")
-        check_hash(self.root.joinpath(*place, file), hash_inside(self.root, *place, file), expected)
+    def _hashes(self, name: str) -> Mapping[str, str]:
+        return self._task(name).files
 
 
 def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
-    told = set()
+    seen = set()
     for check in checks:
         try:
             check()
         except PolyheadError as error:
-            if str(error) not in told:  # a trunk.json that cannot be read stops every task
-                told.add(str(error))
+            if str(error) not in seen:  # a trunk.json that cannot be read stops every task
+                seen.add(str(error))
                 yield error
 
 

@@ -21,7 +21,7 @@ from polyhead.bundle.lines import (
 )
 from polyhead.bundle.manifest import BundleFile, read_bundle_file
 from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
-from polyhead.bundle.versions import remove_folder, sweep_folders
+from polyhead.bundle.versions import remove_folder, sweep_section
 from polyhead.bundle.whole import sweep_beside
 from polyhead.errors import BundleError
 
@@ -68,10 +68,10 @@ def put_back(
     """
     with writing(root, f"bundle.json of {root} could not be put back as it was"):
         try:
-            there, is_read = read_bundle_file(root), True
+            current, is_read = read_bundle_file(root), True
         except BundleError:
-            there, is_read = after, False  # nobody's change is lost with what cannot be read
-        now = there.lines
+            current, is_read = after, False  # nobody's change is lost with what cannot be read
+        now = current.lines
         old, new = before.lines, after.lines
         differing = [o for o in {**old, **new} if old.get(o) != new.get(o) == now.get(o)]
         lost = [o for o in differing if o in old and old[o].version not in on_disk(root, o)]
@@ -81,7 +81,7 @@ def put_back(
         facts = {o: owned(root, o, live.version, live.record) for o, live in lines.items()}
         if undone or not is_read:  # a bundle that may not be written, and was not, needs no writing
             check_whole({}, facts, undone)
-            removed = tuple(dict.fromkeys((*before.removed, *there.removed)))
+            removed = tuple(dict.fromkeys((*before.removed, *current.removed)))
             replace_lines(root, msgspec.structs.replace(before, removed=removed), lines)
         for owner, known in versions_before.items():
             for version in set(on_disk(root, owner)) - {*known, lines[owner].version if owner in lines else ""}:
@@ -96,27 +96,24 @@ def _unlist(root: FilePath, names: Sequence[str]) -> None:
         check_known(bundle, name)
         check_no_links(root, *place_of(owner))
     gone = {*owners, *without_reader(root, bundle, {}, gone=owners)}
-    made = [name for name in names if was_trained(root, *place_of(owner_named(name)), bundle.tasks[name].version)]
-    told = msgspec.structs.replace(bundle, removed=tuple(dict.fromkeys((*bundle.removed, *made))))
-    replace_lines(root, told, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
+    trained = [name for name in names if was_trained(root, owner_named(name), bundle.tasks[name].version)]
+    bundle = msgspec.structs.replace(bundle, removed=tuple(dict.fromkeys((*bundle.removed, *trained))))
+    replace_lines(root, bundle, {owner: live for owner, live in bundle.lines.items() if owner not in gone})
 
 
 def _sweep(root: FilePath, section: str) -> None:
-    check_no_links(root, section)
-    if not (root / section).is_dir():
-        return
     bundle = read_bundle_file(root)
     kept = {*bundle.lines, *(_needed(root, bundle) if section == FAMILIES else ())}
-    sweep_folders(root / section, lambda name: owner_at(section, name) in kept)
+    sweep_section(root, section, lambda name: owner_at(section, name) in kept)
 
 
 def _needed(root: FilePath, bundle: BundleFile) -> set[str]:
     """Families that some version on disk needs, live or not, so that tasks can be rolled back."""
-    found = set[str]()
+    families = set[str]()
     for name in bundle.tasks:
         for version in on_disk(root, owner_named(name)):
             facts = owned(root, owner_named(name), version)
             if facts is None:  # it might need any
                 return set(families_on_disk(root))
-            found.update(facts.needs)
-    return found
+            families.update(facts.needs)
+    return families

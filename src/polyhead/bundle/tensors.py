@@ -53,10 +53,10 @@ def release(arrays: Iterable[np.ndarray]) -> None:
 
     What was written into the arrays is lost: for those who only read. Arrays that are not mapped stay as they are.
     """
-    maps = {id(found): found for array in arrays if (found := _map_of(array)) is not None}
+    maps = {id(mapped): mapped for array in arrays if (mapped := _map_of(array)) is not None}
     if hasattr(mmap, "MADV_DONTNEED"):
-        for found in maps.values():
-            found.madvise(mmap.MADV_DONTNEED)
+        for mapped in maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _map_of(array: np.ndarray) -> mmap.mmap | None:

@@ -1,65 +1,93 @@
-"""Folders of versions: v0001, v0002, ..., each a folder of its own that never changes once it has its name."""
+"""Folders of versions: v0001, v0002, ..., each a folder of its own that never changes once it has its name.
+
+Tasks, families and models are added through `add_versions`. Every file is written under a temporary name, flushed and
+renamed; the list of live versions is replaced last. A reader, or a kill at any moment, meets the state before or after.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path as FilePath
 
-from polyhead.config import Value
-from polyhead.files import is_temporary, remove_leftovers, remove_tree, rename_inside, temporary_name
+from polyhead.bundle.files import check_no_links, hash_inside
+from polyhead.bundle.format import FAMILIES, MODELS, TASK, TASKS
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.owners import place_of, titled
+from polyhead.errors import BundleError
+from polyhead.files import (
+    is_temporary,
+    make_folder,
+    remove_leftovers,
+    remove_tree,
+    rename_inside,
+    sync_folder,
+    temporary_name,
+)
 
 VERSION = re.compile(r"v\d{4,9}")
-Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; the SHA-256 of its record
+Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; returns the SHA-256 of its record
 
 
 def versions_in(folder: FilePath) -> list[str]:
-    """All versions there, oldest first; none where there is no folder."""
-    found = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    return sorted((v for v in found if VERSION.fullmatch(v)), key=lambda v: int(v[1:]))
+    """All versions in a folder, oldest first; none where the folder does not exist."""
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    return sorted((name for name in names if VERSION.fullmatch(name)), key=lambda name: int(name[1:]))
 
 
 def next_version(folder: FilePath) -> str:
     """The name of the version after the newest one."""
-    there = versions_in(folder)
-    return f"v{int(there[-1][1:]) + 1 if there else 1:04d}"
+    versions = versions_in(folder)
+    return f"v{int(versions[-1][1:]) + 1 if versions else 1:04d}"
 
 
-class WrittenVersion(Value):
-    """A version that is whole, under a temporary name in its owner's folder."""
+def version_on_disk(root: FilePath, owner: str, version: str) -> Live:
+    """The line that makes a version on disk the live one, pinned unless it is the newest.
 
-    folder: FilePath
-    version: str
-    temporary: str
-    record: str  # SHA-256
-
-
-def fill(folder: FilePath, version: str, write: Writer) -> WrittenVersion:
-    """Lets the writer fill a new version, under a temporary name; `settle` gives it its own."""
-    temporary = temporary_name(version)
-    record = write(folder / temporary)
-    return WrittenVersion(folder=folder, version=version, temporary=temporary, record=record)
-
-
-def settle(filled: WrittenVersion) -> None:
-    """Gives a version that is whole its name.
-
-    All of a change are filled before the first one is named: only a kill in the moment between these names and the
-    list of live versions leaves one that was never live.
+    Raises BundleError for a version that does not exist.
     """
-    rename_inside(filled.folder, filled.temporary, filled.version, root=filled.folder.parent)
+    versions = versions_in(root.joinpath(*place_of(owner)))
+    if version not in versions:
+        raise BundleError(f"{titled(owner)} has no version {version}", allowed=versions)
+    record = hash_inside(root, *place_of(owner), version, TASK)
+    return Live(version=version, record=record, pinned=version != versions[-1])
 
 
-def discard(folder: FilePath, version: str, *, live: str | None) -> None:
-    """Removes what `fill` wrote, unless it is the live version, and the folder where no version is live."""
-    with suppress(OSError):
-        remove_leftovers(folder, root=folder.parent)
-    if live != version:
-        remove_tree(folder / version, root=folder.parent)
-    if live is None:
-        with suppress(OSError):
-            folder.rmdir()
+def add_versions(
+    root: FilePath,
+    writers: Mapping[str, Writer],
+    *,
+    read_live: Callable[[], Mapping[str, Live]],
+    publish: Callable[[Mapping[str, Live]], None],
+) -> dict[str, str]:
+    """Writes a new version of each owner, then lets `publish` make all of them live in one step.
+
+    Call it under the bundle's lock. `read_live` reads the live versions by owner: when something fails, new versions
+    that are not live are removed. Returns the names of the new versions by owner.
+    """
+    versions: dict[str, str] = {}
+    try:
+        folders = {owner: _prepare(root, owner) for owner in writers}
+        temporary: dict[str, str] = {}
+        lines: dict[str, Live] = {}
+        for owner, write in writers.items():
+            versions[owner] = next_version(folders[owner])
+            temporary[owner] = temporary_name(versions[owner])
+            record = write(folders[owner] / temporary[owner])
+            lines[owner] = Live(version=versions[owner], record=record)
+        # All versions are complete before the first gets its name: only a kill between these names and the list of
+        # live versions leaves a version that was never live.
+        for owner, folder in folders.items():
+            rename_inside(folder, temporary[owner], versions[owner], root=folder.parent)
+        for section in dict.fromkeys(folder.parent for folder in folders.values()):
+            sync_folder(section)
+        sync_folder(root)
+        publish(lines)
+    except BaseException:
+        _undo(root, versions, read_live)
+        raise
+    return versions
 
 
 def remove_folder(folder: FilePath, name: str) -> None:
@@ -69,17 +97,53 @@ def remove_folder(folder: FilePath, name: str) -> None:
     remove_leftovers(folder, root=folder.parent)
 
 
-def sweep_folders(folder: FilePath, is_kept: Callable[[str], bool]) -> None:
-    """Removes folders of versions that are not kept, and nothing else; the folder itself where it is empty then."""
-    there = [entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()]
-    for entry in there:
-        if not is_kept(entry.name) and not is_temporary(entry.name) and _is_ours(entry):
+def sweep_section(root: FilePath, section: str, is_kept: Callable[[str], bool]) -> None:
+    """Removes the folders of versions in a section that are not kept, and the section itself when it is empty.
+
+    `is_kept` takes a folder's name. Folders that hold anything but versions stay.
+    """
+    check_no_links(root, section)
+    folder = root / section
+    if not folder.is_dir():
+        return
+    for entry in [entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()]:
+        if not is_kept(entry.name) and not is_temporary(entry.name) and _holds_versions_only(entry):
             remove_folder(folder, entry.name)
     with suppress(OSError):
         folder.rmdir()
 
 
-def _is_ours(folder: FilePath) -> bool:
-    """Whether the folder holds versions and nothing else."""
+def _holds_versions_only(folder: FilePath) -> bool:
     names = [entry.name for entry in folder.iterdir()]
     return all(is_temporary(name) or VERSION.fullmatch(name) for name in names)
+
+
+def _prepare(root: FilePath, owner: str) -> FilePath:
+    """The folder of an owner's versions, made if missing; what killed writers left in the bundle is removed."""
+    folder = root.joinpath(*place_of(owner))
+    check_no_links(root, *place_of(owner))
+    make_folder(folder, root=root)
+    remove_leftovers(root)
+    for section in (root / TASKS, root / FAMILIES, root / MODELS):
+        check_no_links(root, section.name)
+        for path in (section, *section.iterdir()) if section.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                remove_leftovers(path, root=root)
+    return folder
+
+
+def _undo(root: FilePath, versions: Mapping[str, str], read_live: Callable[[], Mapping[str, Live]]) -> None:
+    """Removes versions that did not become live; live ones are kept, even if their last flush failed."""
+    try:
+        lines = read_live()
+    except (BundleError, OSError):
+        return
+    for owner, version in versions.items():
+        folder, live = root.joinpath(*place_of(owner)), lines.get(owner)
+        with suppress(OSError):
+            remove_leftovers(folder, root=folder.parent)
+        if live is None or live.version != version:
+            remove_tree(folder / version, root=folder.parent)
+        if live is None:
+            with suppress(OSError):
+                folder.rmdir()

@@ -1,4 +1,4 @@
-"""A new bundle that is built beside its place and renamed into it: there whole, or not at all."""
+"""A new bundle is built next to its place and renamed into it: complete, or not there at all."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def whole_bundle(root: FilePath | str) -> Iterator[FilePath]:
     """
     root = FilePath(root).resolve()
     check_absent(root)
-    with workspace(root.with_name(TEMPORARY + root.name), f"the bundle {root} cannot be written") as made:
+    with workspace(root.with_name(TEMPORARY + root.name), f"the bundle {root} cannot be written") as building:
         check_absent(root)  # another process may have been faster
-        yield made
-        sync_folder(made)
-        made.rename(root)
+        yield building
+        sync_folder(building)
+        building.rename(root)
         sync_folder(root.parent)
 
 
 def check_absent(root: FilePath) -> None:
     """Raises BundleError unless a new bundle can be at `root`: nothing is there, or an empty folder."""
     if root.is_dir():
-        there = sorted(entry.name for entry in root.iterdir())
-        if there:
-            raise BundleError(f"{root} holds something already", got=there[:5], do="name a new folder")
+        entries = sorted(entry.name for entry in root.iterdir())
+        if entries:
+            raise BundleError(f"{root} is not empty", got=entries[:5], do="name a new folder")
     if root.exists() and (not root.is_dir() or root.resolve() == FilePath.cwd()):
         what = "is the folder that this process works in" if root.is_dir() else "is a file"
         raise BundleError(f"{root} {what}", do="name a new folder")

@@ -23,7 +23,7 @@ NAME = re.compile(r"(?P<number>\d{4,9})-[a-z]+\.json")
 
 
 class Certificate(Value):
-    """What one operation changed, and what was proven unchanged: every task in `before` that has probes."""
+    """What one operation changed, and which tasks were proven unchanged: those in `before` that have probes."""
 
     operation: Operation
     changed: dict[str, tuple[str | None, str | None]]  # task -> live version before, after
@@ -51,7 +51,7 @@ class Certificate(Value):
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         return f"{self.number:04d}-{self.operation}.json"
 
 
@@ -67,7 +67,7 @@ class Ledger:
         self.files = sorted(found, key=lambda name: (number_of(name), name), reverse=True)
 
     def sound(self) -> Iterator[Certificate]:
-        """Certificates that are as they were written, newest first."""
+        """Unchanged certificates, newest first."""
         expected: str | None = None
         for file in self.files:
             try:
@@ -82,17 +82,17 @@ class Ledger:
 
     def find(self, lines: Mapping[str, Live], numerics: Mapping[str, str]) -> dict[str, tuple[Answered, Certificate]]:
         """For each task the newest answers of exactly this version under these numerics, where there are any."""
-        found: dict[str, tuple[Answered, Certificate]] = {}
+        answers: dict[str, tuple[Answered, Certificate]] = {}
         for certificate in self.sound():
-            if len(found) == len(lines):
+            if len(answers) == len(lines):
                 break
             if certificate.numerics != numerics:
                 continue
             for name, line in lines.items():
                 answered = certificate.after.get(name)
-                if name not in found and answered is not None and answered.is_of(line):
-                    found[name] = (answered, certificate)
-        return found
+                if name not in answers and answered is not None and answered.is_of(line):
+                    answers[name] = (answered, certificate)
+        return answers
 
     def record_of(self, name: str, version: str) -> str | None:
         """The SHA-256 of the task.json of a version that was live once; None if no certificate saw it."""

@@ -159,7 +159,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
 def _before(state: _State) -> tuple[dict[str, Answered], set[str]]:
     """The others' answers: those of a certificate of exactly this version, else asked now; and which were asked."""
     lines = state.others.lines
-    known = {name: found for name, (found, _) in state.ledger.find(lines, state.numerics).items()}
+    known = {name: answered for name, (answered, _) in state.ledger.find(lines, state.numerics).items()}
     asked = state.answering.answered([name for name in lines if name not in known])
     return {name: (asked if name in asked else known)[name] for name in lines}, set(asked)
 
@@ -244,13 +244,13 @@ def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str,
 
 def _compared(state: _State, answering: Answering, changed: Changed) -> dict[str, tuple[int, tuple[AnswerChange, ...]]]:
     """For each task with a new version whose old one can be read: how many probes were asked, which answers changed."""
-    found = {}
+    compared = {}
     for name, (old, new) in changed.items():
         if old is not None and new is not None:
             with suppress(BundleError):
                 before = Answering(state.bundle.view({name: state.bundle.lines[name]}))
-                found[name] = changes(before, answering, name)
-    return found
+                compared[name] = changes(before, answering, name)
+    return compared
 
 
 def _put_back(state: _State, operation: str, error: BaseException) -> None:

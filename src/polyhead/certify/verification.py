@@ -10,10 +10,10 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.files import hash_inside
-from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, TASK, TASKS
+from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, MODELS, TASK, TASKS
 from polyhead.bundle.lines import families_on_disk, on_disk
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.models import MODELS, old_models_touched
+from polyhead.bundle.models import old_models_touched
 from polyhead.bundle.owners import owner_at, owner_named, place_of
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
@@ -69,13 +69,13 @@ def checked(root: FilePath | str) -> Verification:
         findings = tuple(dict.fromkeys((*touched, *old, *edited, *proof.differing())))
         last = next(ledger.sound(), None)
         is_uncertified = last is None or last.bundle != bundle_hash(root)
-        written, there = None, len(ledger.files)
+        written, count = None, len(ledger.files)
         if is_writable and not findings and (is_uncertified or proof.unseen):
             written = ledger.write(proof.certificate(last)).name
     return Verification(
         findings=findings,
         tasks=len(bundle.lines),
-        certificates=there,
+        certificates=count,
         equal={name: proof.known[name][1].name for name in proof.equal},
         probes=sum(proof.now[name].probes for name in proof.equal),
         unproven=tuple(name for name, answered in proof.now.items() if not answered.probes),
@@ -111,12 +111,12 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def equal(self) -> list[str]:
         """Tasks that answered again with the bits of a certificate."""
-        return [n for n, found in self.now.items() if found.probes and self._saw(n) == found]
+        return [n for n, answered in self.now.items() if answered.probes and self._saw(n) == answered]
 
     @property
     def unseen(self) -> tuple[str, ...]:
         """Tasks that no certificate of these numerics has seen in this version."""
-        return tuple(n for n, found in self.now.items() if found.probes and n not in self.known)
+        return tuple(n for n, answered in self.now.items() if answered.probes and n not in self.known)
 
     def differing(self) -> list[Finding]:
         """Tasks that answered otherwise, or gave no answer."""
@@ -126,8 +126,8 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
                 "of it was touched: what computes has changed",
                 task=name,
             )
-            for name, found in self.now.items()
-            if self._saw(name) not in (None, found)
+            for name, answered in self.now.items()
+            if self._saw(name) not in (None, answered)
         ]
 
     def certificate(self, last: Certificate | None) -> Certificate:
@@ -139,7 +139,7 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
             operation="verify",
             changed=changed,
             numerics=self.numerics,
-            before={name: found for name, (found, _) in self.known.items()},
+            before={name: answered for name, (answered, _) in self.known.items()},
             after=self.now,
             unchanged=True,
             bundle_before=last.bundle if last is not None else "",
@@ -152,13 +152,13 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
 
 def _answered(bundle: Bundle, lines: Mapping[str, Live]) -> tuple[dict[str, Answered], dict[str, BackendError]]:
     """What each task answers, and the error in the place of one that gives no finite numbers."""
-    left, refused = dict(lines), dict[str, BackendError]()
+    lines_left, refused = dict(lines), dict[str, BackendError]()
     while True:
         try:
-            return Answering(bundle.view(left)).answered(left), refused
+            return Answering(bundle.view(lines_left)).answered(lines_left), refused
         except BackendError as error:
             name = str(error.facts.get("task"))
-            if left.pop(name, None) is None:
+            if lines_left.pop(name, None) is None:
                 raise
             refused[name] = error
 

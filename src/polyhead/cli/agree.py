@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 @precision_option
 @json_option
 def command(bundle: str, backend: str | None, precision: str | None, json_to: str | None) -> None:
-    """Measure how far answers of a backend agree with those of BUNDLE's tasks as they were trained.
+    """Compare the answers of a backend with those that BUNDLE's tasks gave when they were trained.
 
-    Every task answers its pinned probes twice: in deterministic mode with torch (without it, with what else there is)
-    in the precision that it was trained in, and as --backend and --precision say. What is found is kept in the bundle's
-    agreements.json, beside all that digests cover, and `polyhead inspect` shows it.
+    Every task answers its pinned probes twice: in deterministic mode with torch (or the backend that is installed) in
+    the precision of training, and with --backend and --precision. The result is stored in the bundle's
+    agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
     from polyhead.certify import Answering
     from polyhead.engine.numerics import keep_agreements, numerics_of, on_probes
@@ -32,24 +32,26 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
     printer = Printer(json_to)
     session = opened(bundle, (), backend=backend, precision=precision, deterministic=False)
     trained = Answering(session.bundle)
-    found: dict[str, Agreement] = {}
+    agreements: dict[str, Agreement] = {}
     for name in session.bundle.tasks:
         printer.show(f"answering the probes of {name}")
         agreement = on_probes(trained, session, name)
         if agreement is not None:
-            found[name] = agreement
+            agreements[name] = agreement
     numerics = numerics_of(session)
-    keep_agreements(session.bundle, numerics, found)
+    keep_agreements(session.bundle, numerics, agreements)
     printer.show("")
     printer.line(f"{numerics.backend} in {numerics.precision}, against answers as trained")
-    printer.lines(agreement_lines(found))
-    printer.json({"numerics": numerics, "tasks": found})
+    printer.lines(agreement_lines(agreements))
+    printer.json({"numerics": numerics, "tasks": agreements})
 
 
-def agreement_lines(found: Mapping[str, Agreement]) -> list[str]:
+def agreement_lines(agreements: Mapping[str, Agreement]) -> list[str]:
     """A table of tasks."""
     rows: list[list[object]] = [["task", "probes", "equal answers", "difference"]]
-    for name, one in found.items():
-        equal = f"{100 * one.share:.1f} %" if one.difference is None else "-"
-        rows.append([name, one.rows, equal, "-" if one.difference is None else f"{one.difference:.4f}"])
+    for name, agreement in agreements.items():
+        equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
+        rows.append(
+            [name, agreement.rows, equal, "-" if agreement.difference is None else f"{agreement.difference:.4f}"]
+        )
     return table(rows)

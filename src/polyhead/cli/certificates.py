@@ -39,11 +39,11 @@ def _short(answer: dict[str, Any] | None) -> str:
         return ", ".join(f"{span['label']} '{span['text']}'" for span in answer["spans"]) or "(none)"
     if set(answer) == {"words"}:
         return " ".join(str(word["label"]) for word in answer["words"]) or "(none)"
-    said = []
+    parts = []
     for value in answer.values():
         several = value if isinstance(value, list) else [value]
-        said += [f"{one:.4g}" if isinstance(one, float) else str(one) for one in several]
-    return ", ".join(said) or "(none)"
+        parts += [f"{item:.4g}" if isinstance(item, float) else str(item) for item in several]
+    return ", ".join(parts) or "(none)"
 
 
 def end(printer: Printer, bundle: str, certificate: Certificate | None, **facts: object) -> None:

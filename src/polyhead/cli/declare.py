@@ -76,36 +76,36 @@ class Declared(Value):
     reports: dict[str, ReadReport]  # by split
 
 
-def declare(asked: InitOptions, folder: Path) -> Declared:
+def declare(options: InitOptions, folder: Path) -> Declared:
     """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
-    kind = asked.known_kind
-    if asked.column in (asked.question, asked.text_b) and not asked.tokens:
-        option = "spans" if asked.spans else kind.label_key
+    kind = options.known_kind
+    if options.column in (options.question, options.text_b) and not options.tokens:
+        option = "spans" if options.spans else kind.label_key
         raise ConfigError(
             "the label is what the answer is, so it cannot be the text",
-            got=f"column '{asked.column}' for both",
+            got=f"column '{options.column}' for both",
             do=f"name two columns with --text and --{option}",
         )
     is_declared = "labels" in kind.uses or "range" in kind.uses  # others answer by the input
-    found = [list(_labels_in(asked, name)) for name in asked.files] if is_declared else []
-    entry: dict[str, Any] = {"name": asked.name or _name_of(asked.data), "kind": asked.kind}
+    found = [list(_labels_in(options, name)) for name in options.files] if is_declared else []
+    entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
     if "range" in kind.uses:
-        entry["range"] = _range(asked, [float(str(v)) for values in found for v in values])
-    elif "null_answers" in kind.uses and any(_has_unanswered(asked, name) for name in asked.files):
+        entry["range"] = _range(options, [float(str(v)) for values in found for v in values])
+    elif "null_answers" in kind.uses and any(_has_unanswered(options, name) for name in options.files):
         entry["null_answers"] = True
     elif is_declared:
-        labels = _ordered(asked, {str(v) for values in found for v in values})
+        labels = _ordered(options, {str(v) for values in found for v in values})
         seen = Counter(str(v) for v in found[0])
-        counts = {label: seen[label] for label in (sorted(seen) if asked.spans else labels)}
+        counts = {label: seen[label] for label in (sorted(seen) if options.spans else labels)}
         unseen = tuple(v for v in sorted({str(v) for values in found[1:] for v in values}) if not seen[v])
         entry["labels"] = labels
     if kind.empty_is_none:
         entry["empty"] = "none"
-    if asked.model is not None:
-        entry["model"] = _place(asked.model, folder) if Path(asked.model).is_dir() else asked.model
-    entry |= {key: _place(name, folder) for key, name in _splits(asked).items()} | _columns(asked)
+    if options.model is not None:
+        entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
+    entry |= {key: _place(name, folder) for key, name in _splits(options).items()} | _columns(options)
     reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
     return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
 
@@ -123,42 +123,42 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
     return head + body if is_first else body
 
 
-def _splits(asked: InitOptions) -> dict[str, str]:
-    files = {"train": asked.data, "validation": asked.validation, "test": asked.test}
+def _splits(options: InitOptions) -> dict[str, str]:
+    files = {"train": options.data, "validation": options.validation, "test": options.test}
     return {key: name for key, name in files.items() if name}
 
 
-def _columns(asked: InitOptions) -> dict[str, str]:
-    separator = {"separator": asked.separator} if asked.separator else {}
-    given = {key: name for key in ("choices", "answers") if (name := getattr(asked, key))}
-    kind = asked.known_kind
+def _columns(options: InitOptions) -> dict[str, str]:
+    separator = {"separator": options.separator} if options.separator else {}
+    given = {key: name for key in ("choices", "answers") if (name := getattr(options, key))}
+    kind = options.known_kind
     if kind.context_column is not None:
-        columns = {"text": asked.question, **_defaults_of(asked), **given, **separator}
-        given = {"text_b": asked.text_b, "label": asked.label, "tokens": asked.tokens, "spans": asked.spans}
+        columns = {"text": options.question, **_defaults_of(options), **given, **separator}
+        given = {"text_b": options.text_b, "label": options.label, "tokens": options.tokens, "spans": options.spans}
         return columns | {key: name for key, name in given.items() if name}
-    if asked.tokens:
-        columns = {"tokens": asked.tokens, "tags": asked.column}
+    if options.tokens:
+        columns = {"tokens": options.tokens, "tags": options.column}
     else:
-        columns = {"text": asked.question, "spans" if asked.spans else "label": asked.column}
-    if asked.text_b:
+        columns = {"text": options.question, "spans" if options.spans else "label": options.column}
+    if options.text_b:
         default = "separate" if kind.separate_pairs else "joined"
-        columns |= {"text_b": asked.text_b, "pair": asked.pair or default}
+        columns |= {"text_b": options.text_b, "pair": options.pair or default}
     return columns | given | separator
 
 
-def _defaults_of(asked: InitOptions) -> dict[str, str]:
-    kind = asked.known_kind
+def _defaults_of(options: InitOptions) -> dict[str, str]:
+    kind = options.known_kind
     context = {} if kind.per_option or kind.context_column is None else {"text_b": kind.context_column}
     return context | {key: key for key in (*kind.column_keys, kind.label_key)}
 
 
-def _has_unanswered(asked: InitOptions, path: str) -> bool:
+def _has_unanswered(options: InitOptions, path: str) -> bool:
     """Whether a row of the file says that its context holds no answer."""
-    rows, kind = Rows(path, (asked.column,)), asked.known_kind
+    rows, kind = Rows(path, (options.column,)), options.known_kind
     for row in rows:
-        value = row.values.get(asked.column)
+        value = row.values.get(options.column)
         if isinstance(value, str):
-            value = kind.parse(value, asked.separator)
+            value = kind.parse(value, options.separator)
         if value == [] or (isinstance(value, dict) and value.get("text") == []):
             return True
     return False
@@ -176,38 +176,38 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
     return reports
 
 
-def _labels_in(asked: InitOptions, path: str) -> Iterator[object]:
+def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
     """Every label of the file, once for each time it is there."""
-    rows, found, any_row = Rows(path, (asked.column,)), False, False
+    rows, found, any_row = Rows(path, (options.column,)), False, False
     for row in rows:
         any_row = True
-        value = row.values.get(asked.column)
-        if value is not None and value != "" and not _says_none(asked, value):
+        value = row.values.get(options.column)
+        if value is not None and value != "" and not _says_none(options, value):
             found = True
-            yield from _labels_of(asked, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
+            yield from _labels_of(options, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
     if found:
         return
     there = list(rows.columns)
     if not any_row:
         raise EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
-    if asked.column in there:
-        raise EmptyData(f"{path}: no row has a value in column '{asked.column}'", do="name another column")
-    raise no_column(path, asked.column, there, by="Name it with --label, or --spans or --tokens")
+    if options.column in there:
+        raise EmptyData(f"{path}: no row has a value in column '{options.column}'", do="name another column")
+    raise no_column(path, options.column, there, by="Name it with --label, or --spans or --tokens")
 
 
-def _says_none(asked: InitOptions, value: object) -> bool:
+def _says_none(options: InitOptions, value: object) -> bool:
     """Whether a cell without visible text says that no label applies."""
-    return asked.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
+    return options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
 
 
-def _labels_of(asked: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
-    kind = asked.known_kind
-    if isinstance(value, str) and (from_cells or asked.separator):
-        value = _listed(value) if asked.spans else kind.parse(value, asked.separator)
+def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:
+    kind = options.known_kind
+    if isinstance(value, str) and (from_cells or options.separator):
+        value = _listed(value) if options.spans else kind.parse(value, options.separator)
     if "range" in kind.uses:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(as_float(value)):
             raise BadValue(
-                f"{where}: '{asked.column}' is no number",
+                f"{where}: '{options.column}' is no number",
                 got=repr(value),
                 allowed="finite decimal numbers, such as 0.5 or 1e-3",
                 do="fix the row, or name another --kind",
@@ -217,12 +217,12 @@ def _labels_of(asked: InitOptions, value: object, *, from_cells: bool, where: st
         return [_spelled(value, where, "name another --label, or --kind regression for numbers")]
     if not isinstance(value, list):
         raise BadValue(
-            f"{where}: '{asked.column}' holds no list",
+            f"{where}: '{options.column}' holds no list",
             got=value,
             do="say with --separator what stands between the labels of a cell, or name another --kind",
         )
-    several = [one.get("label") if isinstance(one, dict) else None for one in value] if asked.spans else value
-    return [_spelled(one, where, "give labels as strings") for one in several]
+    several = [item.get("label") if isinstance(item, dict) else None for item in value] if options.spans else value
+    return [_spelled(item, where, "give labels as strings") for item in several]
 
 
 def _listed(cell: str) -> object:
@@ -239,24 +239,26 @@ def _spelled(value: object, where: str, do: str) -> str:
     return name
 
 
-def _range(asked: InitOptions, numbers: list[float]) -> list[float]:
+def _range(options: InitOptions, numbers: list[float]) -> list[float]:
     low, high = min(numbers), max(numbers)
     if not low < high:
-        raise ConfigError(f"every row of {asked.data} has the same '{asked.column}'", got=low, do="name another column")
+        raise ConfigError(
+            f"every row of {options.data} has the same '{options.column}'", got=low, do="name another column"
+        )
     return [low, high]
 
 
-def _ordered(asked: InitOptions, names: set[str]) -> list[str]:
+def _ordered(options: InitOptions, names: set[str]) -> list[str]:
     if len(names) > MOST_LABELS:
         raise ConfigError(
-            f"'{asked.column}' has {len(names)} different values, too many to be labels",
+            f"'{options.column}' has {len(names)} different values, too many to be labels",
             allowed=f"at most {MOST_LABELS}",
             do="name another column, or use --kind regression",
         )
-    if asked.spans:
+    if options.spans:
         return ["O", *_begun_and_inside(names)]
     bare = {name[2:] for name in names if name[:2] in ("B-", "I-")}
-    if asked.known_kind.labels_words and bare and all(n == "O" or n[:2] in ("B-", "I-") for n in names):
+    if options.known_kind.labels_words and bare and all(n == "O" or n[:2] in ("B-", "I-") for n in names):
         return ["O", *_begun_and_inside(bare)]
     if all(re.fullmatch(r"-?\d{1,18}", name) for name in names):
         return sorted(names, key=int)

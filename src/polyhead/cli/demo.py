@@ -38,10 +38,10 @@ PAIR = ("My kettle arrived broken, I want my money back.", "The kettle came dama
 )
 @json_option
 def command(folder: str, json_to: str | None) -> None:
-    """Check, train, evaluate and answer six tasks on the packaged sample, over one encoder.
+    """Train, evaluate and answer six tasks on the packaged sample, over one encoder.
 
-    Works without a network once the packages are installed, and takes about half a minute on two cores. What it
-    computes is kept beside the bundle, so a second run is quick.
+    Needs no network, and takes about half a minute on two cores. Features are stored next to the bundle, so a second
+    run is quick.
     """
     from polyhead.engine.evaluate import evaluate_bundle
     from polyhead.engine.session import Session
@@ -54,9 +54,9 @@ def command(folder: str, json_to: str | None) -> None:
         texts = " and ".join(_counts(project, sample))
         tasks = counted(len(project.tasks), "task")
         printer.lines([f"1. Train {tasks} on {texts}, over one frozen encoder", ""])
-        told = Events(say=printer.line, show=printer.show)
-        outcome = train_project(project, folder=sample, events=told)
-        printer.lines(["", "2. Score the bundle on the whole test split, with live answers", ""])
+        events = Events(say=printer.line, show=printer.show)
+        outcome = train_project(project, folder=sample, events=events)
+        printer.lines(["", "2. Score the bundle on the whole test split, with fresh answers", ""])
         session = Session(project.bundle)
         scores = evaluate_bundle(session, project, folder=sample, show=printer.show)
         printer.show("")
@@ -99,11 +99,11 @@ def _counts(project: Project, sample: Path) -> list[str]:
     from polyhead.project.tables import DataFile
 
     files = {e.train.path: e.pair for e in project.tasks if isinstance(e.train, DataFile)}
-    found = []
+    counts = []
     for name, pair in files.items():
         rows = sum(bool(line.strip()) for line in (sample / name).read_bytes().splitlines())
-        found.append(f"{rows:,} customer-support messages" if pair == "none" else f"{rows:,} pairs of such")
-    return found
+        counts.append(f"{rows:,} customer-support messages" if pair == "none" else f"{rows:,} pairs of them")
+    return counts
 
 
 def _scores(scores: Sequence[Score], bundle: Bundle) -> list[list[object]]:
@@ -112,7 +112,7 @@ def _scores(scores: Sequence[Score], bundle: Bundle) -> list[list[object]]:
     for score in scores:
         simple = bundle.baselines(score.task, score.split)
         values = [score.scores, *(simple.get(name, {}) for name in BASELINES)]
-        beside = [f"{one[score.metric]:.3f}" if score.metric in one else "-" for one in values]
+        beside = [f"{metrics[score.metric]:.3f}" if score.metric in metrics else "-" for metrics in values]
         rows.append([score.task, f"{score.rows:,}", score.metric, *beside])
     return rows
 
@@ -139,8 +139,8 @@ def said(answer: dict[str, Any]) -> str:
         return ", ".join(f"{name} ({answer['scores'][name]:.2f})" for name in answer["labels"]) or "none"
     if "value" in answer:
         return f"{answer['value']:.2f}"
-    found = answer.get("spans", answer.get("words", []))
-    return ", ".join(f"{one['label']} {_where(one)}" for one in found) or "none"
+    spans = answer.get("spans", answer.get("words", []))
+    return ", ".join(f"{span['label']} {_where(span)}" for span in spans) or "none"
 
 
 def _where(span: dict[str, Any]) -> str:

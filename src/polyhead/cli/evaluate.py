@@ -30,7 +30,7 @@ BASELINES = ("linear", "constant")
     type=click.Choice(["test", "validation"]),
     default="test",
     show_default=True,
-    help="Which split; a task that has no file of it is scored on the other one.",
+    help="Split to score on; a task without a file for it is scored on the other one.",
 )
 @backend_option()
 @precision_option
@@ -44,14 +44,14 @@ def command(
     precision: str | None,
     json_to: str | None,
 ) -> None:
-    """Score the bundle of PROJECT on whole splits, with live answers of the bundle (no kept features).
+    """Score the bundle of PROJECT on whole splits, with fresh answers (no stored features).
 
-    Beside each score stand those of simple answers, as training measured them on its rows of the split: the best linear
-    head, and the best constant answer.
+    Two baselines are shown next to each score, as training measured them: the best linear head, and the best constant
+    answer.
 
-    A task with neither a test file nor a validation file cannot be scored again: the score that training measured on
-    the share held out is shown for it, marked "from training". Where the recipe makes several bundles, those that are
-    there are scored one after the other.
+    A task with neither a test file nor a validation file cannot be scored again. Its score from training, on the
+    held-out share, is shown instead and marked "from training". If the recipe makes several bundles, all that exist
+    are scored one after the other.
     """
     from polyhead.engine.session import Session
     from polyhead.project.tables import data_files, read_project
@@ -99,17 +99,17 @@ def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, 
     if unknown := sorted(set(only) - set(declared)):
         raise UnknownTask("the project declares no such task", got=unknown, allowed=declared)
     wanted = {root: [name for name in names if not only or name in only] for root, names in known.items()}
-    found = {root: _standing(root, names) for root, names in wanted.items()}
+    chosen = {root: _standing(root, names) for root, names in wanted.items()}
     if only:
-        found |= {root: tuple(names) for root, names in wanted.items() if names}
-    there = {root: names for root, names in found.items() if names}
-    if not there:
+        chosen |= {root: tuple(names) for root, names in wanted.items() if names}
+    homes = {root: names for root, names in chosen.items() if names}
+    if not homes:
         raise BundleError(
             f"there is no bundle with a task in {folder / project.bundle}",
             allowed=sorted(map(str, known)),
             do="train the project first with `polyhead train`",
         )
-    return there
+    return homes
 
 
 def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
@@ -117,8 +117,8 @@ def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
     from polyhead.bundle.format import BUNDLE
     from polyhead.bundle.read import Bundle
 
-    there = Bundle.open(root, verify=False).tasks if (root / BUNDLE).exists() else {}
-    return tuple(name for name in names if name in there)
+    tasks = Bundle.open(root, verify=False).tasks if (root / BUNDLE).exists() else {}
+    return tuple(name for name in names if name in tasks)
 
 
 def _scored(
@@ -129,14 +129,14 @@ def _scored(
 
     fileless = _fileless(plan, session, only)
     scorable = tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
-    found = (
+    scores_found = (
         evaluate_bundle(session, plan, folder=folder, split=split, only=scorable, show=printer.show) if scorable else []
     )
     printer.show("")
     trained = {name: _home(session, name).split_scores(name).get("validation") for name in fileless}
     if lacking := [name for name, scores in trained.items() if scores is None]:
         note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")
-    return found, {name: scores for name, scores in trained.items() if scores is not None}
+    return scores_found, {name: scores for name, scores in trained.items() if scores is not None}
 
 
 def _home(session: Session, name: str) -> Bundle | Models:

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
 def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, json_to: str | None) -> None:
     """Write tasks of BUNDLE to the new folder OUT as ONNX files that run without Polyhead.
 
-    There is one file for the trunk and one for each task, the tokenizer, export.json (what each file reads and gives,
+    OUT gets one file for the trunk and one for each task, the tokenizer, export.json (inputs and outputs of each file,
     labels, thresholds, digests) and a README.md with an example for onnxruntime and tokenizers.
 
-    Before OUT gets its name, the files are run on the tasks' pinned probes and compared with the bundle's answers on
-    --backend, in float32; where they differ, nothing is
-    written and the command ends with an error.
+    Before OUT gets its name, the files answer the tasks' pinned probes. If their answers differ from the bundle's on
+    --backend in float32, nothing is written and the command ends with an error.
     """
     from polyhead.engine.pinned import backend_here
 
@@ -41,26 +40,26 @@ def command(bundle: str, out: str, tasks: tuple[str, ...], backend: str | None, 
         raise MissingExtra(str(error.name), "onnx", "`polyhead export`") from None
 
     printer, names = Printer(json_to), names_in(tasks) or None
-    found = export_bundle(bundle, out, tasks=names, backend=backend or backend_here(), show=printer.show)
+    export = export_bundle(bundle, out, tasks=names, backend=backend or backend_here(), show=printer.show)
     printer.show("")
-    printer.lines(_lines(found, Path(out)))
-    for name, why in found.left_out.items():
+    printer.lines(_lines(export, Path(out)))
+    for name, why in export.left_out.items():
         note(f"task '{name}' is not exported: {why}")
-    printer.json(found)
+    printer.json(export)
 
 
-def _lines(found: Export, out: Path) -> list[str]:
+def _lines(export: Export, out: Path) -> list[str]:
     rows: list[list[object]] = [["file", "reads", "size", "probes", "largest difference"]]
-    if found.trunk is not None:
-        rows.append([*_row(found.trunk, out), "", ""])
-    for files in found.tasks.values():
+    if export.trunk is not None:
+        rows.append([*_row(export.trunk, out), "", ""])
+    for files in export.tasks.values():
         rows.append([*_row(files.model, out), files.probes, f"{files.largest_difference:.2g}"])
         if files.compare is not None:
             rows.append([*_row(files.compare, out), "", ""])
-    compared = " ".join(found.checked_with.values())
+    compared = " ".join(export.checked_with.values())
     return [
         *table(rows, left=2),
-        f"written to {out}; differences of logits from {compared}, at most {found.tolerance:g}",
+        f"written to {out}; differences of logits from {compared}, at most {export.tolerance:g}",
     ]
 
 

@@ -34,15 +34,15 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
 @click.option(
     "--texts",
     metavar="FILE",
-    help="Prove the answers on these: one text a line, plain or as for `predict`, or one pair, at least 16 [default: "
-    "128 texts of the packaged sample].",
+    help="Check the answers on these texts or pairs, one a line as for `predict`, at least 16 [default: 128 texts "
+    "of the packaged sample].",
 )
 @click.option(
     "--name",
     "names",
     metavar="FOLDER=TASK",
     multiple=True,
-    help="Name a folder's task; by default it is named after its folder.",
+    help="Name of a folder's task; by default the folder's name.",
 )
 @click.option(
     "--range", "limits", nargs=2, type=float, metavar="LOW HIGH", help="Lowest and highest value of regression tasks."
@@ -52,7 +52,7 @@ SAMPLE_TEXTS = 128  # of the packaged sample, where no --texts are given
     type=click.Choice(["none", "joined"]),
     default="none",
     show_default=True,
-    help="Whether the tasks read one text, or a pair as one input; config.json does not say it.",
+    help="Whether the tasks read one text, or a pair as one input; config.json does not say which.",
 )
 @click.option(
     "--max-tokens",
@@ -74,12 +74,13 @@ def command(
     """Turn the checkpoints in FOLDERS, which share a frozen prefix, into tasks of BUNDLE.
 
     BUNDLE is a new bundle, or one whose trunk they share. FOLDERS are what `save_pretrained` of transformers wrote:
-    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. Layers that equal the trunk's bit
-    for bit are left to it; the others become the task's own. A folder may also hold a LoRA adapter, as PEFT wrote it:
-    its task runs the trunk, which must be the adapter's base, with the low-rank matrices in the layers.
+    sequence or token classification with BERT, RoBERTa, XLM-R, ELECTRA or DistilBERT. A task uses the trunk's layers
+    where its own are equal bit for bit; the other layers become the task's own. A folder may also hold a LoRA adapter
+    written by PEFT: its task runs the trunk, which must be the adapter's base, with the low-rank matrices in the
+    layers.
 
-    Before anything is written, each task's answers are compared with those of transformers; the proof is kept with the
-    task. Either all folders are imported or none.
+    Before anything is written, each task's answers are compared with those of transformers; the result is stored with
+    the task. Either all folders are imported or none.
     """
     from polyhead.importing.run import import_folders
     from polyhead.importing.task import ImportRequest
@@ -96,12 +97,12 @@ def command(
 
 def _names(given: Sequence[str]) -> dict[str, str]:
     """Folder -> task, each folder once."""
-    found: dict[str, str] = {}
+    tasks: dict[str, str] = {}
     for folder, name in map(_named, given):
-        if folder in found:
-            raise click.BadParameter(f"{folder} is named twice: '{found[folder]}' and '{name}'", param_hint="'--name'")
-        found[folder] = name
-    return found
+        if folder in tasks:
+            raise click.BadParameter(f"{folder} is named twice: '{tasks[folder]}' and '{name}'", param_hint="'--name'")
+        tasks[folder] = name
+    return tasks
 
 
 def _named(given: str) -> tuple[str, str]:
@@ -115,7 +116,7 @@ def _texts_of(file: str) -> list[Input]:
     """The lines of a file that are not blank; raises DataError for one that is no input."""
     from polyhead.cli.lines import read_lines
 
-    found: list[Input] = []
+    inputs: list[Input] = []
     for line in read_lines(file):
         if not isinstance(line.input, tuple):
             raise DataError(
@@ -123,8 +124,8 @@ def _texts_of(file: str) -> list[Input]:
                 got=line.input,
                 do='write {"text": ..., "text_b": ...}, or leave --texts out',
             )
-        found.append(line.input)
-    return found
+        inputs.append(line.input)
+    return inputs
 
 
 def _sample_texts(pair: str) -> list[Input]:
@@ -142,10 +143,18 @@ def _shown(outcome: Outcome) -> list[str]:
     rows: list[list[object]] = [
         ["task", "kind", "version", "from", "tap", "own layers", "parameters", "difference", "allowed"]
     ]
-    for one in outcome.tasks:
+    for imported in outcome.tasks:
         rows.append(
-            [one.task, one.kind, one.version, one.folder, one.tap, one.layers, f"{one.parameters:,}"]
-            + [f"{one.parity.max_abs_difference:.2g}", f"{one.parity.tolerance:g}"]
+            [
+                imported.task,
+                imported.kind,
+                imported.version,
+                imported.folder,
+                imported.tap,
+                imported.layers,
+                f"{imported.parameters:,}",
+            ]
+            + [f"{imported.parity.max_abs_difference:.2g}", f"{imported.parity.tolerance:g}"]
         )
     first = outcome.tasks[0].parity
     trunk = f"trunk {outcome.trunk_name} ({counted(outcome.trunk_layers, 'layer')})"
@@ -154,7 +163,11 @@ def _shown(outcome: Outcome) -> list[str]:
         "",
         *(f"  {line}" for line in table(rows, left=4)),
         "",
-        *(f"{one.task}: {one.adapter}, in the trunk's layers" for one in outcome.tasks if one.adapter),
+        *(
+            f"{imported.task}: {imported.adapter}, in the trunk's layers"
+            for imported in outcome.tasks
+            if imported.adapter
+        ),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),

@@ -26,22 +26,22 @@ DATA = click.Path(dir_okay=False)
     "--kind",
     type=click.Choice(list(KINDS)),
     required=True,
-    help="What an answer is: one label, any number of labels, a number, labelled spans or words, one of the "
-    "options that come with a question, the words of a context that answer a question, or a summary.",
+    help="Kind of answer: one label, any number of labels, a number, labelled spans or words, one of the options "
+    "of a question, the words of a context that answer a question, or a summary.",
 )
 @click.option("--text", help="Column of the text [default: text; question for multiple_choice and span].")
 @click.option("--text-b", help="Column of the second text, for tasks over pairs; of a question's context.")
 @click.option(
     "--pair",
     type=click.Choice(["joined", "separate"]),
-    help="Pairs: read as one input, or each alone and then compared [default: separate, joined for tagging].",
+    help="Pairs: read both texts as one input, or each alone [default: separate; joined for tagging].",
 )
 @click.option("--label", help="Column of the label [default: label; with --tokens: tags].")
 @click.option("--tokens", help="Tagging: column of the list of tokens; --label then names their tags.")
 @click.option("--spans", help="Tagging: column of the list of {start, end, label}.")
 @click.option("--choices", help="Multiple choice: column of the list of options [default: choices].")
 @click.option("--answers", help="Span: column of the list of {text, start} [default: answers].")
-@click.option("--separator", help="What stands between several labels (or tokens) in one cell, such as ';'.")
+@click.option("--separator", help="Separator between several labels (or tokens) in one cell, such as ';'.")
 @click.option("--model", help="Summarization: the encoder-decoder to start from, a folder or a hub id.")
 @click.option(
     "--validation",
@@ -52,10 +52,10 @@ DATA = click.Path(dir_okay=False)
 @click.option("--output", "-o", metavar="FILE", default="polyhead.toml", show_default=True, help="Project file.")
 @json_option
 def command(output: str, json_to: str | None, **asked: Any) -> None:
-    """Write a project file for DATA: what was found in it is listed there, for you to check.
+    """Write a project file for DATA, with the labels found in it for you to check.
 
-    DATA is a file (.jsonl, .csv, .tsv, each also .gz, or .parquet) or datasets:ID[/config][:split]. All of it is read
-    as `train` will read it. A project file that is there already gets the task added at its end.
+    DATA is a file (.jsonl, .csv, .tsv, each also .gz, or .parquet) or datasets:ID[/config][:split]. The command reads
+    all of it, as `train` will. If the project file exists, the task is added at its end.
     """
     from polyhead.cli.declare import InitOptions, declare
 
@@ -141,5 +141,5 @@ def _rows(report: ReadReport) -> str:
         "lone surrogates replaced": report.repaired,
         "spans widened to whole words": report.widened,
     }
-    said = [f"{number:,} {what}" for what, number in skipped.items() if number]
-    return ", ".join([f"{counted(report.rows, 'row')}, {report.used:,} used", *said])
+    parts = [f"{number:,} {what}" for what, number in skipped.items() if number]
+    return ", ".join([f"{counted(report.rows, 'row')}, {report.used:,} used", *parts])

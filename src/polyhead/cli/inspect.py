@@ -8,6 +8,7 @@ import click
 
 from polyhead.cli.agree import agreement_lines
 from polyhead.cli.listing import removed_lines, shown_version
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.cli.quantize import change_lines
 
@@ -22,14 +23,8 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.argument("bundle", type=click.Path(file_okay=False))
 @click.option("--task", metavar="NAME", help="Show the card of this task instead.")
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length of the text that the costs are for, special tokens included.",
-)
-@click.option("--verify", is_flag=True, help="Also hash every file, and name one that was changed.")
+@tokens_option
+@click.option("--verify", is_flag=True, help="Also hash every file; a changed file is an error that names it.")
 @json_option
 def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: str | None) -> None:
     """Show the plan of BUNDLE as a tree, its tasks with their scores, and what each costs.
@@ -62,8 +57,8 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     if opened.tasks:
         printer.lines(_shown(opened, tokens))
     measured, calibration = read_agreements(opened), read_calibration(opened)
-    for one in measured:
-        printer.lines(["", _titled(one), "", *(f"  {line}" for line in agreement_lines(one.agreements))])
+    for agreements in measured:
+        printer.lines(["", _titled(agreements), "", *(f"  {line}" for line in agreement_lines(agreements.agreements))])
     if calibration is not None:
         for change in calibration.measurements:
             shown = change_lines(change.of(opened))
@@ -77,15 +72,18 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     printer.json(_as_json(opened, tokens, verify) | {key: value for key, value in more.items() if value})
 
 
-def _titled(one: Agreements) -> str:
-    how = one.numerics
+def _titled(agreements: Agreements) -> str:
+    how = agreements.numerics
     scales = f", scales {how.calibration[:16]}" if how.calibration else ""
     bits = f", weights of {how.weight_bits} bits" if how.weight_bits else ""
     return f"Agreement of {how.backend} {how.version} in {how.precision}{scales}{bits} with answers as trained"
 
 
-def _scaled(calibration: Calibration, one: Measurement) -> str:
-    texts, how = counted(calibration.texts, "text"), f"{one.backend} with weights of {one.weight_bits} bits"
+def _scaled(calibration: Calibration, measurement: Measurement) -> str:
+    texts, how = (
+        counted(calibration.texts, "text"),
+        f"{measurement.backend} with weights of {measurement.weight_bits} bits",
+    )
     return f"int8: scales from {texts}; {how} against float32"
 
 
@@ -103,7 +101,7 @@ def _shown(bundle: Bundle, tokens: int) -> list[str]:
     from polyhead.tasks.kinds import kind_of
 
     plan, total, added = _costs(bundle, tokens)
-    lines = ["", "Plan: what stands on a line of its own is computed once for the tasks below it", ""]
+    lines = ["", "Plan: a line without a task name is computed once for all tasks below it", ""]
     lines += [f"  {line}" for line in tree(plan)]
     lines += ["", "Tasks", ""]
     lines += [f"  {line}" for line in table(_scores(bundle, added), left=3)]
@@ -140,9 +138,9 @@ def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
 
 def _families(bundle: Bundle, total: Cost) -> list[list[object]]:
     rows: list[list[object]] = [["owner", "read by", "parameters", "size", "version"]]
-    for owner, found in _family_facts(bundle, total).items():
-        sizes = [f"{found['parameters']:,}", in_bytes(found["bytes"])]
-        rows.append([owner, ", ".join(found["tasks"]), *sizes, found["version"]])
+    for owner, facts in _family_facts(bundle, total).items():
+        sizes = [f"{facts['parameters']:,}", in_bytes(facts["bytes"])]
+        rows.append([owner, ", ".join(facts["tasks"]), *sizes, facts["version"]])
     return rows
 
 
@@ -150,7 +148,7 @@ def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
     """Of every family: how large its arrays are, and which tasks read them."""
     from polyhead.cost.total import FLOAT_BYTES
 
-    sizes = dict.fromkeys(bundle.families, 0) | {one.owner: one.parameters for one in total.owners}
+    sizes = dict.fromkeys(bundle.families, 0) | {cost.owner: cost.parameters for cost in total.owners}
     return {
         owner: {
             "version": live.version,
@@ -214,8 +212,8 @@ def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]
     """The task's metric, its score on the test split, or else the validation split, and which it was."""
     metric, score = bundle.headline(name)
     splits = bundle.split_scores(name)
-    there = [split for split, found in splits.items() if metric in found]
-    return metric, score, "test" if "test" in there else there[-1] if there else None
+    measured = [split for split, scores in splits.items() if metric in scores]
+    return metric, score, "test" if "test" in measured else measured[-1] if measured else None
 
 
 def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:

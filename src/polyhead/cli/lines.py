@@ -107,5 +107,5 @@ def _of_json(row: object, number: int) -> Line:
     from polyhead.engine.inputs import input_of
     from polyhead.jobs.write import writable
 
-    given, words = input_of(row, where=f"line {number}")
-    return Line(input=given, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)
+    read, words = input_of(row, where=f"line {number}")
+    return Line(input=read, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)

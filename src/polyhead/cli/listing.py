@@ -9,25 +9,19 @@ from polyhead.cli.output import in_bytes, table
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
+    from polyhead.tasks.task import Task
 
 
 def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
-    """Of a task that reads the trunk."""
+    """The row of a task that reads the trunk."""
     from polyhead.plan import TRUNK
 
-    record, (metric, score) = bundle.tasks[name], bundle.headline(name)
+    record = bundle.tasks[name]
     own = [node for node in record.path.layers if node.weights != TRUNK]
-    tap = max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0)
     folder = bundle.root / "tasks" / name / bundle.version(name)
     return {
-        "kind": record.task.kind,
-        "labels": record.task.labels,
-        "version": bundle.version(name),
-        "pinned": bundle.lines[name].pinned,
-        "versions": bundle.versions(name),
-        "metric": metric,
-        "score": score,
-        "tap": tap,
+        **_row(bundle, name, record.task),
+        "tap": max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0),
         "own_layers": sum(node.stop - node.start for node in own),
         "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
         "probes": len(bundle.probes(name)),
@@ -36,21 +30,27 @@ def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
 
 
 def model_row(models: Models, name: str) -> dict[str, Any]:
-    """Of a task that owns its model: all of its layers are its own."""
-    record, (metric, score) = models.record(name), models.headline(name)
+    """The row of a task that owns its model: all of its layers are its own."""
     return {
-        "kind": record.task.kind,
-        "labels": record.task.labels,
-        "version": models.version(name),
-        "pinned": models.lines[name].pinned,
-        "versions": models.versions(name),
-        "metric": metric,
-        "score": score,
+        **_row(models, name, models.record(name).task),
         "tap": None,
         "own_layers": None,
         "bytes": models.size(name),
         "probes": len(models.probes(name)),
         "team": None,
+    }
+
+
+def _row(bundle: Bundle | Models, name: str, task: Task) -> dict[str, Any]:
+    metric, score = bundle.headline(name)
+    return {
+        "kind": task.kind,
+        "labels": task.labels,
+        "version": bundle.version(name),
+        "pinned": bundle.lines[name].pinned,
+        "versions": bundle.versions(name),
+        "metric": metric,
+        "score": score,
     }
 
 
@@ -67,18 +67,8 @@ def removed_lines(bundle: Bundle, models: Models) -> list[str]:
 
 def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
     """The rows as a table."""
-    heading: list[object] = [
-        "task",
-        "kind",
-        "metric",
-        "live",
-        "versions",
-        "labels",
-        "score",
-        "tap",
-        "own layers",
-        "size",
-    ]
+    names = ("task", "kind", "metric", "live", "versions", "labels", "score", "tap", "own layers", "size")
+    heading: list[object] = [*names]
     has_team = any(row["team"] for row in tasks.values())
     rows = [heading + (["team"] if has_team else [])]
     for name, row in tasks.items():

@@ -23,24 +23,24 @@ VERBS = {
     "init": "Write a project file from a data file.",
     "train": "Train every task of a project file into a bundle.",
     "evaluate": "Score a bundle's tasks on whole splits.",
-    "predict": "Answer tasks for texts from a file or standard input.",
-    "score": "Answer tasks for every row of a file, and write the rows with the answers.",
+    "predict": "Answer tasks for lines of text from a file or standard input.",
+    "score": "Answer tasks for every row of a table, and write the rows with the answers.",
     "inspect": "Show a bundle's plan, tasks and costs.",
-    "tasks": "List, add, update, remove and roll back a bundle's tasks; check their isolation.",
-    "scan": "Say what checkpoints share, layer by layer, and what merging them would save.",
+    "tasks": "List, add, update, remove and roll back a bundle's tasks; verify the bundle.",
+    "scan": "Show which layers checkpoints share, and what merging them would save.",
     "import": "Turn checkpoints that share a frozen prefix into tasks of one bundle.",
     "merge": "Join bundles that share a trunk into one.",
-    "quantize": "Find scales for int8 on texts of your own, and say what it changes.",
-    "agree": "Measure how far a backend's answers agree with those of training.",
+    "quantize": "Prepare a bundle for int8 with your own texts, and show what int8 changes.",
+    "agree": "Compare a backend's answers with those that training gave.",
     "export": "Write tasks as ONNX files that run without polyhead.",
-    "allocate": "Choose each task's depth by a rule or under one budget; draw the frontier.",
-    "demo": "Train, evaluate and answer six tasks on the packaged sample.",
+    "allocate": "Choose how deep each task's branch is, by a rule or within a budget.",
+    "demo": "Try everything on a packaged sample: train, evaluate and answer six tasks.",
 }
-FAILED, MISUSED, STOPPED = 1, 2, 130
+FAILED, STOPPED = 1, 130
 
 
 def module_of(verb: str) -> str:
-    """The module of a verb's command: `polyhead.cli.<verb>`, with a `_` behind a word that Python keeps for itself."""
+    """The module of a verb's command: `polyhead.cli.<verb>`, with a trailing `_` for a Python keyword."""
     return f"polyhead.cli.{verb}_" if keyword.iskeyword(verb) else f"polyhead.cli.{verb}"
 
 
@@ -63,7 +63,7 @@ class _Verbs(click.Group):
 
 
 class _Shown(logging.Formatter):
-    """Lines of the log name what is in files too."""
+    """Escapes log lines too: they may quote what files hold."""
 
     def format(self, record: logging.LogRecord) -> str:
         return shown_lines(super().format(record))
@@ -71,13 +71,14 @@ class _Shown(logging.Formatter):
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="polyhead")
-@click.option("--verbose", is_flag=True, help="Also print the log of what the library does, and tracebacks.")
+@click.option("--verbose", is_flag=True, help="Also print the library's log, and tracebacks of errors.")
 def commands(verbose: bool) -> None:
     """One shared encoder, every text task: train, bundle and answer many tasks with one pass.
 
-    `polyhead demo` shows all of it in half a minute. With data of your own: init, train, evaluate, predict.
+    Start with `polyhead demo`, which takes about half a minute. With your own data, run init, train, evaluate and
+    predict, in this order.
 
-    Exit codes: 0 done, 1 an error, 2 a wrong command line, 130 stopped.
+    Exit codes: 0 success, 1 error, 2 wrong command line, 130 interrupted.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(_Shown("%(name)s: %(message)s"))
@@ -96,10 +97,10 @@ def main(arguments: list[str] | None = None, group: click.Group = commands, name
         then = str(error.__cause__ or error)  # click wraps what stopped it, which may say how to go on
         _end(f"stopped; what was finished is kept{then and f'; {then}'}", STOPPED)
     except click.ClickException as error:
-        said = io.StringIO()
-        error.show(said)  # it may tell what was given
+        message = io.StringIO()
+        error.show(message)  # it may tell what was given
         with contextlib.suppress(OSError, ValueError):
-            click.echo(shown_lines(said.getvalue()), nl=False, err=True)
+            click.echo(shown_lines(message.getvalue()), nl=False, err=True)
         _end("", error.exit_code)
     except PolyheadError as error:
         _end(f"{type(error).__name__}: {error}", FAILED, error)

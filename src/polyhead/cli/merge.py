@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 from polyhead.config import Value
 
@@ -52,51 +53,45 @@ class Totals(Value):
 @click.command("merge")
 @click.argument("out", metavar="OUT", type=click.Path(file_okay=False))
 @click.argument("bundles", nargs=-1, required=True, metavar="BUNDLE[:TASKS]...")
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length of the text that the costs are for, special tokens included.",
-)
+@tokens_option
 @json_option
 def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None) -> None:
-    """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common is then run once.
+    """Join BUNDLES that share a trunk into the new bundle OUT; what their tasks have in common then runs once.
 
-    Each is a folder, or FOLDER:TASK,TASK for some of its tasks. They stay as they are, and their files are copied
-    byte for byte. Before OUT gets its name, every task answers its pinned probes there and in the bundle it comes
-    from, in deterministic mode; the outputs must be equal bit for bit. A certificate in OUT says so. Tasks of one
-    prompt group come together, and families with the tasks that read them. Tasks that own their models come along as
-    files; a bundle that gives no other tasks may stand on any trunk.
+    Each BUNDLE is a folder, or FOLDER:TASK,TASK for some of its tasks. The bundles stay as they are; their files are
+    copied byte for byte. Before OUT gets its name, every task answers its pinned probes in OUT and in its own bundle,
+    in deterministic mode. The outputs must be equal bit for bit; a certificate in OUT records this. Tasks of one
+    prompt group must be merged together; families come with the tasks that read them. Tasks that own their models are
+    copied as files; a bundle with such tasks only may have any trunk.
     """
     from polyhead.bundle.merge import merge_bundles, taken_of
     from polyhead.bundle.read import Bundle
 
     printer = Printer(json_to)
-    given = [_source(one) for one in bundles]
+    given = [_source(source) for source in bundles]
     # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
-    opened = [Bundle.open(one.folder, verify=False) for one in given]
-    chosen = {place: one.tasks for place, one in enumerate(given) if one.tasks is not None}
+    opened = [Bundle.open(source.folder, verify=False) for source in given]
+    chosen = {place: source.tasks for place, source in enumerate(given) if source.tasks is not None}
     taken: list[ChosenTasks] = []
     certificates: list[Certificate] = []
 
-    def prove(made: Bundle) -> None:
-        taken.extend(taken_of(bundle, one.tasks) for one, bundle in zip(given, opened, strict=True))
-        certificates.append(_certificate(made, [one.tasks for one in taken], printer))
+    def prove(merged: Bundle) -> None:
+        taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(given, opened, strict=True))
+        certificates.append(_certificate(merged, [source.tasks for source in taken], printer))
 
-    made = merge_bundles(out, opened, tasks=chosen, prove=prove)
+    merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
     printer.show("")
     (certificate,) = certificates
-    proofs = _proofs(made, given, taken, certificate)
-    before, after = _sum([_totals(one.tasks, tokens) for one in taken]), _totals(made, tokens)
-    printer.lines(_shown(out, made, proofs))
-    if made.lines:
-        printer.lines([*_drawn(made), *_saved(before, after, tokens)])
+    proofs = _proofs(merged, given, taken, certificate)
+    before, after = _sum([_totals(source.tasks, tokens) for source in taken]), _totals(merged, tokens)
+    printer.lines(_shown(out, merged, proofs))
+    if merged.lines:
+        printer.lines([*_drawn(merged), *_saved(before, after, tokens)])
     printer.lines(["", f"certificate: {Path(out) / 'certificates' / certificate.name}"])
     printer.json(
         {
-            "bundle": str(made.root),
-            "trunk": made.digest,
+            "bundle": str(merged.root),
+            "trunk": merged.digest,
             "tasks": proofs,
             "tokens": tokens,
             "separate": before,
@@ -106,18 +101,18 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     )
 
 
-def _source(given: str) -> Source:
+def _source(argument: str) -> Source:
     """A folder, or folder:task,task; a folder that is there may have a colon in its name."""
-    folder, colon, names = given.rpartition(":")
-    if not colon or Path(given).exists():
-        return Source(folder=given, tasks=None)
+    folder, colon, names = argument.rpartition(":")
+    if not colon or Path(argument).exists():
+        return Source(folder=argument, tasks=None)
     chosen = tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     if not folder or not chosen:
-        raise click.BadParameter(f"'{given}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
+        raise click.BadParameter(f"'{argument}' names no task or no folder", param_hint="'BUNDLE[:TASKS]'")
     return Source(folder=folder, tasks=chosen)
 
 
-def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
+def _certificate(merged: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
     """Written into the merged bundle; IsolationError if a task does not answer there as in its own."""
     from polyhead.certify import Answering, Certificate, numerics
     from polyhead.certify.certificate import Ledger, bundle_hash
@@ -128,19 +123,21 @@ def _certificate(made: Bundle, taken: Sequence[Bundle], printer: Printer) -> Cer
         printer.show(f"asking {counted(len(bundle.lines), 'task')} of {bundle.root}")
         before |= Answering(bundle).answered(bundle.lines)
     printer.show("asking the merged bundle")
-    after = Answering(made).answered(made.lines)
-    _check(before, after, {name for one in taken for name in one.lines if one.tasks[name] != made.tasks[name]})
-    _check_together(made)
-    with locked(made.root, "merge"):
-        return Ledger(made.root).write(
+    after = Answering(merged).answered(merged.lines)
+    _check(
+        before, after, {name for source in taken for name in source.lines if source.tasks[name] != merged.tasks[name]}
+    )
+    _check_together(merged)
+    with locked(merged.root, "merge"):
+        return Ledger(merged.root).write(
             Certificate(
                 operation="merge",
-                changed={name: (None, line.version) for name, line in made.lines.items()},
+                changed={name: (None, line.version) for name, line in merged.lines.items()},
                 numerics=numerics(),
                 before=before,
                 after=after,
                 unchanged=True,
-                bundle=bundle_hash(made.root),
+                bundle=bundle_hash(merged.root),
             )
         )
 
@@ -154,17 +151,17 @@ def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[s
     _refuse([name for name in before if told(name, before[name]) != told(name, after[name])])
 
 
-def _check_together(made: Bundle) -> None:
+def _check_together(merged: Bundle) -> None:
     """Some probes answered with the merged plan, all tasks of one precision at once, against each task alone."""
     from polyhead.engine.pinned import Answering, precision_here
     from polyhead.engine.session import Session
 
-    answering = Answering(made)
-    precisions = {name: precision_here(record, answering.backend) for name, record in made.tasks.items()}
+    answering = Answering(merged)
+    precisions = {name: precision_here(record, answering.backend) for name, record in merged.tasks.items()}
     for precision in sorted(set(precisions.values())):
-        names = [name for name in made.tasks if precisions[name] == precision]
-        some = made.view({name: made.lines[name] for name in names})
-        session = Session(some, backend=answering.backend, precision=precision, deterministic=True)
+        names = [name for name in merged.tasks if precisions[name] == precision]
+        view = merged.view({name: merged.lines[name] for name in names})
+        session = Session(view, backend=answering.backend, precision=precision, deterministic=True)
         _refuse([name for name in names if not _is_alike(session, name, answering.probes(name))])
 
 
@@ -178,7 +175,7 @@ def _is_alike(session: Session, name: str, probes: Sequence[Probe]) -> bool:
         session.predict([probe.given for probe in few], tasks=tasks, words=words)
         for tasks in ([name], list(session.records))
     )
-    return [one.answers[name] for one in alone] == [one.answers[name] for one in beside]
+    return [result.answers[name] for result in alone] == [result.answers[name] for result in beside]
 
 
 def _refuse(names: Sequence[str]) -> None:
@@ -195,16 +192,16 @@ def _refuse(names: Sequence[str]) -> None:
 
 
 def _proofs(
-    made: Bundle, given: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
+    merged: Bundle, given: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
 ) -> list[Proof]:
     from polyhead.engine.pinned import backend_here, precision_here
 
-    found, backend = [], backend_here()
-    for source, one in zip(given, taken, strict=True):
-        for name, line in one.tasks.lines.items():
-            record = made.tasks[name]
+    proofs, backend = [], backend_here()
+    for source, choice in zip(given, taken, strict=True):
+        for name, line in choice.tasks.lines.items():
+            record = merged.tasks[name]
             tap = _tap(record.path)
-            found.append(
+            proofs.append(
                 Proof(
                     task=name,
                     source=source.folder,
@@ -215,8 +212,8 @@ def _proofs(
                     probes=certificate.after[name].probes,
                 )
             )
-        for name, line in one.models.lines.items():
-            found.append(
+        for name, line in choice.models.lines.items():
+            proofs.append(
                 Proof(
                     task=name,
                     source=source.folder,
@@ -227,7 +224,7 @@ def _proofs(
                     probes=0,
                 )
             )
-    return found
+    return proofs
 
 
 def _tap(path: TaskPath) -> int:
@@ -239,9 +236,9 @@ def _tap(path: TaskPath) -> int:
 def _sum(totals: Sequence[Totals]) -> Totals:
     """Of bundles that are served apart, each with its own merged plan of the tasks that were taken."""
     return Totals(
-        layer_evaluations=sum(one.layer_evaluations for one in totals),
-        flops=sum(one.flops for one in totals),
-        bytes=sum(one.bytes for one in totals),
+        layer_evaluations=sum(total.layer_evaluations for total in totals),
+        flops=sum(total.flops for total in totals),
+        bytes=sum(total.bytes for total in totals),
     )
 
 
@@ -256,18 +253,18 @@ def _totals(bundle: Bundle, tokens: int) -> Totals:
     return Totals(layer_evaluations=total.layer_evaluations, flops=total.flops, bytes=total.bytes)
 
 
-def _shown(out: str, made: Bundle, proofs: Sequence[Proof]) -> list[str]:
+def _shown(out: str, merged: Bundle, proofs: Sequence[Proof]) -> list[str]:
     rows: list[list[object]] = [["task", "from", "tap", "own layers", "precision", "probes", "equal"]]
-    for one in proofs:
-        equal = "every file" if one.tap is None else "every bit" if one.probes else "not asked"
-        depths = ["-" if depth is None else depth for depth in (one.tap, one.layers)]
-        rows.append([one.task, one.source, *depths, one.precision, one.probes, equal])
-    sources = counted(len({one.source for one in proofs}), "bundle")
-    shape = made.architecture
+    for proof in proofs:
+        equal = "every file" if proof.tap is None else "every bit" if proof.probes else "not asked"
+        depths = ["-" if depth is None else depth for depth in (proof.tap, proof.layers)]
+        rows.append([proof.task, proof.source, *depths, proof.precision, proof.probes, equal])
+    sources = counted(len({proof.source for proof in proofs}), "bundle")
+    shape = merged.architecture
     lines = [
         f"bundle {out}: {counted(len(proofs), 'task')} of {sources}",
-        f"  trunk     {made.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
-        f"  digest    {made.digest[:16]}",
+        f"  trunk     {merged.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
+        f"  digest    {merged.digest[:16]}",
         "",
         "Proof: each task's answers to its probes, here and in the bundle it comes from",
         "",
@@ -276,14 +273,14 @@ def _shown(out: str, made: Bundle, proofs: Sequence[Proof]) -> list[str]:
     return [*lines, *_notes(proofs)]
 
 
-def _drawn(made: Bundle) -> list[str]:
+def _drawn(merged: Bundle) -> list[str]:
     from polyhead.plan import merge
     from polyhead.report.tree import tree
 
-    plan = merge({name: record.path for name, record in made.tasks.items()})
+    plan = merge({name: record.path for name, record in merged.tasks.items()})
     return [
         "",
-        "Plan: what stands on a line of its own is computed once for the tasks below it",
+        "Plan: a line without a task name is computed once for all tasks below it",
         "",
         *(f"  {line}" for line in tree(plan)),
     ]
@@ -291,16 +288,16 @@ def _drawn(made: Bundle) -> list[str]:
 
 def _notes(proofs: Sequence[Proof]) -> list[str]:
     """What the table cannot say: several precisions, tasks without probes, models."""
-    precisions, notes = sorted({one.precision for one in proofs if one.tap is not None}), []
+    precisions, notes = sorted({proof.precision for proof in proofs if proof.tap is not None}), []
     if len(precisions) > 1:
         notes.append(
             f"trained in different precisions ({', '.join(precisions)}), each proven in its own: "
             "say which one is to answer, `polyhead predict --precision`"
         )
-    silent = [one.task for one in proofs if one.tap is not None and not one.probes]
+    silent = [proof.task for proof in proofs if proof.tap is not None and not proof.probes]
     if silent:
         notes.append(f"without probes, so equal by the bytes of their files alone: {', '.join(silent)}")
-    owners = [one.task for one in proofs if one.tap is None]
+    owners = [proof.task for proof in proofs if proof.tap is None]
     if owners:
         notes.append(f"own their models, which are equal by the bytes of their files: {', '.join(owners)}")
     return ["", *(f"  {note}" for note in notes)] if notes else []
@@ -308,11 +305,11 @@ def _notes(proofs: Sequence[Proof]) -> list[str]:
 
 def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
     rows: list[list[object]] = [["", "apart", "merged", "saved"]]
-    for name, apart, merged, said in (
+    for name, apart, merged, written in (
         ("layers run", before.layer_evaluations, after.layer_evaluations, "{:,}".format),
         ("MFLOP", before.flops, after.flops, lambda flops: f"{flops / 1e6:,.2f}"),
         ("arrays", before.bytes, after.bytes, in_bytes),
     ):
         share = f"{100 * (1 - merged / apart):.1f} %" if apart else "-"
-        rows.append([name, said(apart), said(merged), share])
+        rows.append([name, written(apart), written(merged), share])
     return ["", f"All tasks on one text of {counted(tokens, 'token')}", "", *(f"  {line}" for line in table(rows))]

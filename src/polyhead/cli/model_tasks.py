@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 def update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: Mapping[str, str]) -> None:
     """`called` are the tasks' names in the other bundle and here."""
     from polyhead.bundle.begun import attempt, finish, forgotten_if_it_fails
+    from polyhead.bundle.format import MODELS
     from polyhead.bundle.merge import copy_models
-    from polyhead.bundle.models import MODELS, Models
+    from polyhead.bundle.models import Models
     from polyhead.bundle.versions import next_version
 
     if reading := [other for other in called if other in theirs.lines]:
@@ -104,10 +105,10 @@ def _earlier(models: Models, names: Sequence[str], version: str | None) -> dict[
 
     wanted = dict[str, str]()
     for name in names:
-        there, live = models.versions(name), models.version(name)
-        earlier = there[: there.index(live)] if live in there else []
+        versions, live = models.versions(name), models.version(name)
+        earlier = versions[: versions.index(live)] if live in versions else []
         chosen = version if name == names[0] else None
         if chosen is None and not earlier:
-            raise BundleError(f"task '{name}' has no version before {live}, the live one", allowed=there)
+            raise BundleError(f"task '{name}' has no version before {live}, the live one", allowed=versions)
         wanted[name] = chosen or earlier[-1]
     return wanted

@@ -23,7 +23,7 @@ def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]
     return click.option(
         "--backend",
         type=click.Choice(["openvino", "onnxruntime", "torch", "torch-cuda", "reference"]),
-        help="What computes; torch-cuda is torch on a graphics processor, reference plain numpy and slow. By default "
+        help="Library that computes. torch-cuda is torch on a GPU; reference is plain numpy, and slow. By default "
         f"{by_default}.",
     )
 
@@ -33,7 +33,7 @@ def precision_option(command: Command) -> Command:
     return click.option(
         "--precision",
         type=click.Choice(["float32", "bfloat16", "int8"]),
-        help="Precision of the trunk; by default the one of training, where this machine has it. int8 needs "
+        help="Precision of the trunk; by default the one of training, if this machine supports it. For int8, run "
         "`polyhead quantize` first.",
     )(command)
 
@@ -43,7 +43,7 @@ def session_options(command: Command) -> Command:
     deterministic = click.option(
         "--deterministic",
         is_flag=True,
-        help="Fixed batch shapes: an answer has the same bits whatever else is in its batch.",
+        help="Use fixed batch shapes: an answer has the same bits whatever else is in its batch.",
     )
     return backend_option()(precision_option(deterministic(command)))
 
@@ -51,7 +51,7 @@ def session_options(command: Command) -> Command:
 def opened(
     bundle: str, names: tuple[str, ...], *, backend: str | None, precision: str | None, deterministic: bool
 ) -> Session:
-    """A session that has these tasks, or any where none is named; raises PolyheadError for what it cannot do."""
+    """A session with these tasks, by default all; raises ConfigError for a bundle without tasks."""
     from polyhead.engine.session import Session
 
     session = Session(bundle, backend=backend, precision=precision, deterministic=deterministic)
@@ -60,17 +60,28 @@ def opened(
     return session
 
 
-def names_in(given: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...]:
+def names_in(values: tuple[str, ...], option: str = "--tasks") -> tuple[str, ...]:
     """Task names of an option that may be repeated and may hold several between commas, each once.
 
     Raises click.BadParameter for an option that names none.
     """
-    names = tuple(dict.fromkeys(name.strip() for one in given for name in one.split(",") if name.strip()))
-    if given and not names:
+    names = tuple(dict.fromkeys(name.strip() for value in values for name in value.split(",") if name.strip()))
+    if values and not names:
         raise click.BadParameter("it names no task", param_hint=f"'{option}'")
     return names
 
 
-def tasks_option(said: str) -> Callable[[Command], Command]:
+def tasks_option(help_text: str) -> Callable[[Command], Command]:
     """Adds `--tasks a,b`, which may be repeated; `--task` is the same."""
-    return click.option("--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help=said)
+    return click.option("--tasks", "--task", "tasks", multiple=True, metavar="NAMES", help=help_text)
+
+
+def tokens_option(command: Command) -> Command:
+    """Adds `--tokens`, the length of the text that costs are computed for."""
+    return click.option(
+        "--tokens",
+        type=click.IntRange(1),
+        default=32,
+        show_default=True,
+        help="Length in tokens of the text that costs are computed for, special tokens included.",
+    )(command)

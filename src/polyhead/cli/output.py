@@ -26,12 +26,12 @@ DASH = "-"  # standard input or output in place of a file
 
 
 def json_option(command: Command) -> Command:
-    """Adds `--json FILE`: all that the command prints as JSON; `-` for standard output, in place of the lines."""
-    said = (
-        "Write all that is printed to FILE as JSON, in place of an earlier report there; - for standard output, in "
-        "place of the lines."
+    """Adds `--json FILE`: the command's results as JSON; `-` for standard output, instead of text."""
+    help_text = (
+        "Write the results to FILE as JSON, replacing an earlier report; - writes JSON to standard output instead "
+        "of text."
     )
-    return click.option("--json", "json_to", metavar="FILE", help=said)(command)
+    return click.option("--json", "json_to", metavar="FILE", help=help_text)(command)
 
 
 class Printer:
@@ -102,8 +102,8 @@ def check_kept(name: str) -> None:
     path = Path(name)
     if bundle := _bundle_of(path):
         reason, do = f"it would be a file of the bundle {bundle}", "name a file outside of it"
-    elif len(given := _given_as(path)) > 1:
-        reason, do = f"it is {' and '.join(given)} of this command", "name another file"
+    elif len(options := _given_as(path)) > 1:
+        reason, do = f"it is {' and '.join(options)} of this command", "name another file"
     else:
         return
     raise ConfigError(f"cannot write {name}", got=reason, do=do)
@@ -120,7 +120,7 @@ def check_apart(written: Iterable[str | None], read: Mapping[Path, str]) -> None
 def _bundle_of(path: Path) -> Path | None:
     """The bundle in whose folder the file would be."""
     folders = Path(os.path.realpath(path)).parents
-    return next((one for one in folders if (one / BUNDLE).is_file() and (one / TRUNK).is_dir()), None)
+    return next((folder for folder in folders if (folder / BUNDLE).is_file() and (folder / TRUNK).is_dir()), None)
 
 
 def _given_as(path: Path) -> list[str]:
@@ -128,15 +128,17 @@ def _given_as(path: Path) -> list[str]:
     context = click.get_current_context(silent=True)
     if context is None or (path.exists() and not path.is_file()):
         return []
-    found = []
-    for one in context.command.params:
-        if not (isinstance(one.type, click.Path) or one.metavar == "FILE"):
+    options = []
+    for parameter in context.command.params:
+        if not (isinstance(parameter.type, click.Path) or parameter.metavar == "FILE"):
             continue
-        value = context.params.get(one.name or "")
+        value = context.params.get(parameter.name or "")
         for name in value if isinstance(value, tuple) else (value,):
             if isinstance(name, (str, Path)) and str(name) != DASH and _is_same(path, Path(name)):
-                found.append(one.opts[0] if isinstance(one, click.Option) else one.human_readable_name)
-    return found
+                options.append(
+                    parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+                )
+    return options
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -146,7 +148,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _check_report(path: Path) -> None:
-    """Raises ConfigError where a report would replace what is no JSON, and so no report of before."""
+    """Raises ConfigError where a report would replace a file that is not JSON, and so not an earlier report."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:
@@ -158,13 +160,13 @@ def _check_report(path: Path) -> None:
     except OSError as error:
         reason = f"what it holds cannot be read: {error.strerror}"
     except (ValueError, RecursionError):  # msgspec's errors of JSON and UTF-8 are ValueErrors
-        reason = "it holds something else than JSON"
+        reason = "it holds something other than JSON"
     raise ConfigError(f"cannot write the report to {path}", got=reason, do="name another file, or remove this one")
 
 
 @contextmanager
 def stoppable(then: str) -> Iterator[None]:
-    """Where people stop what is done inside, they are told how it goes on."""
+    """When the user interrupts the block, the error says how to go on."""
     try:
         yield
     except KeyboardInterrupt:

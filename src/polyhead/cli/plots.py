@@ -14,9 +14,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DRAWN = (".svg", ".png", ".pdf")
 
 
-def plot_option(said: str) -> Callable[[Command], Command]:
+def plot_option(help_text: str) -> Callable[[Command], Command]:
     """Adds `--plot FILE`."""
-    return click.option("--plot", metavar="FILE", help=said)
+    return click.option("--plot", metavar="FILE", help=help_text)
 
 
 def check_drawable(plot: str | None) -> None:

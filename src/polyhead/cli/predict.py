@@ -36,15 +36,11 @@ SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parq
     type=click.Choice(["auto", "text", "json"]),
     default="auto",
     show_default=True,
-    help="What a line is; auto: JSON if it begins with { or is a JSON string, else text.",
+    help="Format of a line. auto: JSON if it begins with { or is a JSON string, else text.",
 )
 @session_options
 @click.option(
-    "--output",
-    "-o",
-    metavar="FILE",
-    default=DASH,
-    help="Write to FILE, not to standard output; what is there is replaced.",
+    "--output", "-o", metavar="FILE", default=DASH, help="Write to FILE, replacing it, instead of to standard output."
 )
 def command(
     bundle: str,
@@ -60,15 +56,14 @@ def command(
 
     A line is plain text, or JSON: a string, {"text": ...}, {"text": ..., "text_b": ...} for a pair,
     {"tokens": [...]}, {"question": ..., "context": ...} for span tasks, or {"question": ..., "options": [...]}
-    (with or without a "context") for multiple choice; an "id" comes back with the answers. Lines from a pipe are
-    answered as they arrive. A table (.csv, .tsv, .parquet) or a packed file (.gz) is refused: its rows are answered by
-    `polyhead score`.
+    (with or without a "context") for multiple choice. An "id" is copied to the answers. Lines from a pipe are
+    answered as they arrive. For a table (.csv, .tsv, .parquet) or a compressed file (.gz), use `polyhead score`.
 
-    An answer line holds the number of its line, "answers" by task, the "receipt" of what they cost, under
-    "skipped" the tasks that do not fit the input, with the reason, and under "failed", where there are any,
-    those that could not be computed. Blank lines are skipped and counted. A line that cannot be read, or that
-    no task can answer, has its reason in its place; all other lines are answered, and the command ends with exit
-    code 1, as it does where a task failed.
+    Each answer line holds the line number, "answers" by task, and the "receipt" of what they cost. "skipped" lists
+    the tasks that do not fit the input, with the reason; "failed", if present, those that could not be computed.
+    Blank lines are skipped and counted. A line that cannot be read, or that no task can answer, gets the reason
+    instead of answers; all other lines are answered. The command then ends with exit code 1, as it does when a task
+    failed.
     """
     if file != DASH:
         _check(bundle, file, form)
@@ -91,7 +86,7 @@ def command(
 
 
 class _Count(Value):
-    """What became of the lines so far."""
+    """Counts of the lines so far."""
 
     lines: int = 0  # not blank
     blank: int = 0
@@ -144,9 +139,9 @@ def _rows(
             rows[-1]["id"] = line.id
         read.append(line)
     columns = all_columns(session, [one.input for one in read], [one.words for one in read], tasks=names)
-    found = columns.results()
+    results = columns.results()
     waiting = [row for row in rows if "error" not in row]
-    for row, result in zip(waiting, found, strict=True):
+    for row, result in zip(waiting, results, strict=True):
         fields = msgspec.to_builtins(result)
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows

@@ -23,45 +23,49 @@ if TYPE_CHECKING:
     "--texts",
     type=click.Path(dir_okay=False, exists=True),
     required=True,
-    help="Texts like those that will be asked, a line each, as `polyhead predict` reads them.",
+    help="File of typical texts, one a line, as `polyhead predict` reads them.",
 )
 @click.option(
     "--rows",
     type=click.IntRange(1),
     default=300,
     show_default=True,
-    help="About so many texts to calibrate on, and as many others to measure on.",
+    help="Number of texts to calibrate on; about as many others are used to measure.",
 )
 @click.option(
     "--backend",
     type=click.Choice(["openvino", "onnxruntime"]),
-    help="On which the change is measured; scales are for both. By default openvino where it is installed.",
+    help="Backend to measure on; the scales hold for both. By default openvino if it is installed.",
 )
 @click.option(
     "--data",
     metavar="PROJECT",
     type=click.Path(dir_okay=False, exists=True),
-    help="A project file: tasks are also scored on its test files, or validation files, in float32 and in int8.",
+    help="Project file: tasks are also scored on its test or validation files, in float32 and in int8.",
 )
 @click.option(
     "--bound",
     type=click.FloatRange(0),
     default=1.0,
     show_default=True,
-    help="Points of its metric that a task may lose on labelled data.",
+    help="Points that a task's metric may lose on labelled data.",
 )
 @click.option(
     "--agreement",
     type=click.FloatRange(0, 100),
     default=95.0,
     show_default=True,
-    help="Percent of its answers that must stay, for a task without labelled data.",
+    help="Percent of answers that must stay equal, for a task without labelled data.",
 )
-@click.option("--unmeasured", is_flag=True, help="Accept tasks that no text fits: nobody then knows what int8 changes.")
+@click.option(
+    "--unmeasured",
+    is_flag=True,
+    help="Accept tasks that none of the texts fits: the effect of int8 on them is then unknown.",
+)
 @click.option(
     "--measure",
     is_flag=True,
-    help="Keep the scales that are there: only measure what int8 changes on this machine, and add the result.",
+    help="Keep the existing scales; only measure what int8 changes on this machine, and add the result.",
 )
 @json_option
 def command(
@@ -76,18 +80,17 @@ def command(
     measure: bool,
     json_to: str | None,
 ) -> None:
-    """Find static scales for BUNDLE's layers in 8 bits on texts of your own, and say what int8 changes of each task.
+    """Prepare BUNDLE's layers for int8 with your own texts, and show what int8 changes for each task.
 
-    The plan runs over some of the texts in float32 to see what each product of the layers reads; on others, answers
-    in int8 are compared with those in float32. Poolers and heads are never quantized. Where a task changes too much, or
-    no text to measure on fits it, nothing is written, the tasks are named, and the command ends with an error; scales
-    of before stay.
+    The command runs some of the texts in float32 to find the scale of each matrix product. On other texts it compares
+    answers in int8 with those in float32. Poolers and heads are never quantized. If a task changes too much, or no
+    text fits it, the command names it, ends with an error and writes nothing; earlier scales stay.
 
-    Scales are kept in BUNDLE/cache, which nothing else depends on and which may be deleted at any time. Answer with
-    `--precision int8`. Deleting them loses nothing but the calibration: run this again with texts.
+    The scales are stored in BUNDLE/cache. It may be deleted at any time; to get the scales back, run this command
+    again. To answer in int8, use `--precision int8`.
 
     The measurement holds for this backend and for processors like this one. x86 processors without VNNI instructions
-    use weights of 7 bits instead of 8. If you move a bundle between the two sorts, run this again with `--measure`.
+    use weights of 7 bits instead of 8. If you move a bundle between the two kinds, run this again with `--measure`.
     """
     from polyhead.bundle.read import Bundle
     from polyhead.engine.backends import default_runtime, open_runtime
@@ -100,11 +103,11 @@ def command(
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     bits = processor().weight_bits
-    mine, others = calibrate.halves(_rows(texts), rows)
+    calibration_rows, measured_rows = calibrate.halves(_rows(texts), rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
-        scales = calibrate.calibrated(opened, mine, runtimes, show=printer.show)
-    changes = calibrate.measured(opened, others, runtimes, scales, labelled=_labelled(data), show=printer.show)
+        scales = calibrate.calibrated(opened, calibration_rows, runtimes, show=printer.show)
+    changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=_labelled(data), show=printer.show)
     printer.show("")
     printer.lines(change_lines(changes))
     unknown = [task for task, change in changes.items() if not change.is_measured]
@@ -115,12 +118,12 @@ def command(
         record = write_changes(opened, before, backend=name, changes=changes)
         printer.line(f"measured with weights of {bits} bits, as this processor has them: {bundle}/cache")
     else:
-        record = write_scales(opened, scales, texts=len(mine), backend=name, changes=changes)
+        record = write_scales(opened, scales, texts=len(calibration_rows), backend=name, changes=changes)
         printer.line(
-            f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on {counted(len(mine), 'text')}, measured "
-            f"with weights of {bits}: {bundle}/cache"
+            f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on "
+            f"{counted(len(calibration_rows), 'text')}, measured with weights of {bits} bits: {bundle}/cache"
         )
-    facts = {"measured_on": len(others), "weight_bits": bits, "limits": limits, "tasks": _facts(changes)}
+    facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits, "tasks": _facts(changes)}
     printer.json({"calibration": record, **facts})
 
 
@@ -141,15 +144,15 @@ def change_lines(changes: Mapping[str, Change]) -> list[str]:
     """A table of tasks."""
     rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
-        found = change.agreement
-        is_number = found is not None and found.difference is not None
+        agreement = change.agreement
+        is_number = agreement is not None and agreement.difference is not None
         rows.append(
             [
                 name,
                 change.metric or "-",
-                "-" if found is None else f"{found.rows:,}",
-                "-" if found is None or is_number else f"{100 * found.share:.1f} %",
-                _number(None if found is None else found.difference, ".4f"),
+                "-" if agreement is None else f"{agreement.rows:,}",
+                "-" if agreement is None or is_number else f"{100 * agreement.share:.1f} %",
+                _number(None if agreement is None else agreement.difference, ".4f"),
                 _number(change.before, ".4f"),
                 _number(change.after, ".4f"),
                 _number(change.points, "+.2f"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.options import tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
 
 if TYPE_CHECKING:
@@ -18,25 +19,18 @@ if TYPE_CHECKING:
 @click.command("scan")
 @click.argument("folders", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--base",
-    metavar="NAME",
-    help="Also compare with this encoder: a folder, a hub id, or 'minilm'; the models are then merged over it.",
+    "--base", metavar="NAME", help="Also compare with this encoder, and merge over it: a folder, a hub id, or 'minilm'."
 )
-@click.option(
-    "--tokens",
-    type=click.IntRange(1),
-    default=32,
-    show_default=True,
-    help="Length of the text that the costs are for, special tokens included.",
-)
+@tokens_option
 @json_option
 def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: str | None) -> None:
-    """Say what the checkpoints in FOLDERS share, layer by layer, and what merging them would save.
+    """Show which layers the checkpoints in FOLDERS share, and what merging them would save.
 
-    FOLDERS are what `save_pretrained` of transformers wrote. Two of them share a prefix if tokenizer, embeddings and
-    the first layers are equal bit for bit, as fine-tuning leaves them that froze these. With --base, also says which
-    differ from it by matrices of low rank (at most an eighth of their smaller side). Of a LoRA folder, which PEFT
-    wrote, it says what `import` makes of it, over the base that it names or --base.
+    FOLDERS are checkpoints that `save_pretrained` of transformers wrote. Two checkpoints share a prefix if tokenizer,
+    embeddings and the first layers are equal bit for bit, as they are when fine-tuning froze them. With --base, the
+    command also shows which checkpoints differ from it by matrices of low rank (at most an eighth of their smaller
+    side). For a LoRA folder written by PEFT, it shows what `import` would make of it, over --base or the base that
+    the folder names.
     """
     from polyhead.importing.folders import scan_folders
 
@@ -50,11 +44,11 @@ def _shown(scan: Scan) -> list[str]:
     lines = [f"  {line}" for line in table(_models(scan), left=5)]
     if scan.base is not None:
         lines += ["", f"Beside {scan.base.name}", "", *(f"  {line}" for line in table(_with_base(scan), left=4))]
-    notes = [f"{one.scanned.name} cannot be imported: {one.refused}" for one in scan.models if one.refused]
+    notes = [f"{model.scanned.name} cannot be imported: {model.refused}" for model in scan.models if model.refused]
     notes += [
-        f"{one.scanned.name} ({one.adapter}): import runs the trunk's layers with its matrices and keeps no other"
-        for one in scan.models
-        if one.adapter
+        f"{model.scanned.name} ({model.adapter}): import runs the trunk's layers with its matrices and keeps no other"
+        for model in scan.models
+        if model.adapter
     ]
     return [
         counted(len(scan.models), "checkpoint"),
@@ -70,39 +64,39 @@ def _names(scan: Scan) -> dict[str, str]:
     """Each folder's last part, where these tell the folders apart; else the folders as they were given."""
     from pathlib import PurePath
 
-    given = [found.scanned.name for found in scan.models]
-    last = [PurePath(name).name for name in given]
-    return dict(zip(given, last if len(set(last)) == len(last) and all(last) else given, strict=True))
+    folders = [found.scanned.name for found in scan.models]
+    last = [PurePath(name).name for name in folders]
+    return dict(zip(folders, last if len(set(last)) == len(last) and all(last) else folders, strict=True))
 
 
 def _models(scan: Scan) -> list[list[object]]:
     rows: list[list[object]] = [["folder", "task", "labels", "shares most with", "shared", "layers", "size"]]
     names = _names(scan)
-    for found in scan.models:
-        one = found.scanned
-        near = _nearest(scan, one)
-        head = one.head
+    for model in scan.models:
+        scanned = model.scanned
+        near = _nearest(scan, scanned)
+        head = scanned.head
         rows.append(
             [
-                names[one.name],
+                names[scanned.name],
                 head.kind if head is not None else "-",
-                str(len(found.labels) or "-"),
+                str(len(model.labels) or "-"),
                 names[near[0]] if near else "-",
                 near[1] if near else "nothing",
-                len(one.layers),
-                in_bytes(4 * _parameters(one)),
+                len(scanned.layers),
+                in_bytes(4 * _parameters(scanned)),
             ]
         )
     return rows
 
 
-def _nearest(scan: Scan, one: ScannedEncoder) -> tuple[str, str] | None:
+def _nearest(scan: Scan, model: ScannedEncoder) -> tuple[str, str] | None:
     """The other model with which `one` shares most, and what."""
-    found = [pair for pair in scan.pairs if one.name in (pair.one, pair.other) and pair.layers is not None]
-    if not found:
+    pairs = [pair for pair in scan.pairs if model.name in (pair.one, pair.other) and pair.layers is not None]
+    if not pairs:
         return None
-    best = max(found, key=lambda pair: pair.layers or 0)
-    return best.other if best.one == one.name else best.one, _prefix(best)
+    best = max(pairs, key=lambda pair: pair.layers or 0)
+    return best.other if best.one == model.name else best.one, _prefix(best)
 
 
 def _prefix(pair: SharedLayers) -> str:
@@ -113,22 +107,24 @@ def _prefix(pair: SharedLayers) -> str:
     return "embeddings, layer 1" if pair.layers == 1 else f"embeddings, layers 1 to {pair.layers}"
 
 
-def _parameters(one: ScannedEncoder) -> int:
+def _parameters(encoder: ScannedEncoder) -> int:
     from polyhead.cost import parameters
     from polyhead.plan import merge
 
-    return parameters(merge({one.name: one.path(len(one.layers), trunk=one.root)}), one.architecture)
+    return parameters(
+        merge({encoder.name: encoder.path(len(encoder.layers), trunk=encoder.root)}), encoder.architecture
+    )
 
 
 def _with_base(scan: Scan) -> list[list[object]]:
     rows: list[list[object]] = [["folder", "equal to it", "first that differs", "difference", "of low rank"]]
-    for found in scan.models:
-        pair, delta = found.with_base, found.difference
+    for model in scan.models:
+        pair, delta = model.with_base, model.difference
         if pair is None:  # an adapter that cannot be imported
             continue
         low = "-" if delta is None or not delta.matrices else "yes" if delta.is_low_rank else "no"
-        told = ["an adapter beside it", "yes"] if found.adapter else [_difference(delta), low]
-        rows.append([_names(scan)[found.scanned.name], _prefix(pair), pair.differs or "-", *told])
+        cells = ["an adapter beside it", "yes"] if model.adapter else [_difference(delta), low]
+        rows.append([_names(scan)[model.scanned.name], _prefix(pair), pair.differs or "-", *cells])
     return rows
 
 
@@ -155,7 +151,7 @@ def _tree(scan: Scan) -> list[str]:
     drawn = tree(sharing(models, names))
     return [
         "",
-        "Who shares what: what stands on a line of its own is the same in all models below it",
+        "Who shares what: a line without a model name is the same in all models below it",
         "",
         *(f"  {line}" for line in drawn),
     ]
@@ -180,7 +176,7 @@ def _savings(scan: Scan) -> list[str]:
 
 def _next(scan: Scan) -> list[str]:
     """The command that merges each group; an encoder whose head cannot be read can still be the trunk of others."""
-    refused = {found.scanned.name for found in scan.models if found.refused}
+    refused = {model.scanned.name for model in scan.models if model.refused}
     base = {scan.base.name} if scan.base is not None else set()
     lines = []
     for group in scan.groups:
@@ -198,22 +194,22 @@ def _as_json(scan: Scan) -> dict[str, object]:
     return {
         "models": [
             {
-                "folder": found.scanned.name,
-                "class": found.model_class,
-                "kind": found.scanned.head.kind if found.scanned.head is not None else None,
-                "labels": found.labels,
-                "layers": len(found.scanned.layers),
-                "refused": found.refused,
-                "with_base": found.with_base,
-                "difference": found.difference,
-                "adapter": found.adapter,
+                "folder": model.scanned.name,
+                "class": model.model_class,
+                "kind": model.scanned.head.kind if model.scanned.head is not None else None,
+                "labels": model.labels,
+                "layers": len(model.scanned.layers),
+                "refused": model.refused,
+                "with_base": model.with_base,
+                "difference": model.difference,
+                "adapter": model.adapter,
                 "digests": {
-                    "tokenizer": found.scanned.tokenizer,
-                    "embeddings": found.scanned.embeddings,
-                    "layers": found.scanned.layers,
+                    "tokenizer": model.scanned.tokenizer,
+                    "embeddings": model.scanned.embeddings,
+                    "layers": model.scanned.layers,
                 },
             }
-            for found in scan.models
+            for model in scan.models
         ],
         "base": scan.base.name if scan.base is not None else None,
         "pairs": scan.pairs,

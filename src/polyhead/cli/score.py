@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 ROLES = {
     "text": "Column of the text [default: text, or text_a].",
     "text_b": "Column of the second text of a pair [default: text_b].",
-    "tokens": "Column of the list of tokens, in the place of a text [default: tokens].",
+    "tokens": "Column of the list of tokens, instead of a text [default: tokens].",
     "question": "Column of the question, for multiple_choice and span [default: question].",
-    "context": "Column of what the question is about [default: context].",
+    "context": "Column of the context that a question is about [default: context].",
     "choices": "Column of the list of options [default: options, or choices].",
 }
 
 
 def _role_options(command: click.decorators.FC) -> click.decorators.FC:
-    for role, said in reversed(ROLES.items()):
-        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=said)(command)
+    for role, help_text in reversed(ROLES.items()):
+        command = click.option(f"--{role.replace('_', '-')}", role, metavar="COLUMN", help=help_text)(command)
     return command
 
 
@@ -35,12 +35,12 @@ def _role_options(command: click.decorators.FC) -> click.decorators.FC:
 @click.argument("target", metavar="OUT", type=click.Path())
 @tasks_option("Answer these tasks only, with commas between them; by default all.")
 @_role_options
-@click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of IN to write; by default all.")
-@click.option("--only-answers", is_flag=True, help="Write no column of IN.")
-@click.option("--prefix", default="", metavar="TEXT", help="Begin the names of the answers' columns with TEXT.")
-@click.option("--scores", is_flag=True, help="Write the scores of all labels or options too, as TASK.scores.")
+@click.option("--keep", multiple=True, metavar="COLUMNS", help="Columns of IN to copy to OUT; by default all.")
+@click.option("--only-answers", is_flag=True, help="Copy no column of IN.")
+@click.option("--prefix", default="", metavar="TEXT", help="Start the names of the added columns with TEXT.")
+@click.option("--scores", is_flag=True, help="Also write the scores of all labels or options, in column TASK.scores.")
 @session_options
-@click.option("--fresh", is_flag=True, help="Drop what was begun for OUT, and start anew.")
+@click.option("--fresh", is_flag=True, help="Discard an unfinished run for OUT, and start again.")
 @json_option
 def command(
     bundle: str,
@@ -61,17 +61,17 @@ def command(
     """Answer tasks of BUNDLE for every row of IN, and write the rows to OUT with a column for each task.
 
     IN ends in .jsonl, .csv, .tsv (each also .gz) or .parquet, OUT in .jsonl, .csv (each also .gz) or .parquet. A row
-    may be a text, a pair, tokens, or a question with its context or options; a task that does not fit it has null. A
-    row that cannot be read, or that no task can answer, has the reason in column "error".
+    may be a text, a pair, tokens, or a question with its context or options. A task that does not fit the row gets
+    null. Column "error" gives the reason for a row that cannot be read or that no task can answer.
 
-    OUT appears when it is whole, and replaces a file of that name. Until then its pieces lie in the hidden folder
-    .OUT.pieces beside it: the same command goes on where it stopped, and writes the same bytes. IN may be of any
-    length: a few thousand rows are held at once.
+    OUT appears when it is complete, and replaces a file of that name. Until then its pieces are in the hidden folder
+    .OUT.pieces next to it. If the command is interrupted, run it again: it continues where it stopped, and writes the
+    same bytes. IN may have any length: a few thousand rows are in memory at a time.
     """
     from polyhead.jobs import ScoreRequest, score
 
     if keep and only_answers:
-        raise click.UsageError("--keep and --only-answers say different things")
+        raise click.UsageError("--keep and --only-answers contradict each other: give one of them")
     check_kept(target)
     printer, names = Printer(json_to), names_in(tasks)
     session = opened(bundle, names, backend=backend, precision=precision, deterministic=deterministic)
@@ -103,8 +103,8 @@ def _lines(done: Summary) -> list[str]:
         f"{counted(counts.passes, 'pass', several='passes')} of the trunk, {counts.tokens:,} tokens{cut}",
     ]
     for fault, by_task in (("the row does not fit the task", counts.unfit), ("the task failed", counts.failed)):
-        if some := {name: count for name, count in by_task.items() if count}:
-            listed = ", ".join(f"{name} for {count:,}" for name, count in some.items())
+        if counts_by_task := {name: count for name, count in by_task.items() if count}:
+            listed = ", ".join(f"{name} for {count:,}" for name, count in counts_by_task.items())
             lines.append(f"no answer, since {fault}: {listed}")
     return lines
 

@@ -10,7 +10,7 @@ COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 def shown(text: str) -> str:
     """The text as a terminal may get it: names, labels and cards come from files, which may hold commands for it."""
-    return COMMANDS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def shown_lines(text: str) -> str:
@@ -26,5 +26,5 @@ def json_shown(raw: bytes) -> bytes:
     return "\n".join(COMMANDS.sub(_in_json, line) for line in text.split("\n")).encode()
 
 
-def _in_json(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _in_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"

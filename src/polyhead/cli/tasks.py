@@ -24,11 +24,11 @@ FOLDER = click.Path(file_okay=False)
 
 @click.group("tasks")
 def command() -> None:
-    """List, add, update, remove and roll back the tasks of a bundle; prove that none disturbs another.
+    """List, add, update, remove and roll back the tasks of a bundle; verify the bundle.
 
-    Every change ends with a certificate in the bundle: all other tasks answer their pinned probes again, in
-    deterministic mode, and must give the bits that they gave before. If one does not, the change is undone.
-    A change of tasks that own their models alone has none, as nothing else reads these.
+    After every change, all other tasks answer their pinned probes (stored test inputs) again, in deterministic mode.
+    They must give the same bits as before, else the change is undone. A certificate in the bundle records the result.
+    Tasks that own their models need no certificate, since no other task reads their arrays.
     """
 
 
@@ -64,14 +64,15 @@ def list_(bundle: str, json_to: str | None) -> None:
     "new_names",
     metavar="[NAME=]NEW",
     multiple=True,
-    help="Add the task NAME under the name NEW; NAME may be left out where one is named.",
+    help="Add the task NAME under the name NEW. NAME may be left out if only one task is added.",
 )
 @json_option
 def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, ...], json_to: str | None) -> None:
-    """Add tasks of the bundle FROM, which has the same trunk, to BUNDLE: those named, or all.
+    """Add tasks of the bundle FROM to BUNDLE, which has the same trunk; by default all tasks.
 
-    All of them are added, or none, with the families that they read. Tasks of one prompt group come together. Tasks
-    that own their models may come from over any trunk; where others come too, the same command goes on after a kill.
+    Either all of them are added, with the families that they read, or none. Tasks of one prompt group are added
+    together. Tasks that own their models may come from a bundle with any trunk. If the command is killed, run it
+    again.
     """
     from polyhead.bundle.merge import copy_tasks, models_added, taken_of
     from polyhead.bundle.models import Models
@@ -86,9 +87,9 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     renamed = {name: other for name, other in called.items() if name in rest}
     certificate, changed = None, dict[str, tuple[str | None, str | None]]()
     owning = {name: called.get(name, name) for name in own}
-    there = Models(ours.root).same_as(taken.models, owning) if rest else {}  # of an add that was killed
-    left = {name: new for name, new in owning.items() if new not in there}
-    with models_added(taken.models, left, ours.root) as models:
+    same = Models(ours.root).same_as(taken.models, owning) if rest else {}  # of an add that was killed
+    missing = {name: new for name, new in owning.items() if new not in same}
+    with models_added(taken.models, missing, ours.root) as models:
         if rest:
             certificate = _certified(
                 bundle,
@@ -100,7 +101,7 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     added = {name: (None, version) for name, version in models.items()}
     for name, (_, version) in {**changed, **added}.items():
         printer.line(f"added {name} ({version})")
-    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in there.items()])
+    printer.lines([f"{name} ({version}) was there already, file for file" for name, version in same.items()])
     end(printer, bundle, certificate, models=added)
 
 
@@ -113,14 +114,14 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     "from_names",
     metavar="[NAME=]OTHER",
     multiple=True,
-    help="What the task NAME is called in FROM; by default the same. NAME may be left out where one is named.",
+    help="Name of the task NAME in FROM, if it differs. NAME may be left out if only one task is updated.",
 )
 @json_option
 def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[str, ...], json_to: str | None) -> None:
-    """Make NAMES of the bundle FROM new versions of NAMES in BUNDLE; the old ones stay on disk.
+    """Replace NAMES in BUNDLE by the tasks of the bundle FROM; the old versions stay on disk.
 
-    Their labels may be others. Prints which of a task's probes get another answer now; the certificate keeps them all.
-    Tasks of one prompt group are updated together, tasks that own their models apart from others.
+    The labels may differ. The command prints which probes get a new answer; the certificate holds all of them. Tasks
+    of one prompt group must be updated together; tasks that own their models, in a separate call.
     """
     from polyhead.bundle.begun import finish
     from polyhead.bundle.format import TASKS
@@ -131,8 +132,8 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
     chosen = list(dict.fromkeys(names))
-    there = _pairs(from_names, chosen, "--from-name")
-    called = {there.get(name, name): name for name in chosen}
+    from_name = _pairs(from_names, chosen, "--from-name")
+    called = {from_name.get(name, name): name for name in chosen}
     if len(called) < len(chosen):
         raise click.BadParameter("a task of FROM can update one task", param_hint="'--from-name'")
     if _own_models(ours, chosen, "updated"):
@@ -168,8 +169,8 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
 def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     """Remove tasks from BUNDLE, with all their versions; this cannot be undone.
 
-    Families that no other task reads go with them. Tasks of one prompt group are removed together. `polyhead train`
-    leaves what was removed until it is asked by `--retrain`, or the task is added again.
+    Families that no other task reads are removed too. Tasks of one prompt group must be removed together. `polyhead
+    train` does not train removed tasks again unless `--retrain` names them.
     """
     from polyhead.bundle.merge import taken_of
     from polyhead.bundle.model_write import remove_models
@@ -193,12 +194,12 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAMES... [VERSION]")
 @json_option
 def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
-    """Make another VERSION of NAMES the live one: by default the version before the live one.
+    """Go back to an earlier VERSION of NAMES; by default the one before the live version.
 
-    The one that was live stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
-    prompt group go back together: VERSION is of the first, and the others get the versions that were made with it.
-    Tasks that own their models go back apart from others. A version before the newest is pinned: `polyhead train`
-    leaves it until it is asked by `--retrain`, or the newest is live again.
+    The replaced version stays on disk, so `polyhead tasks rollback BUNDLE NAME v0002` goes forward again. Tasks of one
+    prompt group must go back together: VERSION is that of the first, the others get the versions made with it. Tasks
+    that own their models need a separate call. A version that is not the newest is pinned: `polyhead train` does not
+    replace it unless `--retrain` names the task.
     """
     from polyhead.bundle.begun import finish
     from polyhead.bundle.lines import made_with
@@ -234,20 +235,21 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
 @click.argument("bundle", type=FOLDER)
 @json_option
 def verify(bundle: str, json_to: str | None) -> None:
-    """Hash every file of BUNDLE, ask all tasks their probes again, and compare with the certificates.
+    """Check every file and every answer of BUNDLE against its certificates.
 
-    Names each file that was touched, and each task that answers otherwise; then ends with exit code 1. If the last
-    change has no certificate, since its process was killed, and all is equal, the certificate is written now.
+    Hashes all files and lets all tasks answer their probes again. Names each changed file and each task that answers
+    differently, then ends with exit code 1. If nothing differs and the last change has no certificate, for example
+    because its process was killed, one is written now.
     """
     from polyhead.certify import checked
 
     printer = Printer(json_to)
-    found = checked(bundle)
-    for finding in found.findings:
+    verification = checked(bundle)
+    for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")
-    printer.lines(_verified(found))
-    printer.json({"bundle": bundle, **_plain(found)})
-    if found.findings:
+    printer.lines(_verified(verification))
+    printer.json({"bundle": bundle, **_plain(verification)})
+    if verification.findings:
         sys.exit(1)
 
 
@@ -257,11 +259,11 @@ def _certified(bundle: str, operation: Any, act: Any, changing: Sequence[str]) -
     return certified(bundle, operation, act, changing=changing)
 
 
-def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
+def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
     """NAME=OTHER of an option, by NAME; OTHER alone is of the one task that is named."""
-    found = {}
-    for one in given:
-        name, _, other = one.rpartition("=")
+    pairs = {}
+    for value in values:
+        name, _, other = value.rpartition("=")
         if not name and len(names) != 1:
             raise click.BadParameter("it is about one task; name that task, or say NAME=...", param_hint=f"'{option}'")
         if name and name not in names:
@@ -269,8 +271,8 @@ def _pairs(given: Sequence[str], names: Sequence[str], option: str) -> dict[str,
                 f"'{name}' is not among the tasks that are named: {', '.join(names) or 'none is, so name it too'}",
                 param_hint=f"'{option}'",
             )
-        found[name or names[0]] = other
-    return found
+        pairs[name or names[0]] = other
+    return pairs
 
 
 def _own_models(bundle: Bundle, names: Sequence[str], said: str) -> bool:
@@ -320,27 +322,26 @@ def _roll_back(root: Path, wanted: Mapping[str, str]) -> None:
     set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})
 
 
-def _verified(found: Verification) -> list[str]:
+def _verified(verification: Verification) -> list[str]:
     lines = []
-    if not found.findings:
+    if not verification.findings:
         lines.append("every file is as it was written")
-    if found.equal:
-        lines.append(
-            f"{counted(len(found.equal), 'task')}: the bits of the certificates on {counted(found.probes, 'probe')}"
-        )
-    if found.unseen:
-        lines.append(f"not seen by a certificate made under these numerics: {', '.join(found.unseen)}")
-    if found.unproven:
-        lines.append(f"without probes, so by their files alone: {', '.join(found.unproven)}")
-    if found.uncertified:
+    if verification.equal:
+        tasks, probes = counted(len(verification.equal), "task"), counted(verification.probes, "probe")
+        lines.append(f"{tasks}: the bits of the certificates on {probes}")
+    if verification.unseen:
+        lines.append(f"not seen by a certificate made under these numerics: {', '.join(verification.unseen)}")
+    if verification.unproven:
+        lines.append(f"without probes, so by their files alone: {', '.join(verification.unproven)}")
+    if verification.uncertified:
         has_none = "the bundle had no certificate yet"
-        lines.append("the last change had left no certificate" if found.certificates else has_none)
-    if found.written:
-        lines.append(f"certificate: certificates/{found.written}")
+        lines.append("the last change had left no certificate" if verification.certificates else has_none)
+    if verification.written:
+        lines.append(f"certificate: certificates/{verification.written}")
     return lines
 
 
-def _plain(found: Verification) -> dict[str, Any]:
+def _plain(verification: Verification) -> dict[str, Any]:
     import msgspec
 
-    return dict(msgspec.to_builtins(found))
+    return dict(msgspec.to_builtins(verification))

@@ -27,18 +27,18 @@ FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of 
     "--retrain",
     multiple=True,
     metavar="NAMES",
-    help="Train these tasks, with commas between them, even if they were rolled back or removed, lost under "
-    "--if-better, or are trained already.",
+    help="Train these tasks, with commas between them, even if they are trained already, were rolled back or removed, "
+    "or lost under --if-better.",
 )
 @click.option(
     "--if-better", is_flag=True, help="Keep a task's live version unless the new one scores higher on held-out rows."
 )
 @click.option("--bundle", type=click.Path(file_okay=False), help="Write to this bundle instead of the project's.")
-@click.option("--seed", type=int, help="Train under this seed instead of the project's.")
+@click.option("--seed", type=int, help="Use this seed instead of the project's.")
 @click.option(
     "--cache",
     type=click.Path(file_okay=False),
-    help="Keep features and checkpoints here; by default beside the bundle, in BUNDLE-cache.",
+    help="Folder for features and checkpoints; by default BUNDLE-cache, next to the bundle.",
 )
 @click.option("--events", metavar="FILE", help="Append one JSON line for each event to FILE.")
 @click.option(
@@ -50,7 +50,7 @@ FROZEN = ("frozen", "donors")  # recipes by which no trunk learns, and tasks of 
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
-    help="Device on which a trunk learns; by default CUDA where there is one. Refused for a frozen trunk.",
+    help="Device for training a trunk; by default CUDA if available. Refused for a frozen trunk.",
 )
 @json_option
 def command(
@@ -68,16 +68,16 @@ def command(
 ) -> None:
     """Train every task of PROJECT (polyhead.toml) over its frozen trunk, into a bundle.
 
-    Prints what it is going to do first. The trunk reads each text once; a run that was stopped goes on where it
-    stopped, and tasks that are in the bundle already, trained the same way, are kept. A task that a person rolled back
-    or removed is left, and said to be; a task that had a live version is shown with its old and its new score.
+    First prints what it is going to do. The trunk reads each text once. An interrupted run continues where it stopped,
+    and tasks that the bundle already has, trained the same way, are kept. Tasks that a person rolled back or removed
+    are not trained, with a message. A task that had a live version is shown with its old and its new score.
 
-    With recipe "joint" the trunk learns with the tasks, and is a new one: its bundle is its own. Such a bundle's folder
-    may be the trunk of another project, whose tasks then stand on what was learned. Started by torchrun, several
-    processes share that training. With recipe "leave_out" each task, or group, gets a bundle whose trunk learned from
-    the others; with recipe "fine_tune" each task gets one whose trunk learned it, the best of a search. With recipe
-    "donors" each prompted task learns alone over the frozen trunk; another project whose `donors` is that bundle starts
-    from its prompts and poolers.
+    With recipe "joint" the trunk is trained together with the tasks, and gets a bundle of its own. Another project may
+    use that bundle's folder as its trunk. Started by torchrun, several processes share the training. With recipe
+    "leave_out" each task, or group, gets a bundle whose trunk was trained on the others. With recipe "fine_tune" each
+    task gets a bundle whose trunk was trained on it, the best of a search. With recipe "donors" each prompted task is
+    trained alone over the frozen trunk; another project can name that bundle in `donors` to start from its prompts and
+    poolers.
     """
     import msgspec
 
@@ -104,11 +104,11 @@ def command(
     again = names_in(retrain, "--retrain")
     _check(kind, several=place.world > 1, chosen=bool(device or tensorboard), only=only)
     _check_decided(kind, again, if_better)
-    told = _told(printer, events, tensorboard) if place.is_first else Events()
+    events_to = _told(printer, events, tensorboard) if place.is_first else Events()
     folder, kept = Path(project).resolve().parent, Path(cache).resolve() if cache else None
     with stoppable("the same command goes on from there"):
         wish = {"retrain": again, "if_better": if_better} if kind in FROZEN else {}
-        outcome = _trained(plan, folder, kept, told, place, only, wish)
+        outcome = _trained(plan, folder, kept, events_to, place, only, wish)
     if place.is_first:
         printer.json(outcome)
 
@@ -117,7 +117,7 @@ def _trained(
     project: Project,
     folder: Path,
     cache: Path | None,
-    told: Events,
+    events: Events,
     place: Place,
     only: tuple[str, ...],
     wish: dict[str, Any],
@@ -131,14 +131,14 @@ def _trained(
     from polyhead.train.run import train_project
 
     if isinstance(project.recipe, Donors):
-        return train_donors(project, folder=folder, cache=cache, events=told, only=only, **wish)
+        return train_donors(project, folder=folder, cache=cache, events=events, only=only, **wish)
     if isinstance(project.recipe, Joint):
-        return train_together(project, folder=folder, cache=cache, events=told, place=place)
+        return train_together(project, folder=folder, cache=cache, events=events, place=place)
     if isinstance(project.recipe, LeaveOut):
-        return train_leave_out(project, folder=folder, cache=cache, events=told, place=place, only=only)
+        return train_leave_out(project, folder=folder, cache=cache, events=events, place=place, only=only)
     if isinstance(project.recipe, FineTune):
-        return fine_tune_project(project, folder=folder, cache=cache, events=told, place=place, only=only)
-    return train_project(project, folder=folder, cache=cache, events=told, only=only, **wish)
+        return fine_tune_project(project, folder=folder, cache=cache, events=events, place=place, only=only)
+    return train_project(project, folder=folder, cache=cache, events=events, only=only, **wish)
 
 
 def _check(kind: str, *, several: bool, chosen: bool, only: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The columns that a job adds to its rows, and what stands in them: an answer a task, its scores, and why none."""
+"""The columns that a job adds to its rows: the answer of each task, its scores, and the reason for a missing one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AddedColumn(Value):
     name: str
     form: CellForm
     fields: tuple[str, ...] = ()
-    sparse: bool = False  # where a format can leave null out, it does
+    sparse: bool = False  # null is left out in formats that allow it
 
 
 class Answers(Value):

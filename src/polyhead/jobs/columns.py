@@ -1,4 +1,4 @@
-"""Which columns of a file are asked about, and the input that each row makes of them."""
+"""Which columns of a file are read, and the input that each row makes of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds.base import listed
 from polyhead.tasks.task import Task
 
-# Which roles go together, the one first without which there is no input.
+# Roles that go together; without the first one there is no input.
 FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
-# The columns that have a role where no other is named: those that `polyhead predict` reads of a JSON line.
+# Default columns of each role: the keys that `polyhead predict` reads in a JSON line.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "text": ("text", "text_a"),
     "text_b": ("text_b",),
@@ -26,7 +26,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "context": ("context",),
     "choices": ("options", "choices"),
 }
-# The forms of input, each with the roles of columns that make it, and those that it may have besides.
+# Input types, each with the roles that it needs and the roles that it may also have.
 MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
     ("text", ({"text"}, set())),
     ("text", ({"tokens"}, set())),
@@ -34,18 +34,18 @@ MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
     ("passage", ({"question", "context"}, set())),
     ("question", ({"question", "choices"}, {"context"})),
 )
-LISTS = ("tokens", "choices")  # roles of columns that hold lists, which a cell spells as JSON
+LISTS = ("tokens", "choices")  # roles of columns that hold lists; in a CSV cell they are JSON
 
 
 class Ask(Value, eq=False):
-    """What one row asks."""
+    """The input of one row."""
 
     input: Any  # polyhead.engine.inputs.AnyInput
     words: Any = None  # (words, 2) of an input given as tokens
 
 
 class Roles(Value):
-    """The columns to read for each role; of several the first that is not empty in a row."""
+    """The columns to read for each role; of several, the first that is not empty in a row."""
 
     columns: dict[str, tuple[str, ...]]
 
@@ -57,25 +57,25 @@ class Roles(Value):
     @property
     def forms(self) -> set[InputType]:
         """The forms of input that rows may have."""
-        there = set(self.columns)
-        return {form for form, (needed, _) in MAKE if needed <= there}
+        roles = set(self.columns)
+        return {form for form, (needed, _) in MAKE if needed <= roles}
 
     def ask(self, values: Mapping[str, object], *, where: str, from_cells: bool) -> Ask:
         """The input of one row; raises BadValue with its place for values that make none."""
-        given: dict[str, object] = {}
+        values_by_role: dict[str, object] = {}
         for role, columns in self.columns.items():
             for column in columns:
                 value = values.get(column)
                 if value is None or (from_cells and value == ""):
                     continue
-                given[role] = self._checked(role, column, value, where)
+                values_by_role[role] = self._checked(role, column, value, where)
                 break
-        if not any(family[0] in given for family in FAMILIES):
+        if not any(family[0] in values_by_role for family in FAMILIES):
             first = next(role for role in (family[0] for family in FAMILIES) if role in self.columns)
             column = self.columns[first][0]
             raise BadValue(f"{where}: column '{column}' is empty", do="give a text")
-        found, words = input_of(given, where=where)
-        return Ask(input=found, words=words)
+        row_input, words = input_of(values_by_role, where=where)
+        return Ask(input=row_input, words=words)
 
     def _checked(self, role: str, column: str, value: object, where: str) -> object:
         if role in LISTS:
@@ -94,16 +94,16 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
     for column in named.values():
         _check_there(path, survey, column)
     families = [family for family in FAMILIES if any(role in named for role in family)] or FAMILIES
-    found: dict[str, tuple[str, ...]] = {}
+    columns_by_role: dict[str, tuple[str, ...]] = {}
     for family in families:
         roles = {role: _columns(role, survey, named) for role in family}
         if family[0] not in named:  # such as a count of tokens beside a text: nobody asked for it
             roles[family[0]] = tuple(c for c in roles[family[0]] if _fits(family[0], survey.columns[c]))
         if roles[family[0]]:
-            found.update({role: columns for role, columns in roles.items() if columns})
+            columns_by_role.update({role: columns for role, columns in roles.items() if columns})
         elif any(role in named for role in family):
             _check_there(path, survey, NAMES[family[0]][0])
-    if not found:
+    if not columns_by_role:
         for role in (family[0] for family in families):  # one that is there and cannot be read
             for column in _columns(role, survey, named):
                 _check_word(path, role, column, survey.columns[column])
@@ -114,10 +114,10 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
             do="name the column of the text: --text COLUMN",
             source=path,
         )
-    for role, columns in found.items():
+    for role, columns in columns_by_role.items():
         for column in columns:
             _check_word(path, role, column, survey.columns[column])
-    return Roles(columns=found)
+    return Roles(columns=columns_by_role)
 
 
 def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:

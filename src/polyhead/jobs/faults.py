@@ -1,4 +1,4 @@
-"""Which failures stop a job: those of the machine, which would be gone the next time. Those of a row are its answer."""
+"""Which failures stop a job: retryable failures of the machine. The failure of a row becomes the row's answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from polyhead.engine.session import Columns, Session
 from polyhead.errors import BackendError, PolyheadError, in_words
 from polyhead.text.question import Question
 
-# How torch, ONNX Runtime and OpenVINO say, in errors of no type of its own, that there is no memory.
+# Messages of torch, ONNX Runtime and OpenVINO for a lack of memory, which has no error type of its own.
 NO_MEMORY = re.compile(r"out of memory|can't allocate|failed to allocate|bad_alloc|ALLOC_FAILED", re.IGNORECASE)
-# Texts of our own, each of which every task of its form answers.
+# Built-in inputs; every task of an input type can answer the one of its type.
 PROBES: Mapping[InputType, AnyInput] = {
     "text": ("a text",),
     "pair": ("a text", "another text"),
@@ -25,13 +25,16 @@ PROBES: Mapping[InputType, AnyInput] = {
 def all_columns(
     session: Session, inputs: Sequence[AnyInput], words: Sequence[np.ndarray | None], *, tasks: Iterable[str] | None
 ) -> Columns:
-    """What a call gives; where every task fails on every input, columns that say so. Raises what is no row's fault."""
+    """Answers as columns; if every task fails on every input, columns with these errors.
+
+    Raises MemoryError, OSError and errors that no row causes, such as MissingExtra.
+    """
     try:
         return session.columns(inputs, tasks=tasks, words=words)
     except (MemoryError, OSError):
         raise
     except Exception:
-        # A stream keeps what fails, and raises what is no task's own: a missing package, for one.
+        # A stream records failures of tasks, and raises other errors, such as a missing package.
         stream = session.stream(inputs, tasks=tasks, words=words)
         for _ in stream:
             pass
@@ -39,28 +42,28 @@ def all_columns(
 
 
 def check_machine(session: Session, columns: Columns) -> None:
-    """Raises what no row is to blame for: MemoryError, OSError, or BackendError where no task answers any text.
+    """Raises errors that no row causes: MemoryError, OSError, or BackendError if no task answers any text.
 
-    Where a row failed in every task that it fits, those tasks are asked about a text of our own. If one answers, the
-    row is at fault; if none does, whatever was asked would fail, and the reason is nobody's answer.
+    If a row failed in every task that it fits, these tasks are asked about a built-in text. If one answers it, the row
+    is at fault; if none does, every row would fail.
     """
     errors = {name: column.errors for name, column in columns.tasks.items() if column.errors}
-    for error in {id(one): one for some in errors.values() for one in some.values()}.values():
+    for error in {id(one): one for by_row in errors.values() for one in by_row.values()}.values():
         _check_error(error)
     answered = {row for column in columns.tasks.values() for row in column.rows.tolist()} if errors else set()
-    without = [name for name, some in errors.items() if not some.keys() <= answered]
+    without = [name for name, by_row in errors.items() if not by_row.keys() <= answered]
     if not without:
         return
-    asked = [PROBES[form] for form in PROBES if any(form in input_types_of(session.tasks[name]) for name in without)]
+    probes = [PROBES[form] for form in PROBES if any(form in input_types_of(session.tasks[name]) for name in without)]
     try:
-        session.columns(asked, tasks=without)
+        session.columns(probes, tasks=without)
     except (MemoryError, OSError):
         raise
     except Exception as error:
         raise BackendError(
-            "tasks fail on every text, also on one of our own; what was answered before is kept",
+            "tasks fail on every text, also on a built-in one; earlier answers are kept",
             got=f"{', '.join(without)}: {in_words(error)}",
-            do="run the same command again when this is repaired",
+            do="repair the cause, then run the same command again",
         ) from error
 
 

@@ -1,12 +1,12 @@
-"""A job on disk: what it is, and the pieces of it that are done. A piece is there whole or not at all.
+"""A job on disk: its description and its finished pieces. A piece is complete or absent.
 
-    .OUT.pieces/made-by-polyhead.txt    without which the folder is not ours, and nothing in it is touched
-    .OUT.pieces/job.json                what the job reads, asks and writes; pieces belong to it alone
-    .OUT.pieces/lock                    held by the one process that works on it
-    .OUT.pieces/00000000.json           what the piece counts, and the SHA-256 of both; written before the piece
+    .OUT.pieces/made-by-polyhead.txt    marks the folder as ours; without it nothing in it is touched
+    .OUT.pieces/job.json                what the job reads, asks and writes; the pieces belong to this job
+    .OUT.pieces/lock                    held by the process that works on the job
+    .OUT.pieces/00000000.json           counts of the piece, and the SHA-256 of both; written before the piece
     .OUT.pieces/00000000.piece          the piece, in the format of OUT
 
-The folder stands beside OUT and goes when OUT is whole.
+The folder is next to OUT and is removed when OUT is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WORKING = WorkFolder(
 
 
 class Job(Value):
-    """All on which the bytes of a piece depend, but for the machine."""
+    """Everything that the bytes of a piece depend on, except the machine."""
 
     version: str  # of polyhead
     source: str  # SHA-256 of the file that is read
@@ -45,7 +45,7 @@ class Job(Value):
     trunk: str  # digest
     numerics: Numerics
     deterministic: bool
-    columns: dict[str, tuple[str, ...]]  # that are read, by role
+    columns: dict[str, tuple[str, ...]]  # columns to read, by role
     kept: tuple[str, ...]
     prefix: str
     scores: bool
@@ -77,7 +77,7 @@ class Facts(Value):
     rows: int = 0
     errors: int = 0  # rows with a reason why they, or some task, have no answer
     unread: int = 0  # of these, rows that could not be read
-    idle: int = 0  # of these, rows that fit no task, those whose text is empty among them
+    idle: int = 0  # of these, rows that fit no task, including rows with an empty text
     partly: int = 0  # of these, rows that some task answered where another failed
     # By task: rows without its answer, which are those unread, those idle, and the two that follow.
     unanswered: dict[str, int] = {}
@@ -98,7 +98,7 @@ class Facts(Value):
 
 
 class Piece(Value):
-    """What is written beside a piece: what it counts, and what shows that both are as they were written."""
+    """The counts of a piece, and a digest that shows whether either was changed."""
 
     facts: Facts
     sha256: str  # over the facts and the piece
@@ -151,9 +151,9 @@ class Pieces:
             raise ConfigError(what, got=got, do="start anew with --fresh") from None
 
     def go_on(self, job: Job) -> None:
-        """Finds the pieces that are done; raises ConfigError where they are another job's.
+        """Finds the finished pieces; raises ConfigError if they belong to another job.
 
-        One that is not as it was written is answered again, with those after it.
+        A piece that was changed is answered again, with those after it.
         """
         begun = self.begun()
         if begun is None or (begun != job and (not self._has_any or self._is_finished(begun, job))):
@@ -176,7 +176,7 @@ class Pieces:
             log.warning("%s is not as it was written: its rows are answered again, and those after it", damaged)
 
     def forget(self) -> None:
-        """Drops the job that was begun."""
+        """Discards the unfinished job."""
         with suppress(IsADirectoryError):
             (self.folder / JOB).unlink(missing_ok=True)
 
@@ -189,20 +189,20 @@ class Pieces:
         self.facts += facts
 
     def contents(self) -> Iterator[bytes]:
-        """The pieces that are done, in order; raises DataError for one that is not as it was written."""
+        """The finished pieces in order; raises DataError for one that was changed."""
         for number, written in enumerate(self.done):
             name = _piece_name(number)
             try:
                 content = self._read(name)
             except OSError as error:
                 raise _changed(self.folder / name, error.strerror) from None
-            found = Piece.of(written.facts, content)
-            if found != written:
-                raise _changed(self.folder / name, f"SHA-256 {found.sha256}, with its counts")
+            piece = Piece.of(written.facts, content)
+            if piece != written:
+                raise _changed(self.folder / name, f"SHA-256 {piece.sha256}, with its counts")
             yield content
 
     def finish(self, content: Iterable[bytes]) -> None:
-        """Gives `target` its whole content at once; then there are no pieces any more."""
+        """Writes `target` in one step, then discards the pieces."""
         with replacing(self.target, root=self.target.parent, within=self.folder) as file:
             for block in content:
                 file.write(block)
@@ -210,7 +210,7 @@ class Pieces:
 
     @property
     def _has_any(self) -> bool:
-        """Whether a piece is finished: a job without one binds nobody."""
+        """Whether a piece is finished; a job without one may be replaced."""
         return all(os.path.lexists(self.folder / name) for name in (JOB, _piece_name(0)))
 
     def _is_finished(self, begun: Job, job: Job) -> bool:
@@ -227,14 +227,14 @@ class Pieces:
         return self.target.stat().st_mtime_ns >= last
 
     def _begin(self, job: Job) -> None:
-        for name in os.listdir(self.folder):  # pieces of which nobody knows whose they are
+        for name in os.listdir(self.folder):  # pieces without a job
             if name != LOCK and WORKING.is_ours(name):
                 with suppress(IsADirectoryError):
                     (self.folder / name).unlink()
         self._write(JOB, to_json(job))
 
     def _piece(self, number: int) -> Piece | None:
-        """What was written of a piece that is there as it was written; else None."""
+        """The record of a piece that is there and unchanged; else None."""
         source = str(self.folder / _counts_name(number))
         try:
             piece = from_json(self._read(_counts_name(number)), Piece, source=source)
@@ -263,10 +263,10 @@ def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
     with ExitStack() as lock:
         try:
             lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
-            there = True
+            is_held = True
         except FileNotFoundError:
-            there = False
-        yield there
+            is_held = False
+        yield is_held
 
 
 def _piece_name(number: int) -> str:
@@ -291,11 +291,11 @@ def folder_of(target: Path) -> Path:
     return target.with_name(f".{target.name}.pieces")
 
 
-def _added(one: Any, other: Any) -> Any:
+def _added(first: Any, second: Any) -> Any:
     """The sum, name by name where there are names."""
-    if isinstance(one, dict):
-        return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
-    return one + other
+    if isinstance(first, dict):
+        return {name: first.get(name, 0) + second.get(name, 0) for name in {**first, **second}}
+    return first + second
 
 
 def _shown(value: object) -> object:

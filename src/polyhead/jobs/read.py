@@ -72,14 +72,14 @@ class RowFile(Source):
             words = {name: {"text"} for name in rows.columns}
         if fault is not None and not words:
             raise DataError(f"no row of {self.path} can be read", got=fault, do="give another file")
-        return Survey(rows=count, columns={name: joint_word(found) for name, found in words.items()})
+        return Survey(rows=count, columns={name: joint_word(types) for name, types in words.items()})
 
     def chunks(self, wanted: Sequence[str], *, start: int, size: int) -> Iterator[Chunk]:
         """The rows before `start` are read too, and dropped."""
         rows = Rows(self.path, wanted)
-        left = islice(_each(rows), start, None)
-        while some := list(islice(left, size)):
-            yield RowChunk(some, self.path, from_cells=rows.has_cells)
+        remaining = islice(_each(rows), start, None)
+        while rows_read := list(islice(remaining, size)):
+            yield RowChunk(rows_read, self.path, from_cells=rows.has_cells)
 
     def schema(self, survey: Survey, names: Sequence[str]) -> Any:
         """Of the types that the survey found."""

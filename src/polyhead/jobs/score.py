@@ -1,4 +1,4 @@
-"""Scoring a file: every row once, in order, whatever happens in between."""
+"""Scoring a file: every row once and in order, across interruptions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 
 
 class ScoreRequest(Value):
-    """What is asked of every row, and what is written."""
+    """What to answer for every row, and what to write."""
 
     tasks: tuple[str, ...] = ()  # none: all
     columns: dict[str, str] = {}  # by the role (`columns.NAMES`) that the column has
@@ -49,7 +49,7 @@ class ScoreRequest(Value):
 
 
 class Summary(Value):
-    """What a job did; `counts` are of the whole file, also of pieces that earlier runs answered."""
+    """What a job did; `counts` cover the whole file, including pieces of earlier runs."""
 
     output: str
     tasks: tuple[str, ...]
@@ -169,7 +169,7 @@ class _Work:
         return writers[ending.removesuffix(".gz")](job.kept, columns, packed=ending.endswith(".gz"))
 
     def answer(self, pieces: Pieces, job: Job, writer: Writer, show: Show) -> None:
-        """All pieces that are not done."""
+        """Answers the pieces that are not finished."""
         began, before, roles = time.monotonic(), pieces.facts.rows, Roles(columns=job.columns)
         name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
         show(f"{name}: {before:,} of {job.survey.rows:,} texts")
@@ -202,10 +202,10 @@ class _Work:
             )
 
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
-        """One a row: a result, or why the row could not be read."""
+        """For each row its result, or why the row could not be read."""
         asks = chunk.asks(roles)
-        read = [one for one in asks if isinstance(one, Ask)]
-        inputs, words = [one.input for one in read], [one.words for one in read]
+        read = [ask for ask in asks if isinstance(ask, Ask)]
+        inputs, words = [ask.input for ask in read], [ask.words for ask in read]
         results: list[Result] = []
         if read:
             try:
@@ -216,30 +216,30 @@ class _Work:
             self._check_unchanged()
             check_machine(self.session, answered)
             results = answered.results()
-        found = iter(results)
-        return [next(found) if isinstance(one, Ask) else one for one in asks]
+        remaining = iter(results)
+        return [next(remaining) if isinstance(ask, Ask) else ask for ask in asks]
 
     def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
-        answered = [one for one in results if isinstance(one, Result)]
-        there = Counter(name for one in answered for name in one.answers)
-        failed = Counter(name for one in answered for name in one.failed)
-        fitting = [one for one in answered if one.answers or one.failed]
-        unfit = Counter(name for one in fitting for name in one.skipped)
-        receipts = [one.receipt for one in answered]
+        answered = [result for result in results if isinstance(result, Result)]
+        answers = Counter(name for result in answered for name in result.answers)
+        failed = Counter(name for result in answered for name in result.failed)
+        fitting = [result for result in answered if result.answers or result.failed]
+        unfit = Counter(name for result in fitting for name in result.skipped)
+        receipts = [result.receipt for result in answered]
         return Facts(
             rows=len(results),
-            errors=sum(why_none(one) is not None for one in results),
+            errors=sum(why_none(result) is not None for result in results),
             unread=len(results) - len(answered),
             idle=len(answered) - len(fitting),
-            partly=sum(bool(one.answers and one.failed) for one in answered),
-            unanswered={name: len(results) - there[name] for name in self.answers.tasks},
+            partly=sum(bool(result.answers and result.failed) for result in answered),
+            unanswered={name: len(results) - answers[name] for name in self.answers.tasks},
             failed={name: failed[name] for name in self.answers.tasks},
             unfit={name: unfit[name] for name in self.answers.tasks},
-            passes=sum(one.passes for one in receipts),
-            layers=sum(one.layers for one in receipts),
-            tokens=sum(one.tokens for one in receipts),
-            cut=sum(one.cut for one in receipts),
-            repaired=sum(one.repaired for one in receipts),
+            passes=sum(result.passes for result in receipts),
+            layers=sum(result.layers for result in receipts),
+            tokens=sum(result.tokens for result in receipts),
+            cut=sum(result.cut for result in receipts),
+            repaired=sum(result.repaired for result in receipts),
             seconds=seconds,
         )
 
@@ -280,14 +280,14 @@ class _Work:
 
     def _kept(self, survey: Survey) -> tuple[str, ...]:
         """The columns of the input to write; raises ConfigError where two columns would have one name."""
-        added, there = [column.name for column in self.answers.columns], list(survey.columns)
+        added, columns = [column.name for column in self.answers.columns], list(survey.columns)
         wish = self.wish.kept
-        wanted = there if wish is None else [name for given in wish for name in _names(given, there)]
-        unknown = [name for name in wanted if name not in there]
+        wanted = columns if wish is None else [name for argument in wish for name in _names(argument, columns)]
+        unknown = [name for name in wanted if name not in columns]
         if unknown:
             what = f"{Path(self.file.path).name} has no column {', '.join(map(repr, unknown))} to keep"
             do = "name its columns; one with a comma in its name has a --keep of its own"
-            raise ConfigError(what, allowed=there, do=do)
+            raise ConfigError(what, allowed=columns, do=do)
         kept = tuple(dict.fromkeys(wanted))
         if twice := _twice(added):
             raise ConfigError(
@@ -308,10 +308,10 @@ def _twice(names: Sequence[str]) -> list[str]:
     return [name for name, count in Counter(names).items() if count > 1]
 
 
-def _names(given: str, columns: Collection[str]) -> tuple[str, ...]:
+def _names(argument: str, columns: Collection[str]) -> tuple[str, ...]:
     """The column of this name; where there is none, the names between commas."""
-    several = tuple(name.strip() for name in given.split(",") if name.strip())
-    return (given,) if given in columns or not several else several
+    several = tuple(name.strip() for name in argument.split(",") if name.strip())
+    return (argument,) if argument in columns or not several else several
 
 
 def _check_target(file: Source, target: Path, ending: str) -> None:
@@ -344,5 +344,5 @@ def _stamp(path: str) -> Stamp:
     """What changes with a file's content; None where there is none."""
     if not os.path.exists(path):
         return None
-    found = os.stat(path)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = os.stat(path)
+    return status.st_ino, status.st_size, status.st_mtime_ns

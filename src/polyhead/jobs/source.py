@@ -1,4 +1,4 @@
-"""A file to read, and chunks of its rows, in whichever format."""
+"""A file to read and chunks of its rows, in any format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Show = Callable[[str], None]
 
 
 class Chunk(ABC):
-    """Some rows that follow each other."""
+    """Consecutive rows."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -22,7 +22,7 @@ class Chunk(ABC):
 
     @abstractmethod
     def asks(self, roles: Roles) -> list[Ask | BadValue]:
-        """What each row asks, or why it asks nothing."""
+        """The input of each row, or the error of a row without one."""
 
     @abstractmethod
     def kept(self, names: Sequence[str]) -> list[dict[str, object]]:

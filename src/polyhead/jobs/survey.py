@@ -1,4 +1,4 @@
-"""What a file holds: its rows, and its columns with what stands in them."""
+"""What a file holds: the number of rows, and the type of each column."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Literal
 from polyhead.config import Value
 
 Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed", "other"]
-"""What stands in a column. `mixed`: values of several words, or integers that no type holds; `other`: dates, bytes."""
+"""Type of a column. `mixed`: values of several types, or integers that no type holds; `other`: dates, bytes."""
 Met = Word | Literal["long"]
-"""What one value is; `long`: an integer of 64 bits that is beyond EXACT."""
+"""Type of one value; `long`: an integer of 64 bits beyond EXACT."""
 
 EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
 
@@ -23,7 +23,7 @@ class Survey(Value):
 
 
 def word_of(value: object) -> Met:
-    """The word of one value from JSON."""
+    """The type of one value from JSON."""
     match value:
         case None:
             return "null"
@@ -44,10 +44,10 @@ def word_of(value: object) -> Met:
 
 
 def joint_word(met: Set[Met]) -> Word:
-    """The word of a column that holds values of these; nulls fit any."""
+    """The type of a column that holds values of these types; null fits any."""
     if "long" in met and "float" in met:
         return "mixed"
-    found: set[Word] = {"int" if one == "long" else one for one in met if one != "null"}
-    if len(found) < 2:
-        return next(iter(found), "null")
-    return "float" if found == {"int", "float"} else "mixed"
+    words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}
+    if len(words) < 2:
+        return next(iter(words), "null")
+    return "float" if words == {"int", "float"} else "mixed"

@@ -55,7 +55,7 @@ class ParquetFile(Source):
         arrow = arrow_for()
         with self._opened() as file:
             fields = [file.schema_arrow.field(name) for name in names]
-        return arrow.schema([arrow.field(one.name, _plain_type(one.type), one.nullable) for one in fields])
+        return arrow.schema([arrow.field(field.name, _plain_type(field.type), field.nullable) for field in fields])
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:

@@ -62,11 +62,11 @@ def _times(array: Any) -> list[object]:
         return [_time(array.slice(at, 1)) for at in range(len(array))]
 
 
-def _time(one: Any) -> object:
+def _time(array: Any) -> object:
     try:
-        return one.to_pylist()[0]
+        return array.to_pylist()[0]
     except (ValueError, OverflowError):
-        return one.cast(arrow_for().string()).to_pylist()[0]
+        return array.cast(arrow_for().string()).to_pylist()[0]
 
 
 def _is_known(kind: Any) -> bool:

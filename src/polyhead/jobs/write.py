@@ -66,13 +66,13 @@ class JsonWriter(_Lines):
 
     def lines(self, chunk: Chunk, answers: Sequence[Sequence[object]]) -> list[bytes]:
         """Objects: what is kept, then the answers."""
-        found = []
+        lines_out = []
         for row, cells in zip(chunk.kept(self.kept), answers, strict=True):
             for column, cell in zip(self.columns, cells, strict=True):
                 if cell is not None or not column.sparse:
                     row[column.name] = cell
-            found.append(_json(row) + b"\n")
-        return found
+            lines_out.append(_json(row) + b"\n")
+        return lines_out
 
 
 class CsvWriter(_Lines):
@@ -133,9 +133,9 @@ def _each_repaired(value: object) -> object:
     if isinstance(value, str):
         return repair(value)
     if isinstance(value, list):
-        return [_each_repaired(one) for one in value]
+        return [_each_repaired(item) for item in value]
     if isinstance(value, dict):
-        return {repair(key): _each_repaired(one) for key, one in value.items()}
+        return {repair(key): _each_repaired(item) for key, item in value.items()}
     return value
 
 

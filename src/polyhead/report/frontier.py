@@ -91,8 +91,8 @@ def plot_frontier(
 
 def _by_choice(options: Sequence[Option], price: Price, rates: Sequence[float]) -> list[tuple[Allocation, str]]:
     """What the rule chooses, each choice once, with the prices that lead to it."""
-    found: dict[int, tuple[Allocation, list[str]]] = {}
+    choices: dict[int, tuple[Allocation, list[str]]] = {}
     for rate in sorted(rates):
         allocation = allocation_of(by_rule(options, rate), price)
-        found.setdefault(allocation.cost, (allocation, []))[1].append(f"{rate:g}")
-    return [(allocation, ", ".join(names)) for allocation, names in found.values()]
+        choices.setdefault(allocation.cost, (allocation, []))[1].append(f"{rate:g}")
+    return [(allocation, ", ".join(names)) for allocation, names in choices.values()]
