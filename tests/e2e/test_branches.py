@@ -280,7 +280,7 @@ KILL = """
 import os, signal
 import torch
 torch.set_num_threads(1)
-from polyhead.train import fit
+from polyhead.train.loop import fit
 fit.SAVE_SECONDS = 0.0
 saved, count = fit._Run.save, [0]
 def save(run):

@@ -194,7 +194,7 @@ def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeyp
     )
     grown(home, kept, tmp_path)
     assert len(seen) == 9 and all(seen)
-    assert not list(tmp_path.glob("*.pt"))
+    assert not list(tmp_path.glob("*.checkpoint"))
 
 
 @pytest.mark.parametrize("after", [2, 4, 8], ids=["teacher", "first student", "second student"])

@@ -551,8 +551,8 @@ import torch
 from disk import Kill, exit_code
 from polyhead.bundle.read import Bundle
 from polyhead.certify.certificate import Ledger
-from polyhead.train import importing
-from polyhead.importing.task import Wanted
+from polyhead.importing import run as importing
+from polyhead.importing.task import ImportRequest
 
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
@@ -583,7 +583,7 @@ def killed(*given, **options):
 
 importing._commit = killed
 texts = [(f"order {i} is late",) for i in range(16)]
-importing.import_folders(Wanted(folders=folders), out, texts)
+importing.import_folders(ImportRequest(folders=folders), out, texts)
 """
 
 
