@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from polyhead.project.strategies import Branch
-from studies.shared.runs import Rows
+from studies.shared.runs import Rows, Say, silent
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
@@ -34,13 +34,7 @@ class Runs:
     """Everything that the runs share: the frozen trunk, its kept states, the tasks' examples, trained parts."""
 
     def __init__(
-        self,
-        data: FilePath,
-        folder: FilePath,
-        study: Rows,
-        *,
-        size: Size | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
     ) -> None:
         from polyhead.nn.load import load_trunk
         from polyhead.train.data.extract import Extractor
