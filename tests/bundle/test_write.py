@@ -13,15 +13,7 @@ from polyhead.bundle.manifest import FIRST_KEYS, read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.errors import (
-    BadName,
-    BundleError,
-    CorruptFile,
-    PolyheadError,
-    UnknownTask,
-    WeightsMismatch,
-    WrongTrunk,
-)
+from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Path as TaskPath
 from polyhead.plan import Pool, digest
 from polyhead.tasks.task import Task
@@ -179,9 +171,7 @@ def test_arrays_that_are_not_the_paths_are_refused(bundle):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"prefix": "0" * 64}, {"arrays": "0" * 64}, {"owner": "task:other"}],
-    ids=["prefix", "arrays", "owner"],
+    "change", [{"prefix": "0" * 64}, {"arrays": "0" * 64}, {"owner": "task:other"}], ids=["prefix", "arrays", "owner"]
 )
 def test_digest_or_owner_that_does_not_agree_is_refused(bundle, change):
     record = msgspec.structs.replace(record_named("second", bundle.digest), **change)

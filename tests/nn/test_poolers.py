@@ -92,10 +92,7 @@ def test_attention_computed_folded_equals_unfolded_in_value_and_gradients(attent
         (out * weights).sum().backward()
         gradients = {name: p.grad for name, p in attention.named_parameters()} | {"values": values.grad}
         found.append(
-            (
-                out.detach(),
-                {n: torch.zeros(WIDTH).double() if g is None else g.clone() for n, g in gradients.items()},
-            )
+            (out.detach(), {n: torch.zeros(WIDTH).double() if g is None else g.clone() for n, g in gradients.items()})
         )
     (value, gradients), (expected, reference) = found
     torch.testing.assert_close(value, expected, atol=1e-12, rtol=0)
@@ -109,9 +106,7 @@ def test_attention_without_a_query_is_an_affine_map_of_the_mean(attention, value
     with torch.no_grad():
         attention.query.zero_()
         attention.inner_query.bias.zero_()
-    expected = attention.output(
-        attention.value((values * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True))
-    )
+    expected = attention.output(attention.value((values * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)))
     torch.testing.assert_close(attention(values, mask), expected, atol=1e-5, rtol=0)
 
 
@@ -143,9 +138,7 @@ def test_attention_of_a_row_without_tokens_is_finite_in_value_and_gradient(atten
 
 def test_attention_draws_from_its_generator_only():
     before = torch.random.get_rng_state()
-    first, again, other = (
-        Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)
-    )
+    first, again, other = (Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.query, again.query)
     assert torch.equal(first.output.weight, again.output.weight)

@@ -57,12 +57,7 @@ def accuracy(module, points):
 def run(points=None, *, training=TRAINING, score=None, module=None, **arguments):
     points, module = points or Points(), module or line()
     fitted = Course(
-        module,
-        points,
-        loss=cross_entropy,
-        score=score or accuracy(module, points),
-        training=training,
-        **arguments,
+        module, points, loss=cross_entropy, score=score or accuracy(module, points), training=training, **arguments
     ).train()
     return module, fitted
 
@@ -156,11 +151,7 @@ def test_weights_decay_in_matrices_alone():
     assert [[p.ndim for p in group["params"]] for group in groups] == [[2], [1, 0]]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
     apart = groups_of(module, 0.5, lambda name: 3.0 if name == "scale" else 1.0)
-    assert [(g["scale"], g["weight_decay"], len(g["params"])) for g in apart] == [
-        (1, 0.5, 1),
-        (1, 0, 1),
-        (3, 0, 1),
-    ]
+    assert [(g["scale"], g["weight_decay"], len(g["params"])) for g in apart] == [(1, 0.5, 1), (1, 0, 1), (3, 0, 1)]
 
 
 def test_the_best_epoch_is_kept_and_the_earlier_of_equals():
@@ -246,9 +237,7 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
     heard.clear()
     resumed, found = run(checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
     steps = Points().steps(4)
-    assert (
-        heard == straight[epoch * steps + updates :]
-    )  # what was done is not done again, the rest to the bit
+    assert heard == straight[epoch * steps + updates :]  # what was done is not done again, the rest to the bit
     assert state(resumed) == state(whole) and found.best_epoch == wanted.best_epoch
     assert [row["loss"] for row in found.history] == [row["loss"] for row in wanted.history]
 
@@ -487,17 +476,8 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_checkpoint_is_said_and_nothing_
 def test_a_checkpoint_is_a_safetensors_file_that_comes_back_bit_for_bit(tmp_path):
     shared = torch.randn(3, 4)
     state = {
-        "module": {
-            "a": shared,
-            "b": shared,
-            "turned": shared.T,
-            "low": shared.bfloat16(),
-            "none": torch.zeros(0, 2),
-        },
-        "optimizer": {
-            "state": {0: {"step": torch.tensor(3.0), "done": torch.tensor(True)}},
-            "betas": (0.9, 0.999),
-        },
+        "module": {"a": shared, "b": shared, "turned": shared.T, "low": shared.bfloat16(), "none": torch.zeros(0, 2)},
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0), "done": torch.tensor(True)}}, "betas": (0.9, 0.999)},
         "random": [torch.get_rng_state()],
         "best": [-float("inf"), 0.1, None, "x"],
     }
