@@ -213,21 +213,21 @@ def test_a_cache_is_not_written_through_a_link(tmp_path, name, kind):
 def test_a_cache_that_is_a_link_is_the_users_own(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "disk")
-    file = cache_folder(tmp_path / "cache", "joint") / "x.pt"
+    file = cache_folder(tmp_path / "cache", "joint") / "x.checkpoint"
     write_checkpoint(file, {"step": 3})
-    assert read_checkpoint(file) == {"step": 3} and (tmp_path / "disk" / "joint" / "x.pt").is_file()
+    assert read_checkpoint(file) == {"step": 3} and (tmp_path / "disk" / "joint" / "x.checkpoint").is_file()
 
 
 def test_what_a_killed_run_left_of_a_checkpoint_goes_with_it(tmp_path):
-    place, root = tmp_path / "joint" / "a.pt", tmp_path / "learned"
+    place, root = tmp_path / "joint" / "a.checkpoint", tmp_path / "learned"
     write_checkpoint(place, {"step": 1})
-    for name in ("a.pt", "a-probe.pt"):
+    for name in ("a.checkpoint", "a-probe.checkpoint"):
         (place.parent / temporary_name(name)).write_text("half")
-    (place.parent / "b.pt").write_text("another run's")
+    (place.parent / "b.checkpoint").write_text("another run's")
     (tmp_path / ".learned.learning").mkdir()
     (tmp_path / ".learned.learning" / "mine.txt").write_text("mine")
     clean(root, place)
-    assert listed(tmp_path / "joint").keys() == {"b.pt"}
+    assert listed(tmp_path / "joint").keys() == {"b.checkpoint"}
     assert (tmp_path / ".learned.learning" / "mine.txt").exists()
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Literal
 
+import msgspec
+
 from polyhead.config import Value
 from polyhead.cost import flops, stored_bytes
 from polyhead.errors import MissingExtra, PlanError
@@ -24,18 +26,7 @@ ROBERTA_LARGE = Architecture(
     first_position=2,
     norm_epsilon=1e-5,
 )
-DISTILROBERTA = Architecture(
-    family="roberta",
-    layers=6,
-    width=768,
-    heads=12,
-    feed_forward=3072,
-    vocabulary=50265,
-    positions=514,
-    segments=1,
-    first_position=2,
-    norm_epsilon=1e-5,
-)
+DISTILROBERTA = msgspec.structs.replace(ROBERTA_LARGE, layers=6, width=768, heads=12, feed_forward=3072)
 MINILM = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)  # of our studies
 AVERAGED = 16  # layers in the mean; the paper's best setting most of the time
 TOKENS, TOKENS_WITH_START = 50, 51  # the storage table counts 50, the FLOPs the start token too (1.a.7)

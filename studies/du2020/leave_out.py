@@ -21,7 +21,7 @@ from polyhead.config import Value
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
 from polyhead.project.strategies import Pooled
 from studies.shared.data import Set, prepared_of
-from studies.shared.runs import Facts, Rows
+from studies.shared.runs import Facts, Rows, Say, silent
 from studies.shared.steps import fine_tune, head, learn, read_once
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class LeaveOut:
         settings: Settings | None = None,
         *,
         trunk: TrunkData | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        say: Say = silent,
     ) -> None:
         self.data, self.study, self.settings, self.say = data, study, settings or Settings(), say
         self.folder = folder / self.settings.digest

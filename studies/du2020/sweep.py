@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import shutil
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from polyhead.project.strategies import Pooled
 from studies.du2020.leave_out import LeaveOut, Settings
 from studies.shared.drawing import sheet
 from studies.shared.rows import rows_in
-from studies.shared.runs import Rows
+from studies.shared.runs import Rows, Say, silent
 from studies.shared.steps import head, read_once
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Sweep:
         settings: Settings | None = None,
         *,
         trunk: TrunkData | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        say: Say = silent,
     ) -> None:
         self.settings, self.study, self.folder, self.say = settings or Settings(), study, folder, say
         self._data, self._trunk = data, trunk

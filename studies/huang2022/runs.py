@@ -205,7 +205,7 @@ class Runs(runs.Runs):
         """Trains the trunk with these tasks; the epoch with their best mean on validation counts for all of them."""
         prepared = [_from_random(self.prepared(method, task, seed)) for task in tasks]
         name = "-".join([method.name, *(tasks if len(tasks) == 1 else ()), str(seed), self.settings(method)])
-        checkpoint = self.folder / "checkpoints" / f"{name}.pt"
+        checkpoint = self.folder / "checkpoints" / f"{name}.checkpoint"
         clock = time.monotonic()
         course = self._course(method, prepared, checkpoint)
         self._start(course, method)

@@ -55,7 +55,7 @@ def learn(
     from polyhead.train.recipes.paths import joint_paths
 
     prepared, leaks = without_leaks(prepared, others=held)
-    checkpoint = folder.with_name(folder.name + ".pt")
+    checkpoint = folder.with_name(folder.name + ".checkpoint")
     course = JointCourse(
         prepared,
         paths or joint_paths(prepared, data, recipe),

@@ -3,7 +3,6 @@
 import msgspec
 import numpy as np
 import pytest
-from polyhead.papers.branches import Size
 
 import tiny
 from polyhead.project.recipes import Training
@@ -12,6 +11,7 @@ from polyhead.train.recipes.sampling import Mixture
 from studies.results import Study
 from studies.wei2021 import missing, runs_of, table2
 from studies.wei2021.joint import RECIPE, TogetherRuns
+from studies.wei2021.tasks import Size
 
 QUICK = Training(epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
 NAMES = ("mood", "urgency", "same")

@@ -123,7 +123,7 @@ def test_flops_are_those_of_the_plan_and_of_the_conditions_that_torch_counts(run
 
 def test_prefixes_learn_at_their_own_rate_and_all_else_at_the_trunks(runs):
     method = METHODS["p-tuning-v2"]
-    course = runs._course(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none.pt")
+    course = runs._course(method, [runs.prepared(method, task, 1) for task in TASKS], runs.folder / "none.checkpoint")
     names = [name for name, _ in course.loss.named_parameters()]
     fast = {name for name in names if course.rate(name) * QUICK.learning_rate == pytest.approx(PREFIX_RATE)}
     layers = range(runs.plain.architecture.layers)
@@ -151,7 +151,7 @@ def test_donors_are_trained_once_for_all_methods_and_give_what_the_method_takes(
     for name in ("mtop", "donors-random", "random-donors"):
         method = quick(METHODS[name])
         prepared = [runs.prepared(method, task, 1) for task in TASKS]
-        course = runs._course(method, prepared, runs.folder / "none.pt")
+        course = runs._course(method, prepared, runs.folder / "none.checkpoint")
         start = {k: v.clone() for k, v in course.module.model.parts["travel"].state_dict().items()}
         runs._start(course, method)
         now = course.module.model.parts["travel"].state_dict()
@@ -176,7 +176,7 @@ def test_a_run_that_was_stopped_after_its_training_does_not_train_again(runs, mo
 def test_texts_that_are_read_once_for_all_tasks_score_as_those_that_each_task_reads(runs, name):
     method = quick(METHODS[name])
     prepared = [runs.prepared(method, task, 1) for task in TASKS]
-    course = runs._course(method, [_from_random(p) for p in prepared], runs.folder / "none.pt")
+    course = runs._course(method, [_from_random(p) for p in prepared], runs.folder / "none.checkpoint")
     course.learn()
     found = _scores(course, prepared)
     for p in prepared:

@@ -19,7 +19,7 @@ import msgspec
 
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
 from polyhead.project.strategies import Pooled
-from studies.shared.runs import Facts, Rows
+from studies.shared.runs import Facts, Rows, Say, silent
 from studies.shared.steps import head, learn
 from studies.wei2021.runs import MAX_TOKENS, SEEDS
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
@@ -52,7 +52,7 @@ class TogetherRuns:
         training: Training = TRAINING,
         trunk: TrunkData | None = None,
         tasks: dict[str, TaskEntry] | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        say: Say = silent,
     ) -> None:
         """`trunk`, `tasks` and `training` stand in for minilm, the study's eight tasks and its numbers."""
         from polyhead.nn.load import load_trunk

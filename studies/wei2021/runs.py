@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from polyhead.project.strategies import Branch
-from studies.shared.runs import Rows
+from studies.shared.runs import Rows, Say, silent
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
@@ -34,13 +34,7 @@ class Runs:
     """Everything that the runs share: the frozen trunk, its kept states, the tasks' examples, trained parts."""
 
     def __init__(
-        self,
-        data: FilePath,
-        folder: FilePath,
-        study: Rows,
-        *,
-        size: Size | None = None,
-        say: Callable[[str], None] = lambda line: None,
+        self, data: FilePath, folder: FilePath, study: Rows, *, size: Size | None = None, say: Say = silent
     ) -> None:
         from polyhead.nn.load import load_trunk
         from polyhead.train.data.extract import Extractor
@@ -200,7 +194,7 @@ class Runs:
         return self._whole(task, seed, self.layers, teacher=None)
 
     def _half(self, task: str, seed: int) -> dict[str, object]:
-        teacher = self.folder / "parts" / f"{task}-full-{seed}.pt"
+        teacher = self.folder / "parts" / f"{task}-full-{seed}.checkpoint"
         return self._whole(task, seed, self.layers // 2, teacher=teacher)
 
     def _whole(self, task: str, seed: int, layers: int, *, teacher: FilePath | None) -> dict[str, object]:
@@ -218,7 +212,7 @@ class Runs:
         )
         facts = clock.facts()
         if teacher is None:
-            whole.save(self.folder / "parts" / f"{task}-full-{seed}.pt")
+            whole.save(self.folder / "parts" / f"{task}-full-{seed}.checkpoint")
         name = f"{'half' if teacher else 'full'}-{layers}"
         return {**self._described(branches.prepared, name, whole.outputs, whole.fitted.best_epoch), **facts}
 
@@ -259,7 +253,7 @@ class Runs:
                 self.fill(branches, [int(layers)])
                 outputs = branches.outputs(self._kept(branches, task, seed, int(layers)), branches.prepared.splits[-1])
             else:
-                outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.pt")
+                outputs = self._restored(branches, self.folder / "parts" / f"{task}-{method}-{seed}.checkpoint")
             file.parent.mkdir(parents=True, exist_ok=True)
             np.save(file, np.stack(outputs))
         found: np.ndarray = np.load(file)

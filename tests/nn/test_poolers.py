@@ -1,12 +1,11 @@
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from polyhead.errors import PlanError
-from polyhead.nn.poolers import Attention, First, Last, LayerMean, Learned, Mean, fold
+from polyhead.nn.poolers import Attention, Learned
 
 WIDTH, HEADS = 12, 3
 
@@ -49,20 +48,6 @@ def unfolded(pooler, values, mask):
     return pooler.output(torch.einsum("rht,rthk->rhk", weights, given).reshape(rows, width))
 
 
-def test_mean_of_one_layer_is_the_last_layer(stored):
-    assert torch.equal(LayerMean(1)(stored), Last()(stored))
-
-
-def test_mean_of_layers_is_that_of_the_last_ones(stored):
-    torch.testing.assert_close(LayerMean(3)(stored), (stored[:, :, 2] + stored[:, :, 3] + stored[:, :, 4]) / 3)
-
-
-@pytest.mark.parametrize("of", [0, 6])
-def test_mean_of_impossibly_many_layers_is_refused(stored, of):
-    with pytest.raises(PlanError):
-        LayerMean(of)(stored)
-
-
 def test_learned_mix_starts_as_the_mean(stored):
     torch.testing.assert_close(Learned(5)(stored), stored.mean(dim=2))
 
@@ -80,21 +65,6 @@ def test_learned_mix_has_one_weight_a_layer_and_a_scale():
         "weights": (24,),
         "scale": (),
     }
-
-
-def test_first_position_is_the_first(values, mask):
-    assert torch.equal(First()(values, mask), values[:, 0])
-
-
-def test_mean_position_leaves_padding_out(values, mask):
-    out = Mean()(values, mask)
-    for row, length in enumerate([6, 2, 1, 4]):
-        torch.testing.assert_close(out[row], values[row, :length].mean(dim=0))
-
-
-def test_mean_position_of_a_row_without_tokens_is_zero(values, mask):
-    mask[1] = False
-    assert not Mean()(values, mask)[1].any()
 
 
 def test_attention_equals_torchs_multi_head_attention(attention, values, mask):
@@ -136,7 +106,7 @@ def test_attention_without_a_query_is_an_affine_map_of_the_mean(attention, value
     with torch.no_grad():
         attention.query.zero_()
         attention.inner_query.bias.zero_()
-    expected = attention.output(attention.value(Mean()(values, mask)))
+    expected = attention.output(attention.value((values * mask[..., None]).sum(dim=1) / mask.sum(dim=1, keepdim=True)))
     torch.testing.assert_close(attention(values, mask), expected, atol=1e-5, rtol=0)
 
 
@@ -164,26 +134,6 @@ def test_attention_of_a_row_without_tokens_is_finite_in_value_and_gradient(atten
     out.sum().backward()
     assert torch.isfinite(out).all()
     assert all(torch.isfinite(p.grad).all() for p in attention.parameters() if p.grad is not None)
-
-
-def test_folded_arrays_equal_the_unfolded_pooler(attention, values, mask):
-    with torch.no_grad():
-        expected = unfolded(attention, values, mask).numpy()
-    folded = fold(attention)
-    np.testing.assert_allclose(folded.pool(values.numpy(), mask.numpy()), expected, atol=1e-5)
-    assert folded.scores.shape == (HEADS, WIDTH)
-    assert folded.value.shape == (HEADS, WIDTH // HEADS, WIDTH)
-
-
-def test_folded_arrays_are_frozen_copies(attention, values, mask):
-    folded = fold(attention)
-    before = folded.pool(values.numpy(), mask.numpy())
-    with torch.no_grad():
-        for value in attention.parameters():
-            value.add_(1)
-    assert np.array_equal(folded.pool(values.numpy(), mask.numpy()), before)
-    with pytest.raises(ValueError, match="read-only"):
-        folded.scores[0] = 0
 
 
 def test_attention_draws_from_its_generator_only():

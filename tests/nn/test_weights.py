@@ -1,8 +1,12 @@
 import pytest
 
 from polyhead.errors import WeightsMismatch
-from polyhead.trunk.names import TABLES, check_names, from_hugging_face, to_hugging_face, trunk_names
+from polyhead.trunk.names import TABLES, check_names, to_hugging_face, trunk_names
 from polyhead.trunk.shape import Architecture, trunk_arrays
+
+
+def from_hugging_face(arrays, family):
+    return {ours: arrays[theirs] for ours, theirs in trunk_names(arrays, family).items()}
 
 
 def shape_of(family):

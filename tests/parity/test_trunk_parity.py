@@ -9,7 +9,7 @@ import torch
 
 from polyhead.nn.load import MINILM_PACKAGE, load_trunk
 from polyhead.nn.trunk import Trunk
-from polyhead.trunk.names import from_hugging_face, to_hugging_face
+from polyhead.trunk.names import to_hugging_face, trunk_names
 
 transformers = pytest.importorskip("transformers")
 
@@ -32,6 +32,10 @@ CASES = {
     "distilbert": ("DistilBert", DISTILBERT),
     "distilbert-sinusoidal": ("DistilBert", DISTILBERT | {"sinusoidal_pos_embds": True}),
 }
+
+
+def from_hugging_face(arrays, family):
+    return {ours: arrays[theirs] for ours, theirs in trunk_names(arrays, family).items()}
 
 
 @pytest.fixture(autouse=True)

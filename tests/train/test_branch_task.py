@@ -188,7 +188,7 @@ def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeyp
     monkeypatch.setattr(fitting._Run, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0])
     grown(home, kept, tmp_path)
     assert len(seen) == 9 and all(seen)
-    assert not list(tmp_path.glob("*.pt"))
+    assert not list(tmp_path.glob("*.checkpoint"))
 
 
 @pytest.mark.parametrize("after", [2, 4, 8], ids=["teacher", "first student", "second student"])

@@ -274,9 +274,9 @@ def test_a_stopped_run_goes_on_in_more_or_fewer_processes(pair, home, tmp_path, 
     """From the checkpoint that the first process wrote: weights, moments, the mixture's place, the best epoch."""
     longer = msgspec.structs.replace(TRAINING, epochs=3)
     straight = learn(Place(), job(home, training=longer))
-    told = {"training": longer, "checkpoint": str(tmp_path / "one.pt")}
+    told = {"training": longer, "checkpoint": str(tmp_path / "one.checkpoint")}
     _run(pair, job(home, recipe=recipe(parallel=first or "ddp"), stop=2, **told), alone=first is None)
-    assert (tmp_path / "one.pt").exists()
+    assert (tmp_path / "one.checkpoint").exists()
     again = _run(pair, job(home, recipe=recipe(parallel=then or "ddp"), **told), alone=then is None)
     assert again["epochs"] == 1
     assert_close(straight, again)
@@ -288,7 +288,7 @@ def test_a_run_stopped_inside_an_epoch_goes_on_to_the_same_numbers(pair, home, t
     training = msgspec.structs.replace(TRAINING, dropout=0.3)
     told = {"recipe": recipe(parallel=parallel, layer_dropout=0.2), "training": training}
     straight = pair.run(learn, job(home, **told))[0]
-    stopped = job(home, inside=2, checkpoint=str(tmp_path / "one.pt"), **told)
+    stopped = job(home, inside=2, checkpoint=str(tmp_path / "one.checkpoint"), **told)
     assert pair.run(learn, stopped) == [None, None]
     again = pair.run(learn, msgspec.structs.replace(stopped, inside=None))[0]
     for name, array in straight["arrays"].items():

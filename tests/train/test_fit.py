@@ -4,10 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from polyhead.errors import TrainError
 from polyhead.project.recipes import Training
+from polyhead.train.loop import checkpoint as checkpoints
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Meter
 from polyhead.train.loop.feed import Batch, Passes, stream
@@ -205,9 +207,9 @@ def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatc
     with monkeypatch.context() as patched:
         patched.setattr(fitting._Run, "save", save)
         with pytest.raises(KeyboardInterrupt):
-            run(checkpoint=tmp_path / "c.pt")
+            run(checkpoint=tmp_path / "c.checkpoint")
     points = Points()
-    resumed, found = run(points, checkpoint=tmp_path / "c.pt", module=line(seed=99))
+    resumed, found = run(points, checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
     assert len(points.seen) == points.steps(4) * (6 - epochs)  # the finished epochs are not run again
     assert state(resumed) == state(whole)
     drop = [[{k: v for k, v in row.items() if k != "seconds"} for row in f.history] for f in (found, wanted)]
@@ -231,9 +233,9 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
     with monkeypatch.context() as patched:
         patched.setattr(fitting._Run, "save_inside", save)
         with pytest.raises(KeyboardInterrupt):
-            run(checkpoint=tmp_path / "c.pt")
+            run(checkpoint=tmp_path / "c.checkpoint")
     heard.clear()
-    resumed, found = run(checkpoint=tmp_path / "c.pt", module=line(seed=99))
+    resumed, found = run(checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
     steps = Points().steps(4)
     assert heard == straight[epoch * steps + updates :]  # what was done is not done again, the rest to the bit
     assert state(resumed) == state(whole) and found.best_epoch == wanted.best_epoch
@@ -246,26 +248,26 @@ def test_checkpoints_that_take_long_come_seldom(tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 1e-9)
     monkeypatch.setattr(fitting, "SAVE_COST", 1e-30)
     monkeypatch.setattr(fitting, "write_checkpoint", lambda path, state: written.append(state))
-    run(checkpoint=tmp_path / "c.pt")
+    run(checkpoint=tmp_path / "c.checkpoint")
     assert len(written) == 1
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
-    whole, _ = run(checkpoint=tmp_path / "c.pt")
+    whole, _ = run(checkpoint=tmp_path / "c.checkpoint")
     points = Points()
-    again, fitted = run(points, checkpoint=tmp_path / "c.pt", module=line(seed=99))
+    again, fitted = run(points, checkpoint=tmp_path / "c.checkpoint", module=line(seed=99))
     assert points.seen == [] and state(again) == state(whole) and len(fitted.history) == 6
 
 
 def test_checkpoints_come_no_more_often_than_said(tmp_path, monkeypatch):
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 3600.0)
-    run(checkpoint=tmp_path / "c.pt")
-    assert not (tmp_path / "c.pt").exists()
+    run(checkpoint=tmp_path / "c.checkpoint")
+    assert not (tmp_path / "c.checkpoint").exists()
 
 
 def test_a_temporary_file_of_a_killed_writer_is_not_resumed(tmp_path):
     (tmp_path / "c.pt.tmp").write_bytes(b"half a checkpoint")
-    assert state(run(checkpoint=tmp_path / "c.pt")[0]) == state(run()[0])
+    assert state(run(checkpoint=tmp_path / "c.checkpoint")[0]) == state(run()[0])
 
 
 def course(points=None, *, module=None, training=TRAINING, **arguments):
@@ -325,8 +327,8 @@ def test_a_course_that_is_over_early_stays_over():
 @pytest.mark.parametrize("epochs", [1, 4], ids=["one", "four"])
 def test_a_course_stopped_between_two_calls_goes_on_from_its_checkpoint(tmp_path, epochs):
     whole, fitted = run()
-    course(checkpoint=tmp_path / "c.pt")[2].advance(epochs)
-    module, points, resumed = course(module=line(seed=99), checkpoint=tmp_path / "c.pt")
+    course(checkpoint=tmp_path / "c.checkpoint")[2].advance(epochs)
+    module, points, resumed = course(module=line(seed=99), checkpoint=tmp_path / "c.checkpoint")
     assert resumed.best == max(row["score"] for row in fitted.history[:epochs])
     resumed.advance(epochs)
     assert points.seen == []
@@ -461,16 +463,40 @@ def value(name, x, y, w=None):
 def test_a_disk_that_fills_up_in_the_middle_of_a_checkpoint_is_said_and_nothing_half_written_stays(
     tmp_path, monkeypatch
 ):
-    """torch reports a failed write as RuntimeError, with the system's own error behind it."""
+    def full(file, tensors, metadata):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
 
-    def full(state, out):
-        out.write(b"half")
-        try:
-            raise OSError(28, "No space left on device")
-        except OSError:
-            raise RuntimeError("unexpected pos 64 vs 0")  # noqa: B904, as torch does
-
-    monkeypatch.setattr(torch, "save", full)
+    monkeypatch.setattr(checkpoints, "_write_tensors", full)
     with pytest.raises(TrainError, match="cannot write the checkpoint") as caught:
-        run(checkpoint=tmp_path / "one.pt")
+        run(checkpoint=tmp_path / "one.checkpoint")
     assert "No space left" in str(caught.value) and not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_is_a_safetensors_file_that_comes_back_bit_for_bit(tmp_path):
+    shared = torch.randn(3, 4)
+    state = {
+        "module": {"a": shared, "b": shared, "turned": shared.T, "low": shared.bfloat16(), "none": torch.zeros(0, 2)},
+        "optimizer": {"state": {0: {"step": torch.tensor(3.0), "done": torch.tensor(True)}}, "betas": (0.9, 0.999)},
+        "random": [torch.get_rng_state()],
+        "best": [-float("inf"), 0.1, None, "x"],
+    }
+    file = tmp_path / "one.checkpoint"
+    checkpoints.write_checkpoint(file, state)
+    again = checkpoints.read_checkpoint(file)
+    assert torch.equal(again["module"]["a"], shared) and torch.equal(again["module"]["turned"], shared.T)
+    assert again["module"]["low"].dtype == torch.bfloat16 and again["module"]["none"].shape == (0, 2)
+    assert again["optimizer"]["betas"] == (0.9, 0.999) and again["optimizer"]["state"][0]["step"].shape == ()
+    assert torch.equal(again["random"][0], state["random"][0]) and again["best"] == state["best"]
+    assert len(load_file(file)) == 7  # what two names share is written once
+
+
+def test_a_damaged_checkpoint_is_said_and_nothing_pickled_is_read(tmp_path):
+    file = tmp_path / "one.checkpoint"
+    torch.save({"module": {}}, file)
+    with pytest.raises(TrainError, match="cannot be read.*delete it"):
+        checkpoints.read_checkpoint(file)
+    checkpoints.write_checkpoint(file, {"a": torch.ones(9)})
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(TrainError, match="cannot be read"):
+        checkpoints.read_checkpoint(file)

@@ -179,7 +179,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkey
     class Stopped(Exception):
         pass
 
-    stopped = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.pt")
+    stopped = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.checkpoint")
     scores, counted = stopped.scores, []
 
     def score():
@@ -191,7 +191,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_never_stopped(home, tmp_path, monkey
     stopped.scores = score
     with pytest.raises(Stopped):
         stopped.learn()
-    again = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.pt").learn()
+    again = course(home, recipe=recipe, training=training, checkpoint=tmp_path / "one.checkpoint").learn()
     assert len(counted) == 3 and arrays(again) == arrays(straight)
     assert again.fitted.history[2]["loss"] == straight.fitted.history[2]["loss"]
 

@@ -85,7 +85,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
     changes = {"epochs": 3, "batch": 4, "precision": "bfloat16"}
     whole = course_of(home, **changes).learn()
     stopped = course_of(home, **changes)
-    stopped._checkpoint = tmp_path / "c.pt"
+    stopped._checkpoint = tmp_path / "c.checkpoint"
     save = fit._Run.save
 
     def killed(run):
@@ -98,7 +98,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
         stopped.learn()
     monkeypatch.setattr(fit._Run, "save", save)
     resumed = course_of(home, **changes)
-    resumed._checkpoint = tmp_path / "c.pt"
+    resumed._checkpoint = tmp_path / "c.checkpoint"
     again = resumed.learn()
     for name, array in whole.arrays["mood"].items():
         assert array.tobytes() == again.arrays["mood"][name].tobytes(), name

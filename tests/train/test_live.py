@@ -106,9 +106,10 @@ def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, preci
 
 def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
     from polyhead.train.loop import fit
+    from polyhead.train.loop.checkpoint import read_checkpoint
 
     monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
-    file, strategy = tmp_path / "c.pt", Prompted(hidden=6, shared=1)
+    file, strategy = tmp_path / "c.checkpoint", Prompted(hidden=6, shared=1)
     whole = course_of(home, strategy, epochs=3).learn()
     stopped = course_of(home, strategy, epochs=3)
     stopped._checkpoint = file
@@ -124,7 +125,7 @@ def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bi
     with pytest.raises(KeyboardInterrupt):
         stopped.learn()
     monkeypatch.setattr(fit._Run, "save", save)
-    state = torch.load(file, weights_only=True)
+    state = read_checkpoint(file)
     assert saved == [1, 2] and not any("trunk" in name for name in (*state["module"], *state["best"][0]))
     resumed = course_of(home, strategy, epochs=3)
     resumed._checkpoint = file

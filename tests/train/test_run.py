@@ -294,7 +294,7 @@ KILLED = """
 def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path, baseline, seconds):
     folder = copied(home, tmp_path)
     killed(folder, 'train_project(tiny.project(folder, "mood"), folder=folder)', seconds)
-    assert bool(list(folder.rglob("*.pt"))) == (seconds == 0.0)
+    assert bool(list(folder.rglob("*.checkpoint"))) == (seconds == 0.0)
     outcome = train_project(tiny.project(folder, "mood"), folder=folder)
     assert outcome.extraction.passes == 0
     assert tiny.part_bytes(folder / "bundle", "mood") == baseline("mood", "mood")
@@ -306,7 +306,7 @@ def test_joint_training_killed_outright_and_resumed_is_the_uninterrupted_run(hom
     train_together(together(whole), folder=whole)
     asked = 'msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))'
     killed(cut, f"train_together({asked}, folder=folder)", 0.0)
-    assert list(cut.rglob("*.pt")) and not (cut / "bundle").exists()
+    assert list(cut.rglob("*.checkpoint")) and not (cut / "bundle").exists()
     train_together(together(cut), folder=cut)
     one, other = Bundle.open(whole / "bundle"), Bundle.open(cut / "bundle")
     assert one.digest == other.digest
@@ -340,7 +340,7 @@ def test_a_full_disk_at_a_checkpoint_is_a_training_error_and_finished_tasks_stay
     folder = copied(home, tmp_path)
     train_project(tiny.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
-        patched.setattr(fitting.torch, "save", full_disk)
+        patched.setattr("polyhead.train.loop.checkpoint._write_tensors", full_disk)
         with pytest.raises(TrainError, match="checkpoint") as caught:
             train_project(tiny.project(folder, "mood", "urgency"), folder=folder)
     assert "disk" in caught.value.do and not list(folder.rglob("*.tmp"))

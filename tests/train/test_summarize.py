@@ -229,8 +229,8 @@ def test_the_same_seed_gives_the_same_bytes_and_a_stopped_run_goes_on(tmp_path, 
     monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(summarize, "evaluate", stopping)
     with pytest.raises(KeyboardInterrupt):
-        train_summarizer(p, data, smoothing=0.1, checkpoint=tmp_path / "state.pt")
-    resumed = train_summarizer(p, data, smoothing=0.1, checkpoint=tmp_path / "state.pt")
+        train_summarizer(p, data, smoothing=0.1, checkpoint=tmp_path / "state.checkpoint")
+    resumed = train_summarizer(p, data, smoothing=0.1, checkpoint=tmp_path / "state.checkpoint")
     assert resumed.data.digest == whole.data.digest and whole.data.digest != data.digest
     untimed = [
         [{k: v for k, v in row.items() if k != "seconds"} for row in one.fitted.history] for one in (resumed, whole)

@@ -43,7 +43,7 @@ def whole(home, extractor):
 
 @pytest.fixture(scope="module")
 def saved(whole, tmp_path_factory):
-    file = tmp_path_factory.mktemp("saved") / "new" / "mood.pt"
+    file = tmp_path_factory.mktemp("saved") / "new" / "mood.checkpoint"
     whole.save(file)
     return file
 
@@ -82,9 +82,9 @@ def test_a_model_of_half_depth_starts_as_its_teachers_embeddings_bottommost_laye
     home, extractor, tmp_path, name
 ):
     teacher = trained(home, extractor, name, training=seeded(epochs=1))
-    teacher.save(tmp_path / "teacher.pt")
+    teacher.save(tmp_path / "teacher.checkpoint")
     student = trained(
-        home, extractor, name, layers=2, training=STILL, teacher=tmp_path / "teacher.pt"
+        home, extractor, name, layers=2, training=STILL, teacher=tmp_path / "teacher.checkpoint"
     ).weights.state_dict()
     known = teacher.weights.state_dict()
     assert set(student) == {n for n in known if not n.startswith("trunk.layers.2.")}
@@ -96,9 +96,9 @@ def test_a_model_of_half_depth_starts_as_its_teachers_embeddings_bottommost_laye
 def test_the_first_loss_of_a_student_is_the_distillation_of_its_teachers_outputs(home, extractor, tmp_path, name):
     strategy = Branch(hidden=8, dropout=0.0, temperature=3.0)
     teacher = trained(home, extractor, name, strategy=strategy, training=seeded(epochs=1))
-    teacher.save(tmp_path / "teacher.pt")
+    teacher.save(tmp_path / "teacher.checkpoint")
     student = trained(
-        home, extractor, name, layers=1, strategy=strategy, training=STILL, teacher=tmp_path / "teacher.pt"
+        home, extractor, name, layers=1, strategy=strategy, training=STILL, teacher=tmp_path / "teacher.checkpoint"
     )
     split = student.prepared.train
     outputs, soft = (torch.from_numpy(np.stack(model.outputs(split))) for model in (student, teacher))

@@ -1,4 +1,4 @@
-"""Which option of each task to keep: by a price for each layer, or the best that one budget for all tasks allows.
+"""The option to keep for each task: by a price for each layer, or the best within one budget for all tasks.
 
 A task's options are its students and its undistilled branches: each reads the trunk at a tap and runs private
 layers above it. Together they cost the trunk up to the deepest tap among them, once, and the private layers of
@@ -40,7 +40,7 @@ class Option(Value):
 
 
 class Price(Value):
-    """Cost of one shared trunk layer and of one private layer, and what is there anyway."""
+    """Cost of one shared trunk layer, of one private layer, and the fixed base."""
 
     shared: int
     private: int
@@ -57,7 +57,7 @@ class Price(Value):
 
 
 class OptionsFile(Value):
-    """What training writes beside a bundle of branches and `polyhead allocate` reads."""
+    """The file that training writes beside a bundle of branches, for `polyhead allocate`."""
 
     options: tuple[Option, ...]
     trunk: Architecture | None = None
@@ -86,8 +86,8 @@ def by_rule(options: Sequence[Option], c: float) -> dict[str, Option]:
     """
     price = _exact(_checked_rate(c))
     return {
-        task: max(found, key=lambda o: (_exact(o.score) - price * o.layers, o.layers, -o.tap))
-        for task, found in _by_task(options).items()
+        task: max(candidates, key=lambda o: (_exact(o.score) - price * o.layers, o.layers, -o.tap))
+        for task, candidates in _by_task(options).items()
     }
 
 
@@ -98,9 +98,9 @@ def greedy(options: Sequence[Option], c: float) -> dict[str, Option]:
     """
     price = _exact(_checked_rate(c))
     chosen = {}
-    for task, found in _by_task(options).items():
+    for task, candidates in _by_task(options).items():
         # One option a depth: the best, of equals that with the shallower tap.
-        steps = {o.layers: o for o in sorted(found, key=lambda o: (_exact(o.score), -o.tap))}
+        steps = {o.layers: o for o in sorted(candidates, key=lambda o: (_exact(o.score), -o.tap))}
         first, *later = (steps[layers] for layers in sorted(steps))
         for option in later:
             if _exact(option.score) - _exact(first.score) < price * (option.layers - first.layers):
@@ -126,7 +126,7 @@ def price_of(unit: Unit, shape: Architecture, tokens: int = 32) -> Price:
 
 
 def allocation_of(chosen: Mapping[str, Option], price: Price) -> Allocation:
-    """What a choice costs and scores, however it was made; raises ConfigError for none."""
+    """Cost and score of a choice; raises ConfigError for an empty one."""
     if not chosen:
         raise ConfigError("there is no option to choose from", do="give at least one for a task")
     depth = max(option.tap for option in chosen.values())
@@ -144,13 +144,13 @@ def best_under(options: Sequence[Option], budget: int, price: Price) -> Allocati
 
     Raises ConfigError when not even the cheapest choice is within the budget, and names its cost.
     """
-    found = frontier(options, price)
-    within = [allocation for allocation in found if allocation.cost <= budget]
+    allocations = frontier(options, price)
+    within = [allocation for allocation in allocations if allocation.cost <= budget]
     if not within:
         raise ConfigError(
             "no choice of options is within the budget",
             got=f"{budget:,} ({price.unit})",
-            allowed=f"{found[0].cost:,} or more",
+            allowed=f"{allocations[0].cost:,} or more",
             do="raise it, or leave out a task",
         )
     return within[-1]
@@ -168,7 +168,7 @@ def frontier(options: Sequence[Option], price: Price) -> tuple[Allocation, ...]:
     for depth in sorted({option.tap for option in options}):
         for point in _within(tasks.values(), depth):
             points.append((price.base + depth * price.shared + point.layers * price.private, depth, point))
-    points.sort(key=lambda found: (found[0], -found[2].score, found[1], found[2].chosen))
+    points.sort(key=lambda priced: (priced[0], -priced[2].score, priced[1], priced[2].chosen))
     kept: list[Allocation] = []
     best: int | None = None
     for _, _, point in points:
@@ -211,17 +211,17 @@ def _within(tasks: Iterable[Sequence[Option]], depth: int) -> list[_Point]:
 
 
 def _by_task(options: Sequence[Option]) -> dict[str, list[Option]]:
-    found: dict[str, list[Option]] = {}
+    by_task: dict[str, list[Option]] = {}
     for option in options:
-        found.setdefault(option.task, []).append(option)
-    if not found:
+        by_task.setdefault(option.task, []).append(option)
+    if not by_task:
         raise ConfigError("there is no option to choose from", do="give at least one for a task")
-    for task, named in found.items():
+    for task, named in by_task.items():
         names = [option.name for option in named]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigError(f"task '{task}' has several options of one name", got=twice, do="rename one")
-    return found
+    return by_task
 
 
 def _exact(score: float) -> int:

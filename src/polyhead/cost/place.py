@@ -1,4 +1,4 @@
-"""Where a path stands before each node: how wide its states are, how deep, which prompt rows travel along."""
+"""The place before each node of a path: width and depth of its states, and its prompt rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polyhead.trunk.shape import Architecture
 
 
 class Place(Value):
-    """What the next node of a path reads."""
+    """The states that the next node of a path reads."""
 
     trunk: str  # digest
     width: int
@@ -38,11 +38,11 @@ def places(plan: Plan, shape: Architecture) -> list[Place]:
 
 def places_of_path(path: Path, shape: Architecture) -> list[Place]:
     """The place before each node of the path; raises PlanError where it does not fit the trunk's shape."""
-    found = [_start(path.nodes[0], shape)]
+    before = [_start(path.nodes[0], shape)]
     for node in path.nodes[:-1]:
-        found.append(place_after(node, found[-1], shape))
-    place_after(path.nodes[-1], found[-1], shape)
-    return found
+        before.append(place_after(node, before[-1], shape))
+    place_after(path.nodes[-1], before[-1], shape)
+    return before
 
 
 def place_after(node: Node, before: Place, shape: Architecture) -> Place:

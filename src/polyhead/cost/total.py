@@ -61,7 +61,7 @@ def added(plan: Plan, task: str, shape: Architecture, tokens: int, *, folded: bo
 def added_each(
     plan: Plan, tasks: Sequence[str], shape: Architecture, tokens: int, *, folded: bool = False
 ) -> dict[str, Cost]:
-    """The same of many tasks of the plan, whose steps are looked at once for all of them."""
+    """`added` for many tasks, with one pass over the plan's steps."""
     # The rows of a text under isolated prompts are shared by steps of other paths, so all must be seen.
     is_near = len(tasks) == 1 and not any(_is_isolated(step) for step in plan.steps)
     near, steps = _along(plan, tasks[0]) if is_near else plan, _steps_of(plan)
@@ -92,11 +92,11 @@ def flops_by_sharers(
     A single task's are what `added` says of it. What several tasks pass together, such as the input of a joint prompt
     group or layers with an adapter that they share, stands under all of them.
     """
-    found: dict[tuple[str, ...], int] = {}
+    flops: dict[tuple[str, ...], int] = {}
     for work in work_of(plan, shape, tokens, folded=folded):
         if work.flops and not work.is_plain:
-            found[work.tasks] = found.get(work.tasks, 0) + work.flops
-    return found
+            flops[work.tasks] = flops.get(work.tasks, 0) + work.flops
+    return flops
 
 
 def _cost(work: list[Work], arrays: list[OwnedArray], stored: int) -> Cost:
@@ -125,26 +125,26 @@ def _stored_by_tasks(plan: Plan, shape: Architecture, tokens: int) -> dict[froze
     for step, at in zip(plan.steps, places(plan, shape), strict=True):
         if isinstance(step.node, Pool):
             kept.setdefault((step.parent, step.node.stored()), (at, set()))[1].update(step.tasks)
-    found: dict[frozenset[str], int] = {}
+    sizes: dict[frozenset[str], int] = {}
     for (_, pool), (at, tasks) in kept.items():
         rows = tokens + (at.prompt_rows if pool.positions == "all" else 0)
         size = stored_bytes(pool, shape, rows, layers=at.depth, width=at.width)
-        found[frozenset(tasks)] = found.get(frozenset(tasks), 0) + size
-    return found
+        sizes[frozenset(tasks)] = sizes.get(frozenset(tasks), 0) + size
+    return sizes
 
 
 def _own(plan: Plan) -> dict[str, set[str]]:
-    """For each task the owners that it reads and no other does, the trunk left out."""
+    """For each task the owners that only it reads, without the trunk."""
     readers: dict[str, list[Step]] = {}
     for step in plan.steps:
         for owner in set(owners_of_node(step.node)) - {TRUNK}:
             readers.setdefault(owner, []).append(step)
-    found: dict[str, set[str]] = {}
+    owned: dict[str, set[str]] = {}
     for owner, steps in readers.items():
         for task in dict.fromkeys(step.tasks[0] for step in steps if len(step.tasks) == 1):
             if not any(_is_of_others(step, task) for step in steps):
-                found.setdefault(task, set()).add(owner)
-    return found
+                owned.setdefault(task, set()).add(owner)
+    return owned
 
 
 def _is_of_others(step: Step, task: str) -> bool:
@@ -157,11 +157,11 @@ def _is_of_others(step: Step, task: str) -> bool:
 
 def _steps_of(plan: Plan) -> dict[str, list[Step]]:
     """The steps of each task's path."""
-    found: dict[str, list[Step]] = {}
+    by_task: dict[str, list[Step]] = {}
     for step in plan.steps:
         for task in step.tasks:
-            found.setdefault(task, []).append(step)
-    return found
+            by_task.setdefault(task, []).append(step)
+    return by_task
 
 
 def _is_isolated(step: Step) -> bool:
@@ -169,6 +169,6 @@ def _is_isolated(step: Step) -> bool:
 
 
 def _along(plan: Plan, task: str) -> Plan:
-    """The steps on the task's path alone, still knowing which other tasks pass them."""
+    """The steps of the task's path, each with all tasks that pass it."""
     steps = [step for step in plan.steps if task in step.tasks]
     return Plan(steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps)))

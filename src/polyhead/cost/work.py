@@ -71,11 +71,11 @@ def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
     tasks: dict[int, dict[str, None]] = {}
     for step, key in zip(plan.steps, keys, strict=True):
         tasks.setdefault(key, {}).update(dict.fromkeys(step.tasks))
-    found: list[Work] = []
+    pieces: list[Work] = []
     done: set[int] = set()
     for index, (step, at) in enumerate(zip(plan.steps, places(plan, shape), strict=True)):
         if isinstance(step.node, (Pool, Head)):
-            found += [
+            pieces += [
                 Work(owner=owner, tasks=step.tasks, flops=count)
                 for owner, count in _end_flops(step.node, at, tokens, folded=folded)
             ]
@@ -84,13 +84,13 @@ def work_of(plan: Plan, shape: Architecture, tokens: int, *, folded: bool = Fals
         for owner, rate, layers in _rates(step.node, at.width, shape):
             if keys[index] not in done:
                 sharing = tuple(tasks[keys[index]])
-                found.append(
+                pieces.append(
                     Work(owner=owner, tasks=sharing, flops=rate.on(text), layers=layers, is_plain=plain[index])
                 )
             if prompts.rows:
-                found.append(Work(owner=owner, tasks=step.tasks, flops=rate.on(prompts)))
+                pieces.append(Work(owner=owner, tasks=step.tasks, flops=rate.on(prompts)))
         done.add(keys[index])
-    return found
+    return pieces
 
 
 def _text_keys(plan: Plan) -> list[int]:

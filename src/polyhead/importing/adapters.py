@@ -1,4 +1,4 @@
-"""Folders of adapters, each with the encoder that it was trained on: found, and read once for all of them."""
+"""Folders of adapters and the encoders that they were trained on, each encoder read once."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class AdaptedEncoder(Value, eq=False):
 
 
 class BaseEncoders:
-    """The encoders that adapters were trained on: the folders that they name, or else the one that is given."""
+    """The encoders that adapters were trained on: the folders that they name, or else the given one."""
 
     def __init__(self, given: str | None) -> None:
         self._given = given
         self._read: dict[Path, ScannedEncoder] = {}
 
     def first(self, folders: Sequence[str]) -> str | None:
-        """The base that is given, else that of the first adapter among the folders; None where there is none."""
-        return self._given or next((str(self.folder(one)) for one in folders if is_adapter(one)), None)
+        """The given base, else that of the first adapter among the folders; None without adapters."""
+        return self._given or next((str(self.folder(folder)) for folder in folders if is_adapter(folder)), None)
 
     def folder(self, adapter: str) -> Path:
-        """The folder of the adapter's base; raises TrunkNotFound where it is none here and none is given."""
+        """The folder of the adapter's base; raises TrunkNotFound if it does not exist and no base is given."""
         named = adapter_base(adapter)
         place = os.path.expanduser(named or "")
         if os.path.isdir(place):
@@ -76,17 +76,17 @@ class BaseEncoders:
 
 
 def _check_tokenizer(adapter: str, encoder: ScannedEncoder) -> None:
-    """Raises TrunkError where a tokenizer beside the adapter reads texts otherwise than its base's."""
+    """Raises TrunkError if the adapter has a tokenizer that differs from its base's."""
     file = Path(adapter).expanduser() / "tokenizer.json"
     if not file.is_file():
         return
     try:
-        found = tokenizer_digest(read_plain(file, limit=LARGEST))
+        digest = tokenizer_digest(read_plain(file, limit=LARGEST))
     except Exception as error:  # the library raises a bare Exception for a file that it cannot read
         raise TrunkError(f"{adapter}: its tokenizer.json cannot be understood", got=error) from None
-    if found != encoder.tokenizer:
+    if digest != encoder.tokenizer:
         raise TrunkError(
             f"{adapter}: its tokenizer is not that of its base",
-            got=f"digests {found[:12]} and {encoder.tokenizer[:12]}",
+            got=f"digests {digest[:12]} and {encoder.tokenizer[:12]}",
             do="tokens that were added need embeddings of their own; such a model is a trunk of its own",
         )

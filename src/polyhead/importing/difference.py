@@ -1,4 +1,4 @@
-"""Whether an encoder differs from another by matrices of low rank, as a merged low-rank adapter leaves it."""
+"""Whether two encoders differ by matrices of low rank, as after merging a low-rank adapter."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Difference(Value):
 
 
 def difference(data: TrunkData, base: TrunkData) -> Difference:
-    """How the layers and embeddings that both have differ; layers that one of them lacks do not count."""
+    """The difference of the layers and embeddings that both have."""
     common = [name for name in data.arrays if name in base.arrays]
     changed = [name for name in common if not np.array_equal(data.arrays[name], base.arrays[name])]
     matrices = [name for name in changed if data.arrays[name].ndim == 2]
     vectors = tuple(name for name in changed if data.arrays[name].ndim != 2)
     rank, largest, allowed = 0, "", 0
     for name in sorted(matrices, key=lambda name: data.arrays[name].size):
-        found, most = rank_of(data.arrays[name], base.arrays[name]), low_rank(data.arrays[name].shape)
-        if found > rank or found > most:
-            rank, largest, allowed = found, name, most
-        if found > most:
+        own_rank, limit = rank_of(data.arrays[name], base.arrays[name]), low_rank(data.arrays[name].shape)
+        if own_rank > rank or own_rank > limit:
+            rank, largest, allowed = own_rank, name, limit
+        if own_rank > limit:
             break
     return Difference(
         matrices=tuple(matrices),
@@ -67,7 +67,7 @@ def rank_of(matrix: np.ndarray, base: np.ndarray) -> int:
 
 
 def spacing(array: np.ndarray) -> float:
-    """Spacing around 1 of the precision that float32 numbers were stored in, told by bits that are never set."""
+    """Spacing around 1 of the precision in which float32 numbers were stored, judged by bits that are never set."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     if not np.any(bits & 0xFFFF):
         return _BFLOAT16

@@ -1,4 +1,4 @@
-"""Folders of checkpoints, compared: each is read once and only its digests are kept."""
+"""Comparing folders of checkpoints: each is read once, and only its digests are kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Show = Callable[[str], None]
 
 
 class FoundFolder(Value):
-    """One folder: its encoder by digests, what it answers, and how it differs from the base."""
+    """One folder: its encoder's digests, its class and labels, and its difference from the base."""
 
     scanned: ScannedEncoder
     model_class: str = ""
@@ -44,7 +44,7 @@ class FoundFolder(Value):
 
 
 class Scan(Value):
-    """What some folders share, and what merging them would save on one text of `tokens` tokens."""
+    """The layers that folders share, and the savings of merging them on one text of `tokens` tokens."""
 
     models: tuple[FoundFolder, ...]
     pairs: tuple[SharedLayers, ...]
@@ -56,8 +56,8 @@ class Scan(Value):
 
     @property
     def encoders(self) -> dict[str, ScannedEncoder]:
-        """By name, those that are compared."""
-        return {found.scanned.name: found.scanned for found in self.models if found.is_compared}
+        """The compared encoders by name."""
+        return {folder.scanned.name: folder.scanned for folder in self.models if folder.is_compared}
 
 
 def scan_folders(
@@ -69,23 +69,23 @@ def scan_folders(
     an error that names the folder it cannot read.
     """
     check_distinct(folders)
-    told = show or (lambda text: None)
+    tell = show or (lambda text: None)
     bases = BaseEncoders(base)
     base = bases.first(folders)
     if base is not None:
-        told(f"reading {base}")
+        tell(f"reading {base}")
     origin = read_base(base) if base is not None else None
     against = scanned(origin) if origin is not None else None
     models = []
     for i, folder in enumerate(folders):
-        told(f"reading {folder} ({i + 1} of {len(folders)})")
+        tell(f"reading {folder} ({i + 1} of {len(folders)})")
         if against is not None and is_adapter(folder):
             models.append(_found_adapter(folder, against, bases))
         else:
-            models.append(_found(folder, origin, against, told))
-    told("")
-    encoders = [found.scanned for found in models if found.is_compared]
-    by_name = {one.name: one for one in encoders}
+            models.append(_found(folder, origin, against, tell))
+    tell("")
+    encoders = [model.scanned for model in models if model.is_compared]
+    by_name = {encoder.name: encoder for encoder in encoders}
     grouped = groups(encoders, against)
     return Scan(
         models=tuple(models),
@@ -121,13 +121,13 @@ def _found(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, s
         head = read_head(folder)
     except TrunkError as error:
         refused = str(error)
-    one = scanned_with(data, head)
-    with_base = shared(base, one) if base is not None else None
+    encoder = scanned_with(data, head)
+    with_base = shared(base, encoder) if base is not None else None
     comparable = origin is not None and with_base is not None and not with_base.differs.startswith("the shape")
     if comparable:
         show(f"comparing {folder} with the base")
     return FoundFolder(
-        scanned=one,
+        scanned=encoder,
         model_class=head.model_class if head is not None else "",
         labels=head.labels if head is not None else (),
         refused=refused,
@@ -138,14 +138,14 @@ def _found(folder: str, origin: TrunkData | None, base: ScannedEncoder | None, s
 
 def _found_adapter(folder: str, base: ScannedEncoder, bases: BaseEncoders) -> FoundFolder:
     try:
-        found = bases.adapted(folder)
-        over(base, [found.scanned])
+        adapted = bases.adapted(folder)
+        over(base, [adapted.scanned])
     except (TrunkError, WrongTrunk) as error:
         return FoundFolder(scanned=bases.encoder(folder), refused=str(error), is_compared=False)
     return FoundFolder(
-        scanned=found.scanned,
-        model_class=found.head.model_class,
-        labels=found.head.labels,
-        adapter=described(found.scanned.adapted),
-        with_base=shared(base, found.scanned),
+        scanned=adapted.scanned,
+        model_class=adapted.head.model_class,
+        labels=adapted.head.labels,
+        adapter=described(adapted.scanned.adapted),
+        with_base=shared(base, adapted.scanned),
     )

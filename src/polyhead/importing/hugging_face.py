@@ -1,7 +1,4 @@
-"""Folders that `transformers` trained: their encoder, and the classifier on it with its labels and kind.
-
-So it is with folders that PEFT wrote, whose encoder is in another folder.
-"""
+"""Folders written by `transformers` or PEFT: their encoder, and the classifier with its labels and kind."""
 
 from __future__ import annotations
 
@@ -54,7 +51,7 @@ class ForeignHead(Value, eq=False):
 
 
 class _Form(Value):
-    """Where a class keeps its head: the names of its dense maps, and what stands between them."""
+    """The names of the dense maps in a class's head, and the activation between them."""
 
     model_type: str
     output: str
@@ -98,7 +95,7 @@ CLASSES: Mapping[str, _Form] = {
 
 
 class _Config(msgspec.Struct):
-    """The keys of config.json that say what a classifier answers; all others are left alone."""
+    """The keys of config.json that describe a classifier's answers."""
 
     model_type: str | None = None
     architectures: list[str] | None = None
@@ -198,12 +195,12 @@ def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
 
 def weights_digests(folder: Path | str) -> dict[str, str]:
     """SHA-256, in hex, of each file that holds the folder's weights, by its name."""
-    found, path = {}, Path(folder).expanduser()
+    digests, path = {}, Path(folder).expanduser()
     files = {path / WEIGHTS} if is_adapter(path) else set(open_checkpoint(path).files.values())
     for file in sorted(files):
         with file.open("rb") as opened:
-            found[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
-    return found
+            digests[file.name] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return digests
 
 
 def _in(folder: Path | str, error: TrunkError) -> TrunkError:
@@ -245,7 +242,7 @@ def _form(config: _Config) -> tuple[str, _Form]:
 
 
 def _outputs(config: _Config) -> int:
-    """How many labels config.json speaks of; like `transformers`, 2 where it says nothing."""
+    """The number of labels in config.json; 2 by default, as in `transformers`."""
     if config.id2label is not None:
         return len(config.id2label)
     return 2 if config.num_labels is None else config.num_labels
@@ -305,7 +302,7 @@ def _with_class(config: _Config, ending: str) -> _Config:
 
 
 def _check_whole(lora: Lora, form: _Form) -> None:
-    """Raises TrunkError for what the adapter has besides its head and matrices in the encoder's layers."""
+    """Raises TrunkError for arrays other than the head's and matrices in the encoder's layers."""
     heads = {name.rpartition(".")[0] for name in form.names.values()}
     foreign = sorted(set(lora.saved) - set(form.names.values()))
     foreign += sorted(set(lora.maps) - set(lora.modules) - heads)
@@ -320,19 +317,19 @@ def _check_whole(lora: Lora, form: _Form) -> None:
 
 def _adapted(lora: Lora, form: _Form) -> dict[str, np.ndarray]:
     """The head's arrays: those that were saved, else the base's, with the low-rank matrices of its maps merged."""
-    base, found = open_checkpoint(lora.base), {}
+    base, from_base = open_checkpoint(lora.base), {}
     for ours, theirs in form.names.items():
-        if theirs not in lora.saved:  # a bare encoder's file has its pooler without the prefix
-            found[ours] = theirs if theirs in base.files else theirs.partition(".")[2]
-    missing = [form.names[ours] for ours, theirs in found.items() if theirs not in base.files]
+        if theirs not in lora.saved:  # a bare encoder has its pooler without the prefix
+            from_base[ours] = theirs if theirs in base.files else theirs.partition(".")[2]
+    missing = [form.names[ours] for ours, theirs in from_base.items() if theirs not in base.files]
     if missing:
         modules = sorted({"pooler" if ".pooler." in name else name.split(".")[0] for name in missing})
         raise WeightsMismatch(
-            "arrays of its head are neither saved with it nor in its base: nobody knows what they were",
+            "arrays of its head are neither saved with it nor in its base",
             got=f"no {', '.join(missing)}",
             do=f"train it with modules_to_save = {modules}",
         )
-    arrays = base.read(found)
+    arrays = base.read(from_base)
     arrays |= {ours: lora.saved[theirs] for ours, theirs in form.names.items() if theirs in lora.saved}
     for ours, theirs in form.names.items():
         module, _, leaf = theirs.rpartition(".")

@@ -58,7 +58,7 @@ def parity(
     theirs = np.concatenate(list(_theirs(session.tokenizer, task, folder, texts, opened, show)))
     difference = float(np.abs(ours - theirs).max(initial=0.0))
     tolerance = TOLERANCE * max(1.0, float(np.abs(theirs).max(initial=0.0)))
-    found = Parity(
+    proof = Parity(
         texts=len(texts),
         texts_sha256=texts_digest(texts),
         answers=len(ours),
@@ -79,7 +79,7 @@ def parity(
             allowed=tolerance,
             do=do,
         )
-    return found
+    return proof
 
 
 def texts_digest(texts: Sequence[Input]) -> str:
@@ -88,11 +88,11 @@ def texts_digest(texts: Sequence[Input]) -> str:
 
 
 def _ours(session: Session, task: Task, texts: Sequence[Input]) -> list[np.ndarray]:
-    """Rows of outputs a text; of words, those that were read."""
-    found = session.outputs(task.name, texts)
+    """Our outputs for each text: (1, outputs), or (words, outputs) for the words that were read."""
+    outputs = session.outputs(task.name, texts)
     if not kind_of(task).per_word:
-        return [out[None] for out in found]
-    return [out[~np.isnan(out).any(axis=-1)] for out in found]
+        return [out[None] for out in outputs]
+    return [out[~np.isnan(out).any(axis=-1)] for out in outputs]
 
 
 def _theirs(
@@ -103,34 +103,34 @@ def _theirs(
     opened: tuple[Any, Any],
     show: Callable[[str], None],
 ) -> list[np.ndarray]:
-    """The same of `transformers`: (1, outputs) a text, or (words, outputs)."""
-    library, made = opened
-    library.padding_side = "right"  # as positions are counted
-    known = set(inspect.signature(made.forward).parameters)
-    segments = getattr(made.config, "type_vocab_size", 0)
+    """The outputs of `transformers`: (1, outputs) for each text, or (words, outputs)."""
+    reader, model = opened
+    reader.padding_side = "right"  # as positions are counted
+    known = set(inspect.signature(model.forward).parameters)
+    segments = getattr(model.config, "type_vocab_size", 0)
     encoded = tokenizer.encode(texts)
-    found = []
+    values_by_text = []
     for start in range(0, len(texts), BATCH):
         show(f"transformers reads {folder}: {start:,} of {len(texts):,} texts")
         batch = [[repair(t) for t in text] for text in texts[start : start + BATCH]]
         columns = [list(column) for column in zip(*batch, strict=True)]
-        given = library(*columns, padding=True, truncation=True, max_length=tokenizer.max_tokens, return_tensors="pt")
+        tokens = reader(*columns, padding=True, truncation=True, max_length=tokenizer.max_tokens, return_tensors="pt")
         with torch.inference_mode():
-            logits = made(**{name: value for name, value in given.items() if name in known}).logits
-        mask = given["attention_mask"].bool()
-        for row, one in enumerate(encoded[start : start + BATCH]):
-            _check_read(folder, texts[one.row], given, row, one, segments=segments)
+            logits = model(**{name: value for name, value in tokens.items() if name in known}).logits
+        mask = tokens["attention_mask"].bool()
+        for row, entry in enumerate(encoded[start : start + BATCH]):
+            _check_read(folder, texts[entry.row], tokens, row, entry, segments=segments)
             values = logits[row].float().numpy()
             if kind_of(task).per_word:
-                places = first_subtokens(one, words_of(batch[row][0]))
+                places = first_subtokens(entry, words_of(batch[row][0]))
                 values = values[mask[row].numpy()][places[places >= 0]]
-            found.append(values.reshape(-1, values.shape[-1]))
+            values_by_text.append(values.reshape(-1, values.shape[-1]))
     show("")
-    return found
+    return values_by_text
 
 
 def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
-    """The folder's tokenizer and model, as `transformers` itself opens them, in float32; for an adapter its base's."""
+    """Tokenizer and float32 model of the folder, or of an adapter's base, opened by `transformers`."""
     try:
         import transformers
     except ImportError:
@@ -143,27 +143,27 @@ def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
         if kind_of(task).per_word
         else transformers.AutoModelForSequenceClassification
     )
-    said = transformers.utils.logging
-    was_shown, verbosity = said.is_progress_bar_enabled(), said.get_verbosity()
-    said.disable_progress_bar()
+    log = transformers.utils.logging
+    was_shown, verbosity = log.is_progress_bar_enabled(), log.get_verbosity()
+    log.disable_progress_bar()
     if lora is not None:
-        said.set_verbosity_error()  # it would tell that the base has no head
+        log.set_verbosity_error()  # it would warn that the base has no head
     try:
-        library = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        made = auto.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=torch.float32, **own)
-    except Exception as error:  # the library raises many kinds for one fact: it cannot open the folder
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        model = auto.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=torch.float32, **own)
+    except Exception as error:  # the library raises errors of many types where it cannot open the folder
         raise TrunkError(
             f"{folder}: transformers itself cannot open it",
             got=next(iter(str(error).splitlines()), type(error).__name__),
             do="give the whole folder that `save_pretrained` wrote, tokenizer files too",
         ) from error
     finally:
-        said.set_verbosity(verbosity)
+        log.set_verbosity(verbosity)
         if was_shown:
-            said.enable_progress_bar()
+            log.enable_progress_bar()
     if lora is not None:
-        _merge(made, lora)
-    return library, made.eval()
+        _merge(model, lora)
+    return tokenizer, model.eval()
 
 
 def _merge(model: Any, lora: Lora) -> None:
@@ -197,18 +197,18 @@ def _agreement(task: Task, ours: np.ndarray, theirs: np.ndarray) -> float | None
     return float(np.mean(ours.argmax(axis=-1) == theirs.argmax(axis=-1)))
 
 
-def _check_read(folder: str, text: Input, given: Mapping[str, Any], row: int, ours: Encoded, *, segments: int) -> None:
+def _check_read(folder: str, text: Input, tokens: Mapping[str, Any], row: int, ours: Encoded, *, segments: int) -> None:
     """Raises TrunkError unless `transformers` reads the row as the same tokens, in the same segments, as we do."""
-    mask = given["attention_mask"][row].bool()
-    ids = given["input_ids"][row][mask]
-    kinds = given.get("token_type_ids", np.zeros((row + 1, 0)))[row]
+    mask = tokens["attention_mask"][row].bool()
+    ids = tokens["input_ids"][row][mask]
+    kinds = tokens.get("token_type_ids", np.zeros((row + 1, 0)))[row]
     theirs = {"tokens": ids.numpy(), "segments": np.asarray(kinds)[mask.numpy()] if len(kinds) else 0 * ids.numpy()}
-    mine = {"tokens": ours.ids, "segments": np.minimum(ours.segments, segments - 1)}
+    expected = {"tokens": ours.ids, "segments": np.minimum(ours.segments, segments - 1)}
     for name in ("tokens", "segments") if segments > 1 else ("tokens",):
-        if not np.array_equal(theirs[name], mine[name]):
+        if not np.array_equal(theirs[name], expected[name]):
             raise TrunkError(
                 f"{folder}: transformers reads a text as other {name} than its tokenizer.json gives",
                 got=f"{' + '.join(text)[:80]!r}: {theirs[name][:24].tolist()}",
-                allowed=mine[name][:24].tolist(),
+                allowed=expected[name][:24].tolist(),
                 do="save the tokenizer class of the model beside the weights again with `save_pretrained`",
             )

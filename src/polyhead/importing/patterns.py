@@ -1,8 +1,8 @@
-"""Regular expressions of other people's files, matched without backtracking (Thompson 1968).
+"""Regular expressions of untrusted files, matched without backtracking (Thompson 1968).
 
-Python's `re` takes exponential time for some expressions. Here all places in the expression that a text may have come
-to are kept at once, so that the time is the text's length times the expression's; the steps of all matches are counted.
-Read are literals, classes, groups, `|` and repetitions; what looks around, refers back or sets flags is refused.
+Python's `re` takes exponential time for some expressions. Here all states that a text may have reached are kept at
+once, so that the time is the text's length times the expression's; the steps of all matches are limited. Literals,
+classes, groups, `|` and repetitions are supported; look-around, back references and flags are refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,7 @@ from typing import Literal
 from polyhead.config import Value
 from polyhead.errors import TrunkError
 
-LONGEST, DEEPEST, PLACES = (
-    1000,
-    50,
-    5000,
-)  # characters, groups in groups, and places after repetitions are written out
+LONGEST, DEEPEST, PLACES = 1000, 50, 5000  # characters, nested groups, places with repetitions written out
 STEPS = 5_000_000  # of all matches: a few seconds
 _TOKEN = re.compile(
     r"(?P<atom>\\[dDwWsS]|\\[^A-Za-z0-9]|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[(){*+?|^$)])"
@@ -46,21 +42,21 @@ class Matcher:
         machine = self._known[expression]
         if isinstance(machine, re.Pattern):
             self._spend(1)
-            found = machine.match(text, start)
-            return [] if found is None else [found.end()]
+            match = machine.match(text, start)
+            return [] if match is None else [match.end()]
         return self._run(machine, text, start)
 
     def _run(self, machine: _Machine, text: str, start: int) -> list[int]:
-        found, here = [], machine.reached([machine.first], text, start)
+        ends, active = [], machine.reached([machine.first], text, start)
         for at in range(start, len(text) + 1):
-            self._spend(1 + len(here))
-            if machine.end in here:
-                found.append(at)
-            if at == len(text) or not here:
+            self._spend(1 + len(active))
+            if machine.end in active:
+                ends.append(at)
+            if at == len(text) or not active:
                 break
-            after = [machine.places[i].then for i in here if machine.places[i].takes(text[at])]
-            here = machine.reached([place for then in after for place in then], text, at + 1)
-        return found
+            after = [machine.places[i].then for i in active if machine.places[i].takes(text[at])]
+            active = machine.reached([place for then in after for place in then], text, at + 1)
+        return ends
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
@@ -82,11 +78,11 @@ class Matcher:
             ) from None
         tokens, at = list[tuple[str, str]](), 0
         while at < len(expression):
-            found = _TOKEN.match(expression, at)
-            if found is None or found.lastgroup is None:
+            match = _TOKEN.match(expression, at)
+            if match is None or match.lastgroup is None:
                 raise self._refused(expression, expression[at : at + 20])
-            tokens.append((found.lastgroup, found[0]))
-            at = found.end()
+            tokens.append((match.lastgroup, match[0]))
+            at = match.end()
         if not {"or", "times", "edge"} & {kind for kind, _ in tokens}:
             return re.compile(expression)  # there is nothing in it to try twice
         machine = _Machine()
@@ -151,7 +147,7 @@ def _times(node: _Node, text: str) -> _Node:
 
 
 class _Place:
-    """A place in an expression: what it takes to go on from it (None: nothing), and where to."""
+    """A state of the automaton: the character that it consumes, if any, and the states that follow."""
 
     def __init__(self, text: str, then: list[int], *, is_edge: bool = False) -> None:
         self.text, self.then, self.is_edge = text, then, is_edge
@@ -161,7 +157,7 @@ class _Place:
         return self._atom is not None and self._atom.match(character) is not None
 
     def is_free(self, text: str, at: int) -> bool:
-        """Whether one goes on without a character."""
+        """Whether the place is left without a character."""
         return at == (0 if self.text == "^" else len(text)) if self.is_edge else self._atom is None
 
 
@@ -179,18 +175,18 @@ class _Machine:
         self.first = self._before(node, self.end)
 
     def reached(self, places: list[int], text: str, at: int) -> set[int]:
-        """These places, and those that one comes to from them without a character."""
-        found, left = set[int](), places
+        """These places and all that are reached from them without a character."""
+        seen, left = set[int](), places
         while left:
             place = left.pop()
-            if place not in found:
-                found.add(place)
+            if place not in seen:
+                seen.add(place)
                 if self.places[place].is_free(text, at):
                     left += self.places[place].then
-        return found
+        return seen
 
     def _before(self, node: _Node, then: int) -> int:
-        """The place from which one comes through the node to `then`."""
+        """The place that leads through the node to `then`."""
         if node.kind in ("atom", "edge"):
             return self._place(node.text, [then], is_edge=node.kind == "edge")
         if node.kind == "all":

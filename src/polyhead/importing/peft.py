@@ -1,6 +1,6 @@
 """Folders that PEFT wrote: low-rank matrices beside an encoder's dense maps, and the arrays saved with them.
 
-What adapter_config.json says is read strictly: a setting that is not known here might change answers, so it is refused.
+Settings of adapter_config.json that are not known here are refused, since they might change answers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Setting = TypeVar("Setting", int, float)
 
 
 class LowRank(Value, eq=False):
-    """What one dense map `W x` is given besides: `alpha / rank * B A x` (Hu et al. 2022)."""
+    """The update of one dense map `W x`: `alpha / rank * B A x` (Hu et al. 2022)."""
 
     a: np.ndarray  # (rank, inputs)
     b: np.ndarray  # (outputs, rank)
@@ -80,7 +80,7 @@ class Lora(Value, eq=False):
 
     def nodes(self, owner: str) -> tuple[Layers, ...]:
         """The trunk's layers with the owner's delta: one node for neighbours of one rank, scale and set of maps."""
-        deltas = [_delta(found, owner) for found in self.layers]
+        deltas = [_delta(maps, owner) for maps in self.layers]
         nodes = []
         for delta, run in itertools.groupby(range(len(deltas)), key=deltas.__getitem__):
             indices = list(run)
@@ -89,12 +89,12 @@ class Lora(Value, eq=False):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The matrices in the layers, as a part holds them: A is the encoder, B the decoder."""
-        found = {}
+        arrays = {}
         for index, maps in enumerate(self.layers):
             for target, low in maps.items():
-                found[f"delta.{index}.{target}.encoder.weight"] = low.a
-                found[f"delta.{index}.{target}.decoder.weight"] = low.b
-        return found
+                arrays[f"delta.{index}.{target}.encoder.weight"] = low.a
+                arrays[f"delta.{index}.{target}.decoder.weight"] = low.b
+        return arrays
 
 
 class _Settings(msgspec.Struct):
@@ -164,15 +164,15 @@ def check_ends(module: str, low: LowRank, ends: tuple[int, ...]) -> None:
 
 def described(nodes: tuple[Layers, ...]) -> str:
     """Ranks, maps and layers of an adapter in a few words; layers are numbered from 1."""
-    said = []
+    descriptions = []
     for node in nodes:
         if node.delta is not None:
-            one = node.stop - node.start == 1
-            layers = f"layer {node.stop}" if one else f"layers {node.start + 1} to {node.stop}"
+            is_single = node.stop - node.start == 1
+            layers = f"layer {node.stop}" if is_single else f"layers {node.start + 1} to {node.stop}"
             targets = node.delta.targets
             maps = "all dense maps" if targets == _DENSE else ", ".join(targets)
-            said.append(f"rank {node.delta.size} on {maps} of {layers}")
-    return "LoRA, " + ("; ".join(said) or "none in the layers")
+            descriptions.append(f"rank {node.delta.size} on {maps} of {layers}")
+    return "LoRA, " + ("; ".join(descriptions) or "none in the layers")
 
 
 def _delta(maps: Mapping[Dense, LowRank], owner: str) -> Delta | None:
@@ -192,14 +192,14 @@ def _decoded(folder: Path) -> dict[str, object]:
 
 def _settings(raw: Mapping[str, object]) -> _Settings:
     try:
-        found = msgspec.convert(raw, _Settings)
+        settings = msgspec.convert(raw, _Settings)
     except msgspec.ValidationError as error:
         raise _not_understood(error) from None
-    several = (found.target_modules, found.exclude_modules, found.rank_pattern, found.alpha_pattern)
-    longest = max((len(one) for one in several if isinstance(one, list | dict)), default=0)
+    name_lists = (settings.target_modules, settings.exclude_modules, settings.rank_pattern, settings.alpha_pattern)
+    longest = max((len(names) for names in name_lists if isinstance(names, list | dict)), default=0)
     if longest > MOST_NAMES:
         raise TrunkError(f"{CONFIG} lists too many modules", got=longest, allowed=f"at most {MOST_NAMES:,}", do=MERGE)
-    return found
+    return settings
 
 
 def _not_understood(error: Exception) -> TrunkError:
@@ -251,10 +251,10 @@ def _read(folder: Path, settings: _Settings, matcher: Matcher) -> tuple[dict[str
         arrays[bare[1] if bare else name] = array
     maps: dict[str, LowRank] = {}
     for name in list(arrays):
-        found = _LOW_RANK.fullmatch(name)
-        if found and found[2] == "A" and f"{found[1]}.lora_B.weight" in arrays:
-            a, b = arrays.pop(name), arrays.pop(f"{found[1]}.lora_B.weight")
-            maps[found[1]] = _low_rank(found[1], a, b, settings, matcher)
+        match = _LOW_RANK.fullmatch(name)
+        if match and match[2] == "A" and f"{match[1]}.lora_B.weight" in arrays:
+            a, b = arrays.pop(name), arrays.pop(f"{match[1]}.lora_B.weight")
+            maps[match[1]] = _low_rank(match[1], a, b, settings, matcher)
     return maps, arrays
 
 
@@ -308,14 +308,14 @@ def _layer_number(pattern: str, module: str, matcher: Matcher) -> str | None:
     """The number that follows what the pattern matches, as PEFT looks for it: `(^|.*?\\.)pattern\\.(number)\\.`."""
     for start in _starts(module):
         for end in reversed(matcher.ends(pattern, module, start)):
-            if found := _NUMBER.match(module, end):
-                return found[1]
+            if match := _NUMBER.match(module, end):
+                return match[1]
     return None
 
 
 def _starts(module: str) -> list[int]:
     """Where the name itself begins, and what follows each of its points."""
-    return [0, *(found.end() for found in re.finditer(r"\.", module))]
+    return [0, *(match.end() for match in re.finditer(r"\.", module))]
 
 
 def _matches(names: list[str] | str | None, module: str, matcher: Matcher) -> bool:
@@ -331,7 +331,7 @@ def _places(shape: Architecture) -> dict[str, tuple[int, Dense]]:
 
 
 def _place(module: str, shape: Architecture, places: Mapping[str, tuple[int, Dense]]) -> tuple[int, Dense] | None:
-    """The layer, and which of its dense maps the module is; None for what is none of the encoder's."""
+    """The layer and the dense map that the module is; None for modules outside the encoder's layers."""
     prefix = f"{shape.family}."
     ours = trunk_name(f"{module.removeprefix(prefix)}.weight", shape.family)
     return places.get(ours) if ours is not None and module.startswith(prefix) else None
@@ -340,7 +340,7 @@ def _place(module: str, shape: Architecture, places: Mapping[str, tuple[int, Den
 def _tell_lacking(
     folder: Path, maps: Mapping[str, LowRank], settings: _Settings, shape: Architecture, matcher: Matcher
 ) -> None:
-    """Says which maps have no matrices that the config targets: PEFT takes these as zeros."""
+    """Logs the targeted maps without matrices; PEFT takes these as zeros."""
     if settings.target_modules is None:
         return
     names = {ours: theirs for theirs, ours in TABLES[shape.family]}
@@ -361,10 +361,10 @@ def _tell_lacking(
 
 def _check_uniform(index: int, maps: Mapping[Dense, LowRank]) -> None:
     if len({(low.rank, low.alpha) for low in maps.values()}) > 1:
-        found = [f"{target}: rank {low.rank}, scale {low.alpha / low.rank:g}" for target, low in maps.items()]
+        descriptions = [f"{target}: rank {low.rank}, scale {low.alpha / low.rank:g}" for target, low in maps.items()]
         raise TrunkError(
             f"its maps in layer {index + 1} have several ranks or scales",
-            got=found,
+            got=descriptions,
             allowed="one rank and one scale in each layer",
             do=f"use rank_pattern and alpha_pattern for whole layers; or {MERGE}",
         )

@@ -1,7 +1,4 @@
-"""Checkpoints that share a frozen prefix, and adapters over it, turned into tasks of one bundle.
-
-Each with a proof of its answers.
-"""
+"""Imports checkpoints that share a frozen prefix, and adapters over it, as tasks of one bundle with proofs."""
 
 from __future__ import annotations
 
@@ -65,7 +62,7 @@ class Imported(Value):
 
 
 class Outcome(Value):
-    """What an import did."""
+    """The result of an import."""
 
     bundle: str
     is_new: bool
@@ -87,27 +84,27 @@ def import_folders(
     nothing with the trunk or answers otherwise, WrongTrunk for an adapter of another encoder, BadName for a name that
     is taken.
     """
-    told = show or (lambda text: None)
+    tell = show or (lambda text: None)
     texts = [cast(Input, tuple(map(repair, text))) for text in texts]
     _check_texts(texts, wanted)
     check_distinct(wanted.folders)
     existing = _existing(out)
     bases = BaseEncoders(wanted.base)
-    models = _read(wanted, existing, bases, told)
-    trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, told)
+    models = _read(wanted, existing, bases, tell)
+    trunk, group = _trunk(wanted, bases.first(wanted.folders), models, existing, tell)
     digest = trunk.digest
     paths = {model.folder: path_of(model, digest, group.taps[model.folder]) for model in models}
     what = f"the import into {out} cannot be proven"
     with workspace(_nearest(out) / f"{PROOF}{out.resolve().name}", what) as place:
-        trial = _trial(place, trunk, models, paths, texts, told)
+        trial = _trial(place, trunk, models, paths, texts, tell)
         session = Session(trial, backend=TRAINING_BACKEND, precision="float32")
         proofs = {
-            model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=told)
+            model.folder: parity(session, model.task, model.folder, texts, lora=model.lora, show=tell)
             for model in models
         }
-        told("writing the bundle")
+        tell("writing the bundle")
         certificate = _commit(out, trunk, models, paths, proofs, trial, is_new=existing is None)
-    told("")
+    tell("")
     bundle = Bundle.open(out)
     return Outcome(
         bundle=str(out),
@@ -136,7 +133,7 @@ def import_folders(
 
 
 def _existing(out: FilePath) -> Bundle | None:
-    """The bundle there, None for a place where a new one can be; BundleError for a folder with something else."""
+    """The bundle at `out`, None where nothing is; raises BundleError for a folder with something else."""
     if (out / "bundle.json").exists():
         return Bundle.open(out)
     check_absent(out)
@@ -156,7 +153,7 @@ def _trial(
     texts: Sequence[Input],
     show: Show,
 ) -> Bundle:
-    """A bundle of all the tasks that nobody sees yet."""
+    """A bundle of all the tasks in a temporary folder."""
     write_bundle(root, trunk)
     for model in models:
         show(f"reading the arrays of {model.folder}")
@@ -196,9 +193,9 @@ def _commit(
     names = [model.task.name for model in models]
     if not is_new:
         return certified(out, "import", lambda: _added(out, drafts), changing=names)
-    with whole_bundle(out) as made:
-        write_bundle(made, trunk)
-        return certified(made, "import", lambda: _added(made, drafts), changing=names)
+    with whole_bundle(out) as building:
+        write_bundle(building, trunk)
+        return certified(building, "import", lambda: _added(building, drafts), changing=names)
 
 
 def _added(root: FilePath, drafts: Sequence[Draft]) -> None:
@@ -224,7 +221,7 @@ def _check_texts(texts: Sequence[Input], wanted: ImportRequest) -> None:
 
 
 def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, show: Show) -> list[Checkpoint]:
-    """Every folder's digests, head and task; the arrays of its encoder are let go again."""
+    """Every folder's digests, head and task; the arrays of its encoder are not kept."""
     models: list[Checkpoint] = []
     taken = set(existing.tasks) if existing is not None else set()
     unknown = sorted(set(wanted.names) - set(wanted.folders))
@@ -243,9 +240,9 @@ def _read(wanted: ImportRequest, existing: Bundle | None, bases: BaseEncoders, s
             )
         taken.add(name)
         task = task_of(folder, name, head, wanted)
-        found = adapted.scanned if adapted is not None else scanned_with(read_encoder(folder), head)
+        encoder = adapted.scanned if adapted is not None else scanned_with(read_encoder(folder), head)
         lora = adapted.lora if adapted is not None else None
-        models.append(Checkpoint(folder=folder, scanned=found, head=head, task=task, lora=lora))
+        models.append(Checkpoint(folder=folder, scanned=encoder, head=head, task=task, lora=lora))
     return models
 
 
@@ -279,11 +276,11 @@ def _trunk(
 def _check_base(wanted: ImportRequest, trunk: TrunkData, existing: Bundle) -> None:
     if wanted.base is None:
         return
-    given = read_base(wanted.base, max_tokens=trunk.settings.max_tokens)
-    if given.digest != trunk.digest:
+    base = read_base(wanted.base, max_tokens=trunk.settings.max_tokens)
+    if base.digest != trunk.digest:
         raise WrongTrunk(
             f"the bundle {existing.root} stands on another trunk than --base",
-            got=f"--base {wanted.base}: {given.digest}",
+            got=f"--base {wanted.base}: {base.digest}",
             allowed=f"{trunk.name}: {trunk.digest}",
             do="leave --base out, or write a new bundle",
         )

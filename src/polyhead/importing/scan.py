@@ -1,4 +1,4 @@
-"""What encoders share, layer by layer and bit for bit, and what merging those that do would save."""
+"""What encoders share, layer by layer and bit for bit, and what merging them would save."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ from polyhead.trunk.shape import Architecture
 
 
 class ScannedEncoder(Value):
-    """An encoder by its digests: small enough to hold many, and all that comparing needs.
-
-    With an adapter, the encoder is the one that it was trained on, `base`, and `adapted` are its layers with deltas.
-    """
+    """The digests of an encoder; for an adapter those of its base, with its layers in `adapted`."""
 
     name: str
     architecture: Architecture
-    tokenizer: str  # of its content; padding and truncation, which are read nowhere, are left out
+    tokenizer: str  # digest of its content without padding and truncation
     embeddings: str
     layers: tuple[str, ...]
     pool: Pool = Pool()
@@ -36,23 +33,23 @@ class ScannedEncoder(Value):
 
     @property
     def root(self) -> str:
-        """Digest of all that must be equal before any layer can be shared."""
+        """Digest of shape, tokenizer and embeddings, which must be equal before any layer can be shared."""
         facts = [digested(_shape(self)), self.tokenizer, self.embeddings]
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).hexdigest()
 
     @property
     def ends(self) -> tuple[Node, ...]:
-        """What reads the last layer; a pool without a head for an encoder alone."""
+        """The nodes after the last layer; only a pool where there is no head."""
         return (self.pool,) if self.head is None else (self.pool, self.head)
 
     @property
     def run(self) -> tuple[tuple[str, Delta | None], ...]:
-        """What each layer computes: the digest of its arrays, and the delta in it."""
+        """For each layer the digest of its arrays, and its delta."""
         deltas = {i: node.delta for node in self.adapted for i in range(node.start, node.stop)}
         return tuple((layer, deltas.get(i)) for i, layer in enumerate(self.layers))
 
     def own(self, start: int) -> tuple[Layers, ...]:
-        """The layers from `start` on, as the model alone has them: the trunk's with its deltas, or its own."""
+        """The model's layers from `start` on: the trunk's with its deltas, or its own."""
         depth = len(self.layers)
         whole = self.adapted or (Layers(start=0, stop=depth, weights=owner_named(self.name)),)
         return tuple(msgspec.structs.replace(node, start=max(start, node.start)) for node in whole if node.stop > start)
@@ -68,7 +65,7 @@ class ScannedEncoder(Value):
 
 
 class SharedLayers(Value):
-    """How far two encoders are equal, and what is the first thing that differs."""
+    """The equal layers of two encoders, and the first difference."""
 
     one: str
     other: str
@@ -113,45 +110,45 @@ def scanned(data: TrunkData, *, pool: Pool | None = None, head: Head | None = No
 
 
 def tokenizer_digest(tokenizer: bytes) -> str:
-    """SHA-256, in hex, of what a tokenizer file says beside padding and truncation, however it is laid out."""
-    made = open_tokenizer(tokenizer)
-    made.no_padding()
-    made.no_truncation()
-    return hashlib.sha256(str(made.to_str()).encode()).hexdigest()
+    """SHA-256, in hex, of a tokenizer file's content without padding, truncation and layout."""
+    opened = open_tokenizer(tokenizer)
+    opened.no_padding()
+    opened.no_truncation()
+    return hashlib.sha256(str(opened.to_str()).encode()).hexdigest()
 
 
-def shared(one: ScannedEncoder, other: ScannedEncoder) -> SharedLayers:
+def shared(first: ScannedEncoder, second: ScannedEncoder) -> SharedLayers:
     """How far the two are equal: shape and tokenizer, then embeddings, then layers 1, 2, ..., all bit for bit."""
     layers, differs = None, ""
-    if _shape(one) != _shape(other):
-        differs = f"the shape ({_shape_difference(one.architecture, other.architecture)})"
-    elif one.tokenizer != other.tokenizer:
+    if _shape(first) != _shape(second):
+        differs = f"the shape ({_shape_difference(first.architecture, second.architecture)})"
+    elif first.tokenizer != second.tokenizer:
         differs = "the tokenizer"
-    elif one.embeddings != other.embeddings:
+    elif first.embeddings != second.embeddings:
         differs = "the embeddings"
     else:
-        equal = [a == b for a, b in zip(one.run, other.run, strict=False)]
+        equal = [a == b for a, b in zip(first.run, second.run, strict=False)]
         layers = equal.index(False) if False in equal else len(equal)
         differs = f"layer {layers + 1}" if layers < len(equal) else ""
-    return SharedLayers(one=one.name, other=other.name, layers=layers, differs=differs)
+    return SharedLayers(one=first.name, other=second.name, layers=layers, differs=differs)
 
 
 def pairs(models: Sequence[ScannedEncoder]) -> list[SharedLayers]:
-    """Every two of them."""
-    return [shared(one, other) for i, one in enumerate(models) for other in models[i + 1 :]]
+    """What every two models share."""
+    return [shared(first, second) for i, first in enumerate(models) for second in models[i + 1 :]]
 
 
 def group_of(models: Sequence[ScannedEncoder]) -> Group:
-    """All over the deepest prefix that two of them share, of at least one layer; of one model, over all of it.
+    """The models over the deepest prefix that two of them share, at least one layer; of one model all its layers.
 
     Raises TrunkError that names two models which do not share even their embeddings.
     """
     if len(models) == 1:
         return over(models[0], models)
-    found = [pair for pair in pairs(models) if pair.layers is not None]
-    if not found:
+    sharing_pairs = [pair for pair in pairs(models) if pair.layers is not None]
+    if not sharing_pairs:
         raise _apart(shared(models[0], models[1]))
-    best = max(found, key=lambda pair: pair.layers or 0)  # the first of equals
+    best = max(sharing_pairs, key=lambda pair: pair.layers or 0)  # the first of equals
     trunk = next(model for model in models if model.name == best.one)
     return over(trunk, models, depth=max(1, best.layers or 0))
 
@@ -166,24 +163,24 @@ def over(trunk: ScannedEncoder, models: Sequence[ScannedEncoder], *, depth: int 
     for model in models:
         if model.base:
             _check_base(model, trunk, depth)
-        found = shared(trunk, model)
-        if found.layers is None:
-            raise _apart(found)
-        taps[model.name] = min(found.layers, depth)
+        common = shared(trunk, model)
+        if common.layers is None:
+            raise _apart(common)
+        taps[model.name] = min(common.layers, depth)
     return Group(trunk=trunk.name, depth=depth, taps=taps)
 
 
 def groups(models: Sequence[ScannedEncoder], base: ScannedEncoder | None = None) -> list[Group]:
-    """The models that share something, together: those over `base` first, then by their order."""
-    found: list[Group] = []
+    """Groups of models that share something: those over `base` first, then in the given order."""
+    result: list[Group] = []
     left = list(models)
     if base is not None:
-        near, left = _near(base, left)
-        found += [over(base, near)] if near else []
+        relatives, left = _near(base, left)
+        result += [over(base, relatives)] if relatives else []
     while left:
-        near, left = _near(left[0], left)
-        found.append(group_of(near))
-    return found
+        relatives, left = _near(left[0], left)
+        result.append(group_of(relatives))
+    return result
 
 
 def merged(group: Group, models: Mapping[str, ScannedEncoder], *, trunk: str = "") -> Plan:
@@ -192,7 +189,7 @@ def merged(group: Group, models: Mapping[str, ScannedEncoder], *, trunk: str = "
 
 
 def apart(models: Sequence[ScannedEncoder], tokens: int) -> Totals:
-    """What the models cost as they are, each with an encoder of its own."""
+    """Cost of the models when each runs its own encoder."""
     total = Totals()
     for model in models:
         plan = merge({model.name: model.path(len(model.layers), trunk=model.root)})
@@ -200,10 +197,10 @@ def apart(models: Sequence[ScannedEncoder], tokens: int) -> Totals:
     return total
 
 
-def together(found: Sequence[Group], models: Mapping[str, ScannedEncoder], tokens: int) -> Totals:
-    """What they cost when every group is merged over its trunk."""
+def together(grouped: Sequence[Group], models: Mapping[str, ScannedEncoder], tokens: int) -> Totals:
+    """Cost of the models when every group is merged over its trunk."""
     total = Totals()
-    for group in found:
+    for group in grouped:
         any_of_them = models[next(iter(group.taps))]
         shape = msgspec.structs.replace(any_of_them.architecture, layers=group.depth)
         total = total.plus(cost_of(merged(group, models), shape, tokens))
@@ -211,9 +208,9 @@ def together(found: Sequence[Group], models: Mapping[str, ScannedEncoder], token
 
 
 def sharing(models: Sequence[ScannedEncoder], names: Mapping[str, str]) -> Plan:
-    """Who shares what, for drawing: layers that several models hold bit for bit stand there once, under their names.
+    """A plan for drawing, not for running: layers that several models share bit for bit stand there once.
 
-    It may hold several trunks, and layers that some models share beside the trunk: not a plan to run.
+    It may hold several trunks, and layers that some models share besides the trunk.
     """
     steps: list[Step] = []
     left = list(models)
@@ -243,8 +240,8 @@ def _grow(
         parent = len(steps) - 1
     for layer in dict.fromkeys(model.run[stop : stop + 1] for model in models):
         same = [model for model in models if model.run[stop : stop + 1] == layer]
-        for some in [same] if layer else [[model] for model in same]:
-            _grow(steps, some, stop, parent, names)
+        for members in [same] if layer else [[model] for model in same]:
+            _grow(steps, members, stop, parent, names)
 
 
 def _step(node: Node, parent: int, models: Sequence[ScannedEncoder], names: Mapping[str, str]) -> Step:
@@ -258,10 +255,12 @@ def _owned(node: Layers, owner: str) -> Layers:
     return node if node.weights == TRUNK else msgspec.structs.replace(node, weights=owner)
 
 
-def _near(one: ScannedEncoder, models: Sequence[ScannedEncoder]) -> tuple[list[ScannedEncoder], list[ScannedEncoder]]:
-    """Those that share at least the embeddings with `one`, and the rest."""
-    near = [model for model in models if model.root == one.root]
-    return near, [model for model in models if model.root != one.root]
+def _near(
+    model: ScannedEncoder, candidates: Sequence[ScannedEncoder]
+) -> tuple[list[ScannedEncoder], list[ScannedEncoder]]:
+    """Those of the candidates that share at least the embeddings with this model, and the rest."""
+    near = [candidate for candidate in candidates if candidate.root == model.root]
+    return near, [candidate for candidate in candidates if candidate.root != model.root]
 
 
 def _block(arrays: Mapping[str, np.ndarray], prefix: str) -> str:
@@ -272,30 +271,30 @@ def _shape(model: ScannedEncoder) -> Architecture:
     return msgspec.structs.replace(model.architecture, layers=1)
 
 
-def _shape_difference(one: Architecture, other: Architecture) -> str:
+def _shape_difference(first: Architecture, second: Architecture) -> str:
     """The first fields that differ, depth left out."""
     names = (name for name in ("family", *Architecture.__struct_fields__) if name != "layers")
-    found = {name: (getattr(one, name), getattr(other, name)) for name in names}
-    different = [f"{name} {a} and {b}" for name, (a, b) in found.items() if a != b]
+    values = {name: (getattr(first, name), getattr(second, name)) for name in names}
+    different = [f"{name} {a} and {b}" for name, (a, b) in values.items() if a != b]
     return ", ".join([*different[:2], *(["..."] if len(different) > 2 else [])])
 
 
 def _check_base(model: ScannedEncoder, trunk: ScannedEncoder, depth: int) -> None:
     """Raises WrongTrunk unless the trunk's first layers are all that the adapter was trained on, bit for bit."""
-    found = shared(trunk, msgspec.structs.replace(model, adapted=()))
-    if found.layers is None or min(found.layers, depth) < len(model.layers):
+    common = shared(trunk, msgspec.structs.replace(model, adapted=()))
+    if common.layers is None or min(common.layers, depth) < len(model.layers):
         raise WrongTrunk(
             f"{model.name} adapts another encoder than {trunk.name}",
-            got=f"its base {model.base}, of which {found.differs or 'the depth'} differs",
+            got=f"its base {model.base}, of which {common.differs or 'the depth'} differs",
             allowed=f"a base whose arrays are those of {trunk.name}, bit for bit",
             do="import it over its own base, into a bundle of its own",
         )
 
 
-def _apart(found: SharedLayers) -> TrunkError:
+def _apart(pair: SharedLayers) -> TrunkError:
     return TrunkError(
-        f"{found.one} and {found.other} share nothing",
-        got=f"{found.differs} differs".replace("embeddings differs", "embeddings differ"),
+        f"{pair.one} and {pair.other} share nothing",
+        got=f"{pair.differs} differs".replace("embeddings differs", "embeddings differ"),
         allowed="one tokenizer, one shape apart from depth, and embeddings that are equal bit for bit",
         do="leave one of them out; a model whose embeddings were trained is a trunk of its own",
     )

@@ -31,7 +31,7 @@ from polyhead.trunk.data import TrunkData
 
 
 class ImportRequest(Value):
-    """What to import, and how what a config.json does not say is to be read."""
+    """The folders to import, and the settings that their config.json does not hold."""
 
     folders: tuple[str, ...]
     base: str | None = None  # the trunk: a name that `load_trunk` reads; None: what the folders share
@@ -42,7 +42,7 @@ class ImportRequest(Value):
 
 
 class Checkpoint(Value, eq=False):
-    """A folder on its way into a bundle; arrays of its encoder are read again when they are needed."""
+    """A folder to be imported; arrays of its encoder are read again when they are needed."""
 
     folder: str
     scanned: ScannedEncoder
@@ -99,7 +99,7 @@ def path_of(model: Checkpoint, trunk: str, tap: int) -> Path:
 
 
 def arrays_of(model: Checkpoint, path: Path) -> dict[str, np.ndarray]:
-    """What the task owns; a regression's output layer gives fractions of the range, as our tasks do."""
+    """The task's arrays; a regression's output layer gives fractions of the range, as our tasks do."""
     if model.lora is not None:
         inside = model.lora.arrays()
     else:
@@ -140,7 +140,7 @@ def origin_of(model: Checkpoint, proof: Parity) -> dict[str, object]:
 
 
 def adapter_of(model: Checkpoint) -> str:
-    """What an adapter's low-rank matrices sit on, in a few words; "" for a whole model."""
+    """The maps and layers with low-rank matrices, in a few words; "" for a whole model."""
     return described(model.scanned.adapted) if model.lora is not None else ""
 
 
@@ -150,12 +150,12 @@ def probes_of(task: Task, texts: Sequence[Input]) -> list[dict[str, object]]:
     foreign = [i for i, text in enumerate(texts) if not all(t.isascii() for t in text)]
     spaced = np.linspace(0, len(texts) - 1, PROBES).round().astype(int).tolist()
     chosen = list(dict.fromkeys([longest, *foreign[:1], *spaced, *range(len(texts))]))
-    found: list[dict[str, object]] = []
+    probes: list[dict[str, object]] = []
     for i in sorted(chosen[:PROBES]):
-        found.append({"text": list(texts[i])})
+        probes.append({"text": list(texts[i])})
         if kind_of(task).per_word:
-            found[-1]["words"] = words_of(texts[i][0]).tolist()
-    return found
+            probes[-1]["words"] = words_of(texts[i][0]).tolist()
+    return probes
 
 
 def own_cost(name: str, path: Path, trunk: TrunkData) -> cost.Cost:

@@ -68,7 +68,7 @@ class Model(nn.Module):
         return self._pooled(passes.plan, batch, states) | self._asides(passes.asides, states, learns)
 
     def staged(self, plan: Plan, batch: TextBatch) -> Iterator[tuple[dict[str, Pooled], int]]:
-        """The same values as soon as each is known, and how many layers are left; these run when more is asked for.
+        """The values of `stored` as soon as each is known, and how many layers are left; the next request runs more.
 
         Tasks that need the fewest layers come first.
         """
@@ -119,32 +119,32 @@ class Model(nn.Module):
 
     def _prompt(self, prompt: Prompt, learns: str | None) -> Tensor:
         """The rows, (rows, embedding width); without a gradient where another task learns."""
-        found = self._owner(prompt.part).prompt
-        if found is None or len(found.weight) != prompt.rows:
+        embedding = self._owner(prompt.part).prompt
+        if embedding is None or len(embedding.weight) != prompt.rows:
             raise PlanError(f"'{prompt.part}' has no prompt like this here", got=prompt)
         other = learns is not None and prompt.part in self._parts and prompt.part != self.parts[learns].owner
-        return found.weight.detach() if other else found.weight
+        return embedding.weight.detach() if other else embedding.weight
 
     def _run_trunk(self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]) -> dict[int, States]:
         """The states after steps over the same layers of the trunk."""
-        plan, found = passes.plan, dict[int, States]()
-        for some in self._stacks(passes, stage, states):
-            nodes, before = [layers_at(plan, i) for i in some], [states[plan.steps[i].parent] for i in some]
-            first, stop = self._read_first(plan, some[0]), nodes[0].stop
+        plan, after_steps = passes.plan, dict[int, States]()
+        for indices in self._stacks(passes, stage, states):
+            nodes, before = [layers_at(plan, i) for i in indices], [states[plan.steps[i].parent] for i in indices]
+            first, stop = self._read_first(plan, indices[0]), nodes[0].stop
             deltas = self._deltas([node.delta for node in nodes], range(nodes[0].start, stop))
-            self.layers_run += len(some) * (stop - nodes[0].start)
-            if len(some) == 1:
-                keep = passes.is_seen(some[0])
+            self.layers_run += len(indices) * (stop - nodes[0].start)
+            if len(indices) == 1:
+                keep = passes.is_seen(indices[0])
                 after = [self.trunk.go_on(before[0], stop=stop, deltas=deltas, first=first, keep=keep)]
             else:
                 after = self._run_stack(before, stop, deltas, first=first)
-            found |= dict(zip(some, after, strict=True))
-        return found
+            after_steps |= dict(zip(indices, after, strict=True))
+        return after_steps
 
     def _stacks(self, passes: Passes, stage: Sequence[int], states: Mapping[int, States]) -> Iterator[list[int]]:
-        """The steps that run at once: of one shape, like deltas beside each other, a text that prompts see alone."""
+        """Groups of steps that run at once, similar deltas together; a text that prompts see runs alone."""
         plan, alike = passes.plan, dict[tuple[int, int, int, int], list[int]]()
-        for index in sorted(stage, key=lambda one: form_of(layers_at(plan, one).delta)):
+        for index in sorted(stage, key=lambda step_index: form_of(layers_at(plan, step_index).delta)):
             rows, tokens, _ = states[plan.steps[index].parent].last.shape
             first = self._read_first(plan, index)
             apart = index if passes.is_seen(index) else -1
@@ -161,30 +161,30 @@ class Model(nn.Module):
     ) -> list[States]:
         """The states up to `stop`, from one pass over the rows of all."""
         rows = States(
-            hidden=(torch.cat([one.last for one in before]),),
-            mask=torch.cat([one.mask for one in before]),
+            hidden=(torch.cat([state.last for state in before]),),
+            mask=torch.cat([state.mask for state in before]),
             first=before[0].depth,
         )
         new = self.trunk.go_on(rows, stop=stop, deltas=deltas, first=first).hidden[1:]
         groups = zip(*(hidden.view(len(before), -1, *hidden.shape[1:]) for hidden in new), strict=True)
         return [
-            States(hidden=(*one.hidden, *group), mask=one.mask, first=one.first)
-            for one, group in zip(before, groups, strict=True)
+            States(hidden=(*state.hidden, *group), mask=state.mask, first=state.first)
+            for state, group in zip(before, groups, strict=True)
         ]
 
     def _deltas(self, nodes: Sequence[Delta | None], layers: range) -> dict[int, LayerDelta]:
-        """What sits in these layers, of as many groups of rows as there are nodes."""
-        found: dict[int, LayerDelta] = {}
+        """The deltas of these layers, for as many groups of rows as there are nodes."""
+        by_layer: dict[int, LayerDelta] = {}
         for index in layers if any(nodes) else ():
             deltas = [None if node is None else self._delta(node, index) for node in nodes]
             if len(set(nodes)) == 1 and deltas[0] is not None:
-                found[index] = deltas[0]
+                by_layer[index] = deltas[0]
                 continue
             kept = self._kept.get(index)
             if kept is None or kept[0] != nodes:
                 kept = self._kept[index] = (list(nodes), SideBySide(deltas))
-            found[index] = kept[1]
-        return found
+            by_layer[index] = kept[1]
+        return by_layer
 
     def _delta(self, node: Delta, index: int) -> LayerDelta:
         adapters = self._owner(node.part).delta
@@ -203,18 +203,18 @@ class Model(nn.Module):
         return part.run(before, stop=node.stop)
 
     def _owner(self, name: str) -> Part | Family:
-        found = self._parts.get(name) or self.families.get(name)
-        if not isinstance(found, (Part, Family)):
+        owner = self._parts.get(name) or self.families.get(name)
+        if not isinstance(owner, (Part, Family)):
             raise PlanError(
                 "no part here owns what these layers or prompts read", got=name, allowed=[*self._parts, *self.families]
             )
-        return found
+        return owner
 
     def _pooled(
         self, plan: Plan, batch: TextBatch, states: Mapping[int, States], tasks: Collection[str] | None = None
     ) -> dict[str, Pooled]:
-        """Every task's value; of `tasks` alone, where they are given, each with all that read the same."""
-        found: dict[str, Pooled] = {}
+        """Every task's value, or only that of `tasks`, each with all tasks that read the same value."""
+        by_task: dict[str, Pooled] = {}
         values: dict[tuple[int, bool, Pool], Pooled] = {}
         for step in plan.steps:
             if isinstance(step.node, Pool) and (tasks is None or step.tasks[0] in tasks):
@@ -223,14 +223,14 @@ class Model(nn.Module):
                 if key not in values:
                     rows = read_rows(states[step.parent], step.node, prompt_rows(plan, step.parent))
                     values[key] = coded(stored_value(rows, pool, batch.words), pool.codec)
-                found.update(dict.fromkeys(step.tasks, values[key]))
-        return found
+                by_task.update(dict.fromkeys(step.tasks, values[key]))
+        return by_task
 
     def _asides(
         self, asides: Mapping[str, Aside], states: Mapping[int, States], learns: str | None
     ) -> dict[str, Pooled]:
-        """The values of tasks with isolated prompts, which stand beside their text."""
-        found: dict[str, Pooled] = {}
+        """The values of tasks with isolated prompts."""
+        by_task: dict[str, Pooled] = {}
         for index in dict.fromkeys(aside.step for aside in asides.values()):
             tasks = {task: aside for task, aside in asides.items() if aside.step == index}
             prompts = dict.fromkeys(prompt for aside in tasks.values() for prompt in aside.prompts)
@@ -238,17 +238,17 @@ class Model(nn.Module):
             for task, aside in tasks.items():
                 own = torch.cat([rows[prompt] for prompt in aside.prompts], dim=1)
                 value = Pooled(values=own.float().unsqueeze(2), mask=states[index].mask.new_ones(own.shape[:2]))
-                found[task] = coded(value, aside.pool.codec)
-        return found
+                by_task[task] = coded(value, aside.pool.codec)
+        return by_task
 
     def _rows_beside(self, text: States, prompts: Sequence[Prompt], learns: str | None) -> dict[Prompt, Tensor]:
         """The last state of each prompt, (rows, prompt rows, width)."""
-        found: dict[Prompt, Tensor] = {}
-        # Together they would be each other's masked keys, and sums over keys depend on where the own ones stand.
-        for some in [prompts] if self._stacked else [[prompt] for prompt in prompts]:
-            sizes = [prompt.rows for prompt in some]
-            rows = torch.cat([self._prompt(prompt, learns) for prompt in some])
+        by_prompt: dict[Prompt, Tensor] = {}
+        # Together, each would see the others as masked keys, which changes the order of sums.
+        for group in [prompts] if self._stacked else [[prompt] for prompt in prompts]:
+            sizes = [prompt.rows for prompt in group]
+            rows = torch.cat([self._prompt(prompt, learns) for prompt in group])
             embedded = self.trunk.embed_prompts(rows.expand(len(text.mask), -1, -1))
             last = self.trunk.beside(text, embedded, sizes=sizes).last
-            found |= dict(zip(some, torch.split(last, sizes, dim=1), strict=True))
-        return found
+            by_prompt |= dict(zip(group, torch.split(last, sizes, dim=1), strict=True))
+        return by_prompt

@@ -1,4 +1,4 @@
-"""What goes into a model and what comes out at a pool: texts as tensors, and values in their stored form."""
+"""The inputs of a model, and the values that it gives at a pool in their stored form."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class TextBatch(msgspec.Struct, frozen=True, kw_only=True):
     mask: Tensor  # (rows, tokens), True where a token is
     segments: Tensor  # (rows, tokens)
     words: Tensor | None = None  # (rows, words)
-    states: States | None = None  # keys and values that are known, where isolated prompts alone read the text
+    states: States | None = None  # known keys and values, where only isolated prompts read the text
 
 
 class Pooled(msgspec.Struct, frozen=True, kw_only=True):
-    """The value at a pool's stored form: what a store keeps and what a part reads."""
+    """The value of a pool in stored form: a store keeps it, a part reads it."""
 
     values: Tensor  # (rows, positions, layers, width) float32
     mask: Tensor  # (rows, positions)
 
 
 def read_rows(states: States, pool: Pool, prompts: int) -> States:
-    """Those of a path's rows that its pool reads, where `prompts` rows stand before the text: these, or the text's."""
+    """The rows that the pool reads: the `prompts` first ones, or those of the text after them."""
     chosen = slice(0, prompts) if pool.positions == "prompt" else slice(prompts, None)
     if not prompts:
         return states

@@ -22,7 +22,7 @@ class Checkpoint(Value, eq=False):
     """The names of a checkpoint's arrays and the file that holds each; nothing is read until asked for."""
 
     files: Mapping[str, Path]
-    loaded: Mapping[str, Tensor] | None = None  # of a pickled file, which can only be read whole
+    loaded: Mapping[str, Tensor] | None = None  # the arrays of a pickled file, which can only be read whole
 
     def read(self, names: Mapping[str, str]) -> dict[str, np.ndarray]:
         """Float32 arrays for {new name: the checkpoint's name}.
@@ -97,9 +97,9 @@ def _sharded(folder: Path) -> Checkpoint:
 
 def _unpickled(file: Path) -> dict[str, Tensor]:
     try:
-        # weights_only: tensors and plain containers, no code.
+        # The only torch.load: a foreign file. weights_only reads tensors and plain containers and runs no code.
         loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # the unpickler raises whatever a broken file makes it trip over
+    except Exception as error:  # the unpickler raises errors of many types for a broken file
         raise _unreadable(file, error) from None
     if not isinstance(loaded, dict):
         raise WeightsMismatch(f"{file.name} holds no state dict", got=type(loaded).__name__)

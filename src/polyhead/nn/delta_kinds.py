@@ -1,4 +1,4 @@
-"""The kinds of deltas inside one layer: what each adds, with which arrays.
+"""The kinds of deltas inside one layer: the function and the arrays of each.
 
 V_E and V_D are an encoder and a decoder, dense maps width -> size -> width. A kind takes its maps built, so that the
 same code runs those of one task, or those of several as one batched product.
@@ -26,7 +26,7 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Sizes(Value):
-    """Of the layers that the deltas sit in."""
+    """Sizes of the layers that hold the deltas."""
 
     width: int
     heads: int
@@ -46,18 +46,18 @@ class Kind(LayerDelta, ABC):
 
     def __init__(self, node: plan.Delta) -> None:
         super().__init__()
-        # What decides the shapes and the function, whoever owns the arrays: equal forms can be computed together.
+        # Shapes and function without the owners of the arrays: equal forms can be computed together.
         self.form = msgspec.structs.replace(node, part="", ends=None, tied=False)
 
     @classmethod
     @abstractmethod
     def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
-        """One with arrays of its own, but for the `tied` maps."""
+        """A delta with its own arrays, except the `tied` maps."""
 
     @classmethod
     @abstractmethod
     def together(cls, group: Sequence[Self]) -> Self:
-        """One that computes all of the group, which have one form, on rows in as many equal groups."""
+        """A delta that computes the whole group, of one form, on as many equal groups of rows."""
 
 
 class _Mapped(Kind):
@@ -81,21 +81,21 @@ class _Mapped(Kind):
         }
         if node.serial:
             own["norm"] = nn.LayerNorm(sizes.width, eps=sizes.norm_epsilon)
-        made = cls(node, {**own, **tied}, dropout)
+        delta = cls(node, {**own, **tied}, dropout)
         for name, part in own.items():
             *above, leaf = name.split(".")
-            place: nn.Module = made
+            place: nn.Module = delta
             for step in above:
                 if not hasattr(place, step):
                     place.add_module(step, nn.Module())
                 place = place.get_submodule(step)
             place.add_module(leaf, part)
-        return made
+        return delta
 
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:
         first = group[0]
-        maps = {name: _together([one.maps[name] for one in group]) for name in first.maps}
+        maps = {name: _together([delta.maps[name] for delta in group]) for name in first.maps}
         return cls(first.form, maps, first.dropout)
 
 
@@ -115,17 +115,17 @@ class _TaskFunction(_Mapped):
 
     @classmethod
     def made(cls, node: plan.Delta, sizes: Sizes, tied: Mapping[str, Dense], dropout: float) -> Self:
-        made = super().made(node, sizes, tied, dropout)
+        delta = super().made(node, sizes, tied, dropout)
         if node.scaled:
-            made.scale = nn.Parameter(torch.zeros(sizes.width))
-        return made
+            delta.scale = nn.Parameter(torch.zeros(sizes.width))
+        return delta
 
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:
-        made, scales = super().together(group), [one.scale for one in group if one.scale is not None]
+        joined, scales = super().together(group), [delta.scale for delta in group if delta.scale is not None]
         if scales:
-            made.scale = torch.stack(scales)
-        return made
+            joined.scale = torch.stack(scales)
+        return joined
 
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -150,7 +150,7 @@ class _TaskFunction(_Mapped):
 
 
 class _ProjectedAttention(_TaskFunction):
-    """g is attention of `size` numbers a token, without an output map; padding is not seen."""
+    """g is attention of width `size` without an output map; padding is not seen."""
 
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -164,7 +164,7 @@ class _ProjectedAttention(_TaskFunction):
 
 
 class _FeedForwardFunction(_TaskFunction):
-    """g has one hidden layer of 3/2 of `size` with the exact GELU, so that it weighs what projected attention does."""
+    """g has one hidden layer of 3/2 `size` with the exact GELU: as many weights as projected attention."""
 
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -176,7 +176,7 @@ class _FeedForwardFunction(_TaskFunction):
 
 
 class _Bottleneck(_Mapped):
-    """`x + V_D gelu(V_E x)` on what each half gives, before it is added (Houlsby et al. 2019)."""
+    """`x + V_D gelu(V_E x)` on the output of each half, before it is added (Houlsby et al. 2019)."""
 
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
@@ -194,11 +194,11 @@ class _LowRankUpdate(_Mapped):
 
     @classmethod
     def shapes(cls, node: plan.Delta, sizes: Sizes) -> dict[str, tuple[int, int]]:
-        found: dict[str, tuple[int, int]] = {}
+        shapes: dict[str, tuple[int, int]] = {}
         for target in node.targets:
             inputs, outputs = sizes.of(target)
-            found |= {f"{target}.encoder": (inputs, node.size), f"{target}.decoder": (node.size, outputs)}
-        return found
+            shapes |= {f"{target}.encoder": (inputs, node.size), f"{target}.decoder": (node.size, outputs)}
+        return shapes
 
     def dense(self, name: plan.Dense, inputs: Tensor) -> Tensor | None:
         if name not in self.form.targets:
@@ -220,14 +220,14 @@ class _Scale(Kind):
 
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:
-        return cls(group[0].form, torch.stack([one.scale for one in group]))
+        return cls(group[0].form, torch.stack([delta.scale for delta in group]))
 
     def after(self, out: Tensor, mask: Tensor) -> Tensor:
         return _scaled(out, self.scale)
 
 
 class _Prefixes(Kind):
-    """Keys and values of the task's own that every position sees (Liu et al. 2022, P-Tuning v2)."""
+    """Learned keys and values that every position sees (Liu et al. 2022, P-Tuning v2)."""
 
     def __init__(self, node: plan.Delta, key: Tensor, value: Tensor, heads: int, dropout: float) -> None:
         super().__init__(node)
@@ -241,7 +241,7 @@ class _Prefixes(Kind):
 
     @classmethod
     def together(cls, group: Sequence[Self]) -> Self:
-        key, value = (torch.stack([getattr(one, name) for one in group]) for name in ("key", "value"))
+        key, value = (torch.stack([getattr(delta, name) for delta in group]) for name in ("key", "value"))
         return cls(group[0].form, key, value, group[0].heads, group[0].dropout)
 
     def prefix(self, rows: int) -> Prefix | None:
@@ -260,26 +260,26 @@ def _scaled(out: Tensor, scale: Tensor) -> Tensor:
 
 
 def _over_rows(groups: Tensor, rows: int) -> Tensor:
-    """One entry a group to one a row, (rows, ...)."""
+    """Repeats each group's entry for its rows: (groups, ...) to (rows, ...)."""
     return groups.repeat_interleave(rows // len(groups), dim=0)
 
 
 def _together(maps: Sequence[Map]) -> Map:
-    """One map that applies each of the maps to its own of as many equal groups of rows."""
+    """One map that applies each of the maps to its own equal group of rows."""
     first = maps[0]
-    if all(one is first for one in maps):
+    if all(dense_map is first for dense_map in maps):
         return first
     if isinstance(first, nn.LayerNorm):
-        return _Norms([one for one in maps if isinstance(one, nn.LayerNorm)])
-    return _Products([one for one in maps if isinstance(one, Dense)])
+        return _Norms([dense_map for dense_map in maps if isinstance(dense_map, nn.LayerNorm)])
+    return _Products([dense_map for dense_map in maps if isinstance(dense_map, Dense)])
 
 
 class _Products:
     """Dense maps of equal shapes as one batched product: (groups * rows, positions, inputs) to outputs."""
 
     def __init__(self, maps: Sequence[Dense]) -> None:
-        self._weight = torch.stack([one.weight for one in maps]).mT  # (groups, inputs, outputs)
-        biases: list[Tensor] = [one.bias for one in maps if one.bias is not None]
+        self._weight = torch.stack([dense.weight for dense in maps]).mT  # (groups, inputs, outputs)
+        biases: list[Tensor] = [dense.bias for dense in maps if dense.bias is not None]
         self._bias = torch.stack(biases)[:, None] if biases else None  # (groups, 1, outputs)
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -292,8 +292,8 @@ class _Norms:
     """Layer norms of one width, each for its group of rows."""
 
     def __init__(self, norms: Sequence[nn.LayerNorm]) -> None:
-        self._weight = torch.stack([one.weight for one in norms])
-        self._bias = torch.stack([one.bias for one in norms])
+        self._weight = torch.stack([norm.weight for norm in norms])
+        self._bias = torch.stack([norm.bias for norm in norms])
         self._epsilon = norms[0].eps
 
     def __call__(self, inputs: Tensor) -> Tensor:

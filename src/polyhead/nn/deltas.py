@@ -1,4 +1,4 @@
-"""The functions that tasks add inside the trunk's layers: one task's by layer, and several tasks' side by side."""
+"""Deltas inside the trunk's layers: those of one task, and those of several tasks side by side."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class Deltas(nn.Module):
     (`norm_init` "legacy", as their code has it by mistake). Without a generator matrices start at zero, to be filled.
 
     A tied encoder and decoder are one module for all layers. `ends` gives those of a layer that are another owner's:
-    they are then used, and no arrays of this one. With `ends_alone` there is nothing in the layers but encoders and
-    decoders for others' deltas, none of their own where these are tied.
+    they replace this one's. With `ends_alone` the module holds only encoders and decoders for the deltas of others.
     """
 
     encoder: Dense
@@ -56,32 +55,32 @@ class Deltas(nn.Module):
             tied = ends_of(self)
         sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm_epsilon=norm_epsilon)
         for index in () if ends_alone and node.tied else layers:
-            made = (
+            delta = (
                 nn.ModuleDict({"encoder": Dense(width, node.size), "decoder": Dense(node.size, width)})
                 if ends_alone
                 else KINDS[node.kind].made(node, sizes, tied if ends is None else ends(index), dropout)
             )
-            self.add_module(str(index), made)
+            self.add_module(str(index), delta)
         if generator is not None:
             _fill(self, generator, init=init, norm_init=norm_init)
 
     def at(self, index: int) -> LayerDelta:
         """The delta of layer `index`; raises PlanError where there is none."""
-        found = self._modules.get(str(index))
-        if not isinstance(found, LayerDelta):
+        delta = self._modules.get(str(index))
+        if not isinstance(delta, LayerDelta):
             raise PlanError("no delta in that layer", got=index, allowed=sorted(self.layers))
-        return found
+        return delta
 
     @property
     def layers(self) -> list[int]:
         """Indices of the layers that have a delta."""
-        return [int(name) for name, one in self._modules.items() if isinstance(one, LayerDelta)]
+        return [int(name) for name, module in self._modules.items() if isinstance(module, LayerDelta)]
 
 
 def ends_of(owner: nn.Module) -> dict[str, Dense]:
     """The encoder and decoder that are this module's."""
-    found = {name: owner.get_submodule(name) for name in ("encoder", "decoder")}
-    return {name: part for name, part in found.items() if isinstance(part, Dense)}
+    modules = {name: owner.get_submodule(name) for name in ("encoder", "decoder")}
+    return {name: part for name, part in modules.items() if isinstance(part, Dense)}
 
 
 def _fill(deltas: Deltas, generator: torch.Generator, *, init: str, norm_init: str) -> None:
@@ -92,7 +91,7 @@ def _fill(deltas: Deltas, generator: torch.Generator, *, init: str, norm_init: s
 
 
 def _form(delta: LayerDelta) -> object:
-    """What neighbours must have in common to be computed together: their form, or that they are one and the same."""
+    """The key of deltas that can be computed together: equal forms, or the same object."""
     return delta.form if isinstance(delta, Kind) else id(delta)
 
 
@@ -126,29 +125,29 @@ class SideBySide(LayerDelta):
         return self._joined([run.dense(name, part) for run, part in self._cut(inputs)], len(inputs))
 
     def prefix(self, rows: int) -> Prefix | None:
-        """Shorter prefixes filled up with rows that are not seen."""
+        """All prefixes, shorter ones padded with rows that are not seen."""
         sizes = self._sizes(rows)
-        found = [run.prefix(size) for (run, _), size in zip(self._runs, sizes, strict=True)]
-        longest = max((one.seen.shape[1] for one in found if one is not None), default=0)
-        filled = [None if one is None else one.padded(longest) for one in found]
-        key = self._joined([None if one is None else one.keys.key for one in filled], rows)
-        value = self._joined([None if one is None else one.keys.value for one in filled], rows)
-        seen = self._joined([None if one is None else one.seen for one in filled], rows)
+        prefixes = [run.prefix(size) for (run, _), size in zip(self._runs, sizes, strict=True)]
+        longest = max((prefix.seen.shape[1] for prefix in prefixes if prefix is not None), default=0)
+        filled = [None if prefix is None else prefix.padded(longest) for prefix in prefixes]
+        key = self._joined([None if prefix is None else prefix.keys.key for prefix in filled], rows)
+        value = self._joined([None if prefix is None else prefix.keys.value for prefix in filled], rows)
+        seen = self._joined([None if prefix is None else prefix.seen for prefix in filled], rows)
         if key is None or value is None or seen is None:
             return None
         return Prefix(keys=Keys(key=key, value=value), seen=seen)
 
     def within(self, half: Half, out: Tensor) -> Tensor:
-        """Each group through its own."""
+        """Each group through its own delta."""
         return torch.cat([run.within(half, part) for run, part in self._cut(out)])
 
     def term(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
         """Zeros for a group whose delta has no term."""
-        found = [run.term(part, seen) for run, part, seen in self._cut(hidden, mask)]
-        return self._joined(found, len(hidden))
+        terms = [run.term(part, seen) for run, part, seen in self._cut(hidden, mask)]
+        return self._joined(terms, len(hidden))
 
     def after(self, out: Tensor, mask: Tensor) -> Tensor:
-        """Each group through its own."""
+        """Each group through its own delta."""
         return torch.cat([run.after(part, seen) for run, part, seen in self._cut(out, mask)])
 
     def _sizes(self, rows: int) -> list[int]:
@@ -164,7 +163,7 @@ class SideBySide(LayerDelta):
         return zip(runs, *(torch.split(value, sizes) for value in values), strict=True)
 
     def _joined(self, parts: Sequence[Tensor | None], rows: int) -> Tensor | None:
-        """The runs' values under one another, zeros where a run has none; None where none has."""
+        """The runs' values concatenated, zeros where a run has none; None where no run has a value."""
         known = next((part for part in parts if part is not None), None)
         if known is None:
             return None

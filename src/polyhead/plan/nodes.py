@@ -53,7 +53,7 @@ class Delta(Value):
     part: str
     size: int = 0  # inner width d_s, rank, or rows of a prefix; 0 for `scale`
     heads: int = 1
-    tied: bool = False  # one encoder and decoder matrix for all layers of the part
+    tied: bool = False  # one encoder and decoder for all layers of the part
     ends: str | None = None  # owner of the encoders and decoders, where several tasks share them; None: the part
     gelu: GeluPlace = "none"  # inside: g ends in a GELU; after: a GELU follows V_D (both as in the released code)
     serial: bool = False  # after the layer, `LN3(h' + TS(h'))` with a norm of its own
@@ -69,12 +69,12 @@ class Delta(Value):
             raise PlanError("a delta's size must be a multiple of its heads", got=f"{self.size} and {self.heads}")
         if self.kind == "feed_forward" and self.size % 2:
             raise PlanError("a feed-forward delta is 3/2 of its size inside", got=self.size, allowed="an even size")
-        said = {"tied": self.tied, "ends": self.ends, "serial": self.serial, "scaled": self.scaled}
-        if self.kind not in ADDED and (any(said.values()) or self.gelu != "none"):
+        settings = {"tied": self.tied, "ends": self.ends, "serial": self.serial, "scaled": self.scaled}
+        if self.kind not in ADDED and (any(settings.values()) or self.gelu != "none"):
             raise PlanError(
                 f"a delta '{self.kind}' has no encoder and decoder to tie over layers, share between tasks, put a GELU "
                 "between, scale or place after the layer",
-                got=", ".join(f"{name} {value}" for name, value in said.items()) + f", gelu '{self.gelu}'",
+                got=", ".join(f"{name} {value}" for name, value in settings.items()) + f", gelu '{self.gelu}'",
                 do="leave these out",
             )
         single = len(set(self.targets)) == len(self.targets) > 0
@@ -204,7 +204,7 @@ class Pool(Value, tag="pool"):
             raise PlanError("only layers 'mean' averages several layers", got=f"{self.layers} of {self.of}")
 
     def stored(self) -> Pool:
-        """What a store keeps for this pool: what is left to learn (mix, attention) is not applied yet."""
+        """The form that a store keeps: learned mixes and attention are not applied yet."""
         return Pool(
             layers="all" if self.layers == "learned" else self.layers,
             of=self.of,
@@ -248,9 +248,9 @@ def owners_of_node(node: Node) -> Iterator[str]:
         case Layers():
             yield node.weights
             if node.delta is not None:
-                yield from (one for one in (node.delta.part, node.delta.ends) if one is not None)
+                yield from (owner for owner in (node.delta.part, node.delta.ends) if owner is not None)
         case Pool():
             if node.part is not None:
                 yield node.part
         case Head():
-            yield from (one for one in (node.part, node.hidden_part) if one is not None)
+            yield from (owner for owner in (node.part, node.hidden_part) if owner is not None)

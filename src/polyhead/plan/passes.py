@@ -22,7 +22,7 @@ class Aside(Value):
 
 
 class Passes(Value):
-    """A plan whose texts see no isolated prompt, and what stands beside them."""
+    """A plan without isolated prompts, and these prompts by task."""
 
     plan: Plan
     asides: dict[str, Aside]  # by task
@@ -33,7 +33,7 @@ class Passes(Value):
 
 
 def passes_of(plan: Plan) -> Passes:
-    """The plan with isolated prompts taken out; a text that only they see is run once for all of them.
+    """The plan without isolated prompts; a text that only they read is run once for all of them.
 
     Raises PlanError for isolated prompts in other layers than the trunk's plain ones, or where other rows are read.
     """
@@ -76,17 +76,17 @@ def stages(plan: Plan, *, together: bool) -> Iterator[list[int]]:
     if not together:
         yield from ([index] for index in steps)
         return
-    found: dict[tuple[int, int], list[int]] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
     for index in steps:
         node = plan.steps[index].node
         start = node.start if isinstance(node, Layers) else -1
         shared = isinstance(node, Layers) and node.weights == TRUNK
-        found.setdefault((start, -1 if shared else index), []).append(index)
-    yield from (found[key] for key in sorted(found))
+        groups.setdefault((start, -1 if shared else index), []).append(index)
+    yield from (groups[key] for key in sorted(groups))
 
 
 class Stage(Value):
-    """Some of a plan's layers, and what is known once they have run."""
+    """Some of a plan's layers, and the tasks that can be answered once they have run."""
 
     groups: tuple[tuple[int, ...], ...]  # steps that run at once, one group after another
     tasks: tuple[str, ...]
@@ -95,14 +95,14 @@ class Stage(Value):
 
 @functools.lru_cache(maxsize=256)
 def legs(plan: Plan, *, together: bool) -> tuple[Stage, ...]:
-    """The groups of `stages` in another order: again and again those tasks that need the fewest layers more."""
+    """The groups of `stages` ordered so that the task that needs the fewest further layers comes next."""
     passes = passes_of(plan)
     steps, groups = passes.plan.steps, list(stages(passes.plan, together=together))
     number = {index: i for i, group in enumerate(groups) for index in group}
-    rests = list[frozenset[int]]()  # for each group those that it rests on, and itself: parents come first
+    rests = list[frozenset[int]]()  # for each group the groups that it needs, itself included: parents come first
     for i, group in enumerate(groups):
         below = {number[steps[index].parent] for index in group if steps[index].parent >= 0}
-        rests.append(frozenset({i}).union(*(rests[one] for one in below)))
+        rests.append(frozenset({i}).union(*(rests[i] for i in below)))
     readers: dict[int, list[str]] = {}  # tasks by the group whose states their pools read
     for step in steps:
         if isinstance(step.node, Pool):
@@ -110,20 +110,20 @@ def legs(plan: Plan, *, together: bool) -> tuple[Stage, ...]:
     for task, aside in passes.asides.items():
         readers.setdefault(number[aside.step], []).append(task)
     layers = [sum(_layers(steps[index].node) for index in group) for group in groups]
-    found, run = list[Stage](), set[int]()
+    result, run = list[Stage](), set[int]()
     while readers:
         more = {reader: sorted(rests[reader] - run) for reader in readers}
-        soonest = min(readers, key=lambda one: sum(layers[i] for i in more[one]))
+        soonest = min(readers, key=lambda reader: sum(layers[i] for i in more[reader]))
         run.update(more[soonest])
         known = [reader for reader in readers if reader in run]
-        found.append(
+        result.append(
             Stage(
                 groups=tuple(tuple(groups[i]) for i in more[soonest]),
                 tasks=tuple(task for reader in known for task in readers.pop(reader)),
                 layers=sum(layers[i] for i in more[soonest]),
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def _layers(node: Node) -> int:
@@ -131,10 +131,7 @@ def _layers(node: Node) -> int:
 
 
 def read_first(plan: Plan, index: int) -> int:
-    """How many of the step's first positions are all that is read of its last state; 0: others are read too.
-
-    The first alone, where the text begins, or the prompt rows that stand before it.
-    """
+    """How many first positions of the last state are read: 1, or the prompt rows; 0 if others are read too."""
     prompts = prompt_rows(plan, index)
     wanted = ("last", "prompt" if prompts else "first")
     readers = [plan.steps[child].node for child in plan.children(index)]
@@ -158,5 +155,5 @@ def layers_at(plan: Plan, index: int) -> Layers:
 
 
 def form_of(delta: Delta | None) -> str:
-    """Sorts deltas so that those which differ in their arrays alone are neighbours."""
+    """A sort key that puts deltas next to each other which differ only in their arrays."""
     return "" if delta is None else str(msgspec.structs.replace(delta, part="", ends=None, tied=False))

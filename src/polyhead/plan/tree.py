@@ -14,7 +14,7 @@ from polyhead.plan.nodes import TRUNK, Embed, Head, Layers, Node, Pool, owners_o
 
 
 class Path(Value):
-    """How one task gets from text to answer, or a prefix of that way."""
+    """The nodes of one task from text to answer, or a prefix of them."""
 
     nodes: tuple[Node, ...]
 
@@ -98,7 +98,7 @@ class Plan(Value):
 
     @typed
     def only(self, tasks: Iterable[str]) -> Plan:
-        """The part of the plan that these tasks need, and nothing else."""
+        """The part of the plan that these tasks need."""
         return merge({task: joined(self.path(task)) for task in tasks})
 
     @property
@@ -170,7 +170,7 @@ def _cut(path: Path, cuts: Mapping[str, Iterable[int]]) -> Iterator[Node]:
 
 
 def digest(path: Path, parts: Mapping[str, str] | None = None) -> str:
-    """SHA-256, in hex, of what the value at the end of `path` should be.
+    """SHA-256, in hex, of everything that decides the value at the end of `path`.
 
     `parts` gives the digest of the arrays of every owner on the path other than the trunk (whose digest the
     first node holds). Cutting layers does not change the digest.

@@ -1,6 +1,6 @@
-"""The tasks of a bundle that own their models, answered beside those that read the trunk.
+"""Answers of the tasks that own their models, beside those that read the trunk.
 
-What computes is `transformers` on torch, whatever the backend of the others; a model is loaded when it is first asked.
+They are computed by `transformers` on torch, whatever the session's backend; a model is loaded on its first request.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NEEDED = ("torch", "transformers")
 
 
 class SummaryResult(Value):
-    """What a task wrote, and what each summary cost."""
+    """The summaries of a task, and the cost of each."""
 
     outputs: Outputs
     costs: list[Receipt]
 
 
 class SummaryTasks:
-    """What writes for a session. In deterministic mode each document is read alone."""
+    """Writes the summaries of a session. In deterministic mode each document is a batch of its own."""
 
     def __init__(self, bundle: Bundle, *, deterministic: bool = False) -> None:
         self.models, self._alone = Models(bundle.root), deterministic
@@ -47,14 +47,14 @@ class SummaryTasks:
         self._shapes: dict[str, Seq2SeqShape] = {}
 
     def refreshed(self, bundle: Bundle) -> SummaryTasks:
-        """Those that the bundle has now; models that are open and did not change stay open."""
-        found = SummaryTasks(bundle, deterministic=self._alone)
-        same = {name for name, line in found.models.lines.items() if self.models.lines.get(name) == line}
-        found._models |= {name: model for name, model in self._models.items() if name in same}
-        return found
+        """The tasks of the bundle as it is now; open models that did not change stay open."""
+        refreshed = SummaryTasks(bundle, deterministic=self._alone)
+        same = {name for name, line in refreshed.models.lines.items() if self.models.lines.get(name) == line}
+        refreshed._models |= {name: model for name, model in self._models.items() if name in same}
+        return refreshed
 
     def apart(self, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Of these tasks those that read the trunk, and those that own their models."""
+        """The given tasks divided: those that read the trunk, and those that own their models."""
         several = list(names)
         return (
             tuple(name for name in several if name not in self.tasks),
@@ -62,13 +62,13 @@ class SummaryTasks:
         )
 
     def outputs(self, task: str, inputs: Sequence[AnyInput]) -> list[np.ndarray]:
-        """What the task writes for each text: arrays of one string, which metrics are computed from."""
-        return [np.array(one.text, np.str_) for one in self._written(task, inputs)]
+        """The summary of each text as an array of one string, the form that metrics read."""
+        return [np.array(summary.text, np.str_) for summary in self._written(task, inputs)]
 
     def answered(
         self, name: str, inputs: Sequence[AnyInput], rows: Sequence[int], *, required: bool
     ) -> SummaryResult | None:
-        """What the task writes for these inputs, which must fit it, and what each summary cost.
+        """The summaries of these inputs, which must fit the task, and the cost of each.
 
         None where torch or transformers is not installed; a `required` task raises MissingExtra instead.
         """
@@ -79,22 +79,22 @@ class SummaryTasks:
         costs = [
             Receipt(
                 passes=1,
-                layers=summary_layers(shape, one.steps),
-                tokens=one.tokens,
-                cut=one.cut,
-                repaired=one.repaired,
-                added_flops={name: summary_flops(shape, one.tokens, one.steps)},
+                layers=summary_layers(shape, summary.steps),
+                tokens=summary.tokens,
+                cut=summary.cut,
+                repaired=summary.repaired,
+                added_flops={name: summary_flops(shape, summary.tokens, summary.steps)},
             )
-            for one in written
+            for summary in written
         ]
-        texts = [np.array(one.text, np.str_) for one in written]
+        texts = [np.array(summary.text, np.str_) for summary in written]
         return SummaryResult(outputs=Outputs(rows=np.array(rows, np.int64), values=texts), costs=costs)
 
     def _written(self, name: str, inputs: Sequence[AnyInput]) -> list[Any]:
         """`polyhead.seq2seq.model.GeneratedSummary` for each text."""
-        texts = [texts_of(plain(one))[0] for one in inputs if not isinstance(one, Question)]
-        found: list[Any] = self._models[name].open().write(texts, alone=self._alone) if texts else []
-        return found
+        texts = [texts_of(plain(example))[0] for example in inputs if not isinstance(example, Question)]
+        summaries: list[Any] = self._models[name].open().write(texts, alone=self._alone) if texts else []
+        return summaries
 
     def _shape(self, name: str) -> Seq2SeqShape:
         if name not in self._shapes:
@@ -121,5 +121,5 @@ class _Model:
 
 
 def missing() -> str | None:
-    """A package without which nothing can be written here."""
+    """The first package that summaries need and that is not installed; None if all are there."""
     return next((name for name in NEEDED if importlib.util.find_spec(name) is None), None)

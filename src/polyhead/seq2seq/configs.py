@@ -1,7 +1,7 @@
-"""What may stand in the config.json and generation_config.json of an encoder-decoder: keys that are known, by type.
+"""The keys that the config.json and generation_config.json of an encoder-decoder may have, by type.
 
-`transformers` acts on any key: it may name Python files, kernels of a hub or other ways of writing. So known keys alone
-reach it, bookkeeping is left out, and every other key is refused by its name.
+`transformers` acts on any key: one may name Python files, kernels of a hub or other ways of writing. So only known keys
+reach it; bookkeeping is left out, and every other key is refused by name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODEL_TYPES = ("bart", "pegasus")  # those that the tests hold against `transfor
 
 
 class Generation(Value):
-    """Keys that say how text is written, of generation_config.json and, in older checkpoints, of config.json."""
+    """Settings of text generation, in generation_config.json or, for older checkpoints, in config.json."""
 
     bos_token_id: Id | None = None
     pad_token_id: Id | None = None
@@ -73,7 +73,7 @@ class Generation(Value):
 
 
 class Config(Generation, kw_only=True):
-    """Keys of config.json that reach the model, in the words of a BART-type one (Lewis et al. 2020)."""
+    """Keys of config.json that reach the model, as BART names them (Lewis et al. 2020)."""
 
     model_type: str
     vocab_size: Size
@@ -112,31 +112,31 @@ EMPTY: tuple[object, ...] = (None, False, [], {}, "", 0)
 DO = "give a BART-type model as `save_pretrained` wrote it, or take the key out of the file"
 
 
-def known_config(said: Mapping[str, Any], name: str) -> dict[str, Any]:
+def known_config(raw: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The keys of config.json that reach the model, checked; raises TrunkError that names one that is not known."""
-    if said.get("model_type") not in MODEL_TYPES:
+    if raw.get("model_type") not in MODEL_TYPES:
         raise TrunkError(
-            f"'{name}' cannot write summaries: it is no encoder-decoder of a type that is read here",
-            got=f"model_type '{said.get('model_type')}'",
+            f"'{name}' cannot write summaries: it is no encoder-decoder of a supported type",
+            got=f"model_type '{raw.get('model_type')}'",
             allowed=MODEL_TYPES,
             do="give a BART-type model; an encoder alone is a trunk, for tasks of other kinds",
         )
-    found = _known(said, Config, f"config.json of '{name}'")
-    config = to_value(found, Config, source=name)
+    known = _known(raw, Config, f"config.json of '{name}'")
+    config = to_value(known, Config, source=name)
     check_special(config, config.vocab_size, name)
-    return found
+    return known
 
 
-def known_generation(said: Mapping[str, Any], name: str, vocabulary: int) -> dict[str, Any]:
+def known_generation(raw: Mapping[str, Any], name: str, vocabulary: int) -> dict[str, Any]:
     """The keys of generation_config.json, checked; raises TrunkError that names one that is not known."""
-    found = _known(said, Generation, f"generation_config.json of '{name}'")
-    check_special(to_value(found, Generation, source=name), vocabulary, name)
-    return found
+    known = _known(raw, Generation, f"generation_config.json of '{name}'")
+    check_special(to_value(known, Generation, source=name), vocabulary, name)
+    return known
 
 
-def check_special(given: Generation, vocabulary: int, name: str) -> None:
+def check_special(config: Generation, vocabulary: int, name: str) -> None:
     """Raises TrunkError for a token that has no word vector."""
-    wrong = sorted({index for index in _ids_in(given) if index >= vocabulary})
+    wrong = sorted({index for index in _ids_in(config) if index >= vocabulary})
     if wrong:
         raise TrunkError(
             f"a setting of '{name}' names tokens that have no word vector",
@@ -154,24 +154,24 @@ def decoded(raw: bytes, source: str) -> dict[str, Any]:
         raise TrunkError(f"{source} cannot be understood", got=error, allowed="a JSON object", do=DO) from None
 
 
-def _known(said: Mapping[str, Any], kind: type[Generation], source: str) -> dict[str, Any]:
+def _known(raw: Mapping[str, Any], kind: type[Generation], source: str) -> dict[str, Any]:
     names = set(kind.__struct_fields__)
-    foreign = sorted(key for key, value in said.items() if key not in names | LEFT_OUT and value not in EMPTY)
+    foreign = sorted(key for key, value in raw.items() if key not in names | LEFT_OUT and value not in EMPTY)
     if foreign:
         raise TrunkError(
-            f"{source} has keys that are not known here and may change what is computed or run", got=foreign[:10], do=DO
+            f"{source} has unknown keys, which may change what is computed or run", got=foreign[:10], do=DO
         )
-    found = {key: value for key, value in said.items() if key in names}
+    known = {key: value for key, value in raw.items() if key in names}
     try:
-        to_value(found, kind, source=source)
+        to_value(known, kind, source=source)
     except ConfigError as error:
         raise TrunkError(error.what, got=error.got, allowed=error.allowed, do=DO) from None
-    return found
+    return known
 
 
-def _ids_in(given: Generation) -> Iterator[int]:
+def _ids_in(config: Generation) -> Iterator[int]:
     names = [name for name in Generation.__struct_fields__ if name.endswith(("token_id", "_tokens", "words_ids"))]
-    left = [getattr(given, name) for name in names if name not in ("max_new_tokens", "min_new_tokens")]
+    left = [getattr(config, name) for name in names if name not in ("max_new_tokens", "min_new_tokens")]
     while left:
         value = left.pop()
         if isinstance(value, list):

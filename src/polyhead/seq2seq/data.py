@@ -1,4 +1,4 @@
-"""An encoder-decoder as plain data: its arrays, its files and how it writes, and the digest of all that.
+"""An encoder-decoder as plain data: its arrays, files and settings, and the digest of all of them.
 
 A summarization task owns such a model whole. It has no path: text comes out step by step, and no layer of it belongs to
 the bundle's trunk (docs/project/decisions/0012-summarization.md).
@@ -20,7 +20,7 @@ MOST_BEAMS, MOST_READ = 64, 1_000_000  # far beyond any use: memory and time gro
 
 
 class Summarizer(Value):
-    """Which encoder-decoder a summarization task starts from, and how it is read and trained.
+    """The encoder-decoder that a summarization task starts from, and its settings.
 
     Defaults: label smoothing as BART was fine-tuned on summaries (Lewis et al. 2020); greedy writing, the cheapest.
     """
@@ -42,7 +42,7 @@ class Summarizer(Value):
 
 
 class SummarySettings(Value):
-    """How much of a document is read, how much is written, and how; tokens are counted with special ones."""
+    """Limits of reading and writing, in tokens with special ones, and the number of beams."""
 
     max_tokens: int  # of a document; what is beyond is cut
     summary_tokens: int  # of a summary, in training and in writing
@@ -62,7 +62,7 @@ class SummarySettings(Value):
 
 
 class Seq2SeqShape(Value):
-    """What counting needs of config.json, in the words of the trunk's `Architecture`."""
+    """The sizes in config.json, named as in the trunk's `Architecture`."""
 
     width: int
     encoder_layers: int
@@ -74,7 +74,7 @@ class Seq2SeqShape(Value):
 
 
 class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that decides what is written. `arrays` are float32, named as in `transformers`, tied ones once."""
+    """Everything that decides the summaries. `arrays` are float32, named as in `transformers`, tied ones once."""
 
     name: str  # where it came from, for people
     config: bytes  # config.json
@@ -108,7 +108,7 @@ class Seq2SeqData(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Seq2SeqShape:
-        """The model's shape; raises TrunkError for a config that does not say it in BART's words."""
+        """The model's shape; raises TrunkError for a config that does not use BART's keys."""
         return shape_of(self.config)
 
 
@@ -127,7 +127,7 @@ class _Config(msgspec.Struct):
 def shape_of(config: bytes) -> Seq2SeqShape:
     """The shape that a config.json states."""
     try:
-        said = msgspec.json.decode(config, type=_Config)
+        keys = msgspec.json.decode(config, type=_Config)
     except msgspec.DecodeError as error:
         raise TrunkError(
             "the shape of the encoder-decoder cannot be read from its config.json",
@@ -136,11 +136,11 @@ def shape_of(config: bytes) -> Seq2SeqShape:
             do="give a BART-type model",
         ) from None
     return Seq2SeqShape(
-        width=said.d_model,
-        encoder_layers=said.encoder_layers,
-        decoder_layers=said.decoder_layers,
-        encoder_feed_forward=said.encoder_ffn_dim,
-        decoder_feed_forward=said.decoder_ffn_dim,
-        vocabulary=said.vocab_size,
-        positions=said.max_position_embeddings,
+        width=keys.d_model,
+        encoder_layers=keys.encoder_layers,
+        decoder_layers=keys.decoder_layers,
+        encoder_feed_forward=keys.encoder_ffn_dim,
+        decoder_feed_forward=keys.decoder_ffn_dim,
+        vocabulary=keys.vocab_size,
+        positions=keys.max_position_embeddings,
     )

@@ -27,7 +27,7 @@ from polyhead.text.tokenize import Encoded, Tokenizer
 from polyhead.text.tokenizer_file import LARGEST, check_ids, facts_of, open_tokenizer
 from polyhead.trunk.data import TextSettings
 
-MOST_TOKENS = 1024  # of a document, where nothing is said and the model would read more
+MOST_TOKENS = 1024  # of a document, unless a limit is declared
 TOKEN_BUDGET = 4096  # padded document tokens of a batch, times beams
 ZEROS = ("final_logits_bias",)  # checkpoints saved without a head leave it out; it is zero then
 
@@ -52,10 +52,10 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
     library = _library()
     place = os.path.expanduser(name)
     with _quiet(library):
-        said = known_config(_opened(name, lambda: _said(library, place)), name)
+        config_keys = known_config(_opened(name, lambda: _said(library, place)), name)
         _try_tokenizer(_opened(name, lambda: _tokenizer_file(library, place)))
-        config = _opened(name, lambda: library.AutoConfig.for_model(**said))
-        model, found = _opened(
+        config = _opened(name, lambda: library.AutoConfig.for_model(**config_keys))
+        model, loading = _opened(
             name,
             lambda: library.AutoModelForSeq2SeqLM.from_pretrained(
                 place,
@@ -67,10 +67,10 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
             ),
         )
         reader = _opened(name, lambda: library.AutoTokenizer.from_pretrained(place, trust_remote_code=False))
-    _check_loaded(name, found)
+    _check_loaded(name, loading)
     tokenizer = _tokenizer(name, reader)
-    check_ids(tokenizer, said["vocab_size"], owner=f"'{name}'")
-    limit = said["max_position_embeddings"]
+    check_ids(tokenizer, config_keys["vocab_size"], owner=f"'{name}'")
+    limit = config_keys["max_position_embeddings"]
     settings = SummarySettings(
         max_tokens=min(MOST_TOKENS, limit) if max_tokens is None else max_tokens,
         summary_tokens=summary_tokens,
@@ -80,8 +80,8 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
     written = decoded(model.generation_config.to_json_string().encode(), name)
     return Seq2SeqData(
         name=name,
-        config=_json(said),
-        generation=_json(known_generation(written, name, said["vocab_size"])),
+        config=_json(config_keys),
+        generation=_json(known_generation(written, name, config_keys["vocab_size"])),
         tokenizer=tokenizer,
         arrays=arrays_of(model),
         settings=settings,
@@ -91,13 +91,13 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
 def arrays_of(model: nn.Module) -> dict[str, np.ndarray]:
     """The model's arrays in float32; of tied ones the first in the model's own order."""
     known: set[int] = set()
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, value in model.state_dict().items():
         if value.data_ptr() in known:
             continue
         known.add(value.data_ptr())
-        found[name] = value.detach().to("cpu", torch.float32).numpy().copy()
-    return found
+        arrays[name] = value.detach().to("cpu", torch.float32).numpy().copy()
+    return arrays
 
 
 class Seq2Seq(nn.Module):
@@ -122,10 +122,11 @@ class Seq2Seq(nn.Module):
 
         `labels` (rows, summary tokens) hold -100 for padding, as `transformers` has it.
         """
-        given = self.model.prepare_decoder_input_ids_from_labels(labels)
+        decoder_ids = self.model.prepare_decoder_input_ids_from_labels(labels)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16):
-            answer = self.model(input_ids=ids, attention_mask=mask.long(), decoder_input_ids=given, use_cache=False)
-        logits: Tensor = answer.logits
+            logits: Tensor = self.model(
+                input_ids=ids, attention_mask=mask.long(), decoder_input_ids=decoder_ids, use_cache=False
+            ).logits
         return logits.float()
 
     def documents(self, texts: Sequence[str]) -> list[Encoded]:
@@ -147,16 +148,16 @@ class Seq2Seq(nn.Module):
         was_training = self.training
         self.eval()
         encoded = self.documents(texts)
-        found: dict[int, GeneratedSummary] = {}
+        summaries: dict[int, GeneratedSummary] = {}
         budget = max(1, TOKEN_BUDGET // self._data.settings.beams)
-        for piece in batches(encoded, token_budget=1 if alone else budget, pad_id=self.pad_id):
-            ids = self._generated(torch.from_numpy(piece.ids), torch.from_numpy(piece.mask).long())
-            for row, member in enumerate(piece.members.tolist()):
-                found[member] = self._written(encoded[member], ids[row, 1:].tolist())
+        for batch in batches(encoded, token_budget=1 if alone else budget, pad_id=self.pad_id):
+            ids = self._generated(torch.from_numpy(batch.ids), torch.from_numpy(batch.mask).long())
+            for row, member in enumerate(batch.members.tolist()):
+                summaries[member] = self._written(encoded[member], ids[row, 1:].tolist())
             if show is not None:
-                show(len(found))
+                show(len(summaries))
         self.train(was_training)
-        return [found[index] for index in range(len(encoded))]
+        return [summaries[index] for index in range(len(encoded))]
 
     def data(self) -> Seq2SeqData:
         """The same model as data, with its arrays as they are now."""
@@ -164,23 +165,23 @@ class Seq2Seq(nn.Module):
 
     def _generated(self, ids: Tensor, mask: Tensor) -> Tensor:
         settings = self._data.settings
-        how = copy.deepcopy(self.model.generation_config)
-        how.max_length, how.max_new_tokens = None, settings.summary_tokens
-        how.num_beams, how.do_sample = settings.beams, False
+        generation = copy.deepcopy(self.model.generation_config)
+        generation.max_length, generation.max_new_tokens = None, settings.summary_tokens
+        generation.num_beams, generation.do_sample = settings.beams, False
         if settings.beams == 1:  # these are about beams, and the library warns of them
-            how.early_stopping, how.length_penalty = False, 1.0
+            generation.early_stopping, generation.length_penalty = False, 1.0
         with _quiet(self._library):
-            made: Tensor = self.model.generate(
+            ids_written: Tensor = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
-                generation_config=how,
+                generation_config=generation,
                 logits_processor=[_checked_scores],
                 trust_remote_code=False,
             )
-        return made
+        return ids_written
 
     def _written(self, document: Encoded, ids: list[int]) -> GeneratedSummary:
-        """`ids` begin after the decoder's own start token; padding follows the end."""
+        """The summary of `ids`, which begin after the decoder's start token and may end in padding."""
         ends = self.model.generation_config.eos_token_id
         stop = next((i + 1 for i, token in enumerate(ids) if token in _several(ends)), len(ids))
         return GeneratedSummary(
@@ -206,18 +207,18 @@ def _checked_scores(_: Tensor, scores: Tensor) -> Tensor:
 
 def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
     """The model with the arrays; raises WeightsMismatch unless they are exactly the config's, tied ones once."""
-    said = known_config(decoded(data.config, f"config.json of '{data.name}'"), data.name)
+    keys = known_config(decoded(data.config, f"config.json of '{data.name}'"), data.name)
     if dropout is not None:
-        said["dropout"] = dropout
+        keys["dropout"] = dropout
     _check_size(data)
-    _check_limits(data.name, data.settings, said["max_position_embeddings"])
-    check_ids(data.tokenizer, said["vocab_size"], owner=f"'{data.name}'")
+    _check_limits(data.name, data.settings, keys["max_position_embeddings"])
+    check_ids(data.tokenizer, keys["vocab_size"], owner=f"'{data.name}'")
     writing = known_generation(
-        decoded(data.generation, f"generation_config.json of '{data.name}'"), data.name, said["vocab_size"]
+        decoded(data.generation, f"generation_config.json of '{data.name}'"), data.name, keys["vocab_size"]
     )
     with _quiet(library):
         try:
-            config = library.AutoConfig.for_model(**said)
+            config = library.AutoConfig.for_model(**keys)
             model = library.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
             model.generation_config = library.GenerationConfig.from_dict(writing)
         except (ValueError, TypeError, RuntimeError) as error:
@@ -226,11 +227,11 @@ def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
                 got=next(iter(str(error).splitlines()), type(error).__name__),
                 do="give a BART-type model",
             ) from None
-    own: dict[str, Tensor] = model.state_dict()
-    wanted = {name: tuple(own[name].shape) for name in arrays_of(model)}
-    given = {name: tuple(array.shape) for name, array in data.arrays.items()}
-    if wanted != given:
-        wrong = sorted(n for n in {*wanted, *given} if wanted.get(n) != given.get(n))
+    state: dict[str, Tensor] = model.state_dict()
+    wanted = {name: tuple(state[name].shape) for name in arrays_of(model)}
+    shapes = {name: tuple(array.shape) for name, array in data.arrays.items()}
+    if wanted != shapes:
+        wrong = sorted(n for n in {*wanted, *shapes} if wanted.get(n) != shapes.get(n))
         raise WeightsMismatch(
             f"the arrays of the encoder-decoder '{data.name}' are not the ones that its config calls for",
             got=wrong[:5],
@@ -238,7 +239,7 @@ def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
         )
     with torch.no_grad():
         for name, array in data.arrays.items():
-            own[name].copy_(torch.from_numpy(np.array(array)))
+            state[name].copy_(torch.from_numpy(np.array(array)))
     return model
 
 
@@ -264,23 +265,23 @@ def _library() -> Any:
 
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Without the library's progress bars, and its warnings of settings that we set."""
-    said = library.utils.logging
-    was_shown, level = said.is_progress_bar_enabled(), said.get_verbosity()
-    said.disable_progress_bar()
-    said.set_verbosity_error()
+    """Switches off the library's progress bars, and its warnings about settings that we set."""
+    log = library.utils.logging
+    was_shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
+    log.disable_progress_bar()
+    log.set_verbosity_error()
     try:
         yield
     finally:
-        said.set_verbosity(level)
+        log.set_verbosity(level)
         if was_shown:
-            said.enable_progress_bar()
+            log.enable_progress_bar()
 
 
 def _opened(name: str, open_it: Callable[[], Any]) -> Any:
     try:
         return open_it()
-    except Exception as error:  # hub, HTTP client, file system and library raise their own; it cannot be had
+    except Exception as error:  # hub, HTTP client, file system and library raise errors of many types
         raise TrunkNotFound(
             f"the encoder-decoder '{name}' cannot be opened",
             got=next(iter(str(error).splitlines()), type(error).__name__),
@@ -290,10 +291,10 @@ def _opened(name: str, open_it: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _check_loaded(name: str, found: Mapping[str, Any]) -> None:
+def _check_loaded(name: str, loading: Mapping[str, Any]) -> None:
     """Raises WeightsMismatch where the library filled arrays in at random, or dropped some."""
-    missing = sorted(set(found.get("missing_keys", ())) - set(ZEROS))
-    wrong = sorted(map(str, found.get("mismatched_keys", ())))
+    missing = sorted(set(loading.get("missing_keys", ())) - set(ZEROS))
+    wrong = sorted(map(str, loading.get("mismatched_keys", ())))
     if missing or wrong:
         raise WeightsMismatch(
             f"the weights of '{name}' are not the ones that its config calls for",
@@ -325,7 +326,7 @@ def _check_limits(name: str, settings: SummarySettings, limit: int) -> None:
 
 
 def _said(library: Any, place: str) -> dict[str, Any]:
-    """What config.json says, of a folder or of a hub id."""
+    """The content of config.json, of a folder or a hub id."""
     folder = Path(place)
     if folder.is_dir():
         return decoded(read_plain(folder / "config.json", limit=LARGEST_CONFIG), f"{folder / 'config.json'}")
@@ -347,8 +348,8 @@ def _try_tokenizer(file: Path | None) -> None:
         facts_of(read_plain(file.resolve(), limit=LARGEST))  # the hub's cache has links to its files
 
 
-def _json(said: Mapping[str, Any]) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(said, order="sorted"), indent=2) + b"\n"
+def _json(keys: Mapping[str, Any]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(keys, order="sorted"), indent=2) + b"\n"
 
 
 def _several(ends: int | list[int] | None) -> list[int]:

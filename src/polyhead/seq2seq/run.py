@@ -1,6 +1,6 @@
 """`polyhead train` for summarization tasks: each becomes a model of its own in the project's bundle.
 
-They stand beside the trunk, so they are trained apart from all tasks that read it, and change no answer of theirs.
+These models are trained apart from the tasks that read the trunk, and change none of their answers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from polyhead.tasks.read import Examples
 from polyhead.train.data.extract import Extraction
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared, rows_of
-from polyhead.train.loop.checkpoint import cache_folder
+from polyhead.train.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.outcome import Outcome
@@ -59,13 +59,13 @@ def train_with_summaries(
     only: tuple[str, ...],
     wish: TrainOptions,
 ) -> Outcome:
-    """What `train` does for the tasks that read the trunk, then a model for each summarization task."""
-    began, told = time.monotonic(), events or Events()
+    """Runs `train` for the tasks that read the trunk, then trains a model for each summarization task."""
+    began, listener = time.monotonic(), events or Events()
     root = (folder / project.bundle).resolve()
-    asked = [entry for entry in project.tasks if not only or entry.name in only]
-    mine = tuple(entry for entry in asked if entry.known_kind.owns_model)
+    selected = [entry for entry in project.tasks if not only or entry.name in only]
+    summarizing = tuple(entry for entry in selected if entry.known_kind.owns_model)
     others = tuple(entry for entry in project.tasks if not entry.known_kind.owns_model)
-    names = tuple(entry.name for entry in asked if entry not in mine)
+    names = tuple(entry.name for entry in selected if entry not in summarizing)
     if names:
         rest = msgspec.structs.replace(project, tasks=others)
         asked_again = tuple(name for name in wish.retrain if name in names)
@@ -73,22 +73,22 @@ def train_with_summaries(
             rest,
             folder=folder,
             cache=cache,
-            events=told,
+            events=listener,
             only=names if only else (),
             retrain=asked_again,
             if_better=wish.if_better,
         )
     else:
         outcome = _without_tasks(root, project, folder)
-    for entry in mine:
+    for entry in summarizing:
         several = msgspec.structs.replace(project, tasks=(entry,))
-        made = _train(root, prepare(several, folder)[0], entry, folder, cache, told, wish)
-        outcome = made.within(outcome, entry.name)
+        trained = _train(root, prepare(several, folder)[0], entry, folder, cache, listener, wish)
+        outcome = trained.within(outcome, entry.name)
     return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
 
 
 def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcome:
-    """A bundle to stand in: the one there, whatever its trunk, or a new one of the project's trunk."""
+    """An outcome without tasks, in the existing bundle or a new one of the project's trunk."""
     from polyhead.train.outcome import Outcome
 
     if not (root / BUNDLE).exists():
@@ -98,14 +98,14 @@ def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcom
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one task: it was trained, or left for a reason, or is trained already."""
+    """The outcome for one task: trained, left for a reason, or trained already."""
 
     scores: dict[str, dict[str, float]] | None = None
     left: str | None = None
     compared: VersionComparison | None = None
 
     def within(self, outcome: Outcome, name: str) -> Outcome:
-        """What the run did, this task among others."""
+        """The run's outcome with this task added."""
         is_kept = self.scores is None and self.left is None
         return msgspec.structs.replace(
             outcome,
@@ -125,16 +125,16 @@ def _train(
     events: Events,
     wish: TrainOptions,
 ) -> _Made:
-    """Trains the task unless the bundle has it already, trained the same way, or something else was decided."""
+    """Trains the task unless the bundle has it trained the same way, or a decision says otherwise."""
     task, choice = prepared.task, _choice(entry)
     place = TrunkChoice(name=choice.name).place(folder)  # a folder beside the project file, or a hub id
     data = load_seq2seq(place, max_tokens=choice.max_tokens, summary_tokens=choice.summary_tokens, beams=choice.beams)
     data = msgspec.structs.replace(data, name=choice.name)
-    fingerprint, there = _fingerprint(prepared, choice, data), Models(root)
+    fingerprint, live = _fingerprint(prepared, choice, data), Models(root)
     tag = str(fingerprint["fingerprint"])
-    is_live = task.name in there.lines
-    is_known = is_live and there.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
-    rival = {task.name: (there.record(task.name).task, task)} if is_live else {}
+    is_live = task.name in live.lines
+    is_known = is_live and live.record(task.name).trained_with.get("fingerprint") in _tags(prepared, choice, data)
+    rival = {task.name: (live.record(task.name).task, task)} if is_live else {}
     new = set() if is_known else {task.name}
     chosen = choices(new, (), {task.name: tag}, Decisions.of_models(root), wish, rival)
     if not chosen.todo:
@@ -146,45 +146,45 @@ def _train(
         events.line(line)
     cache = cache or root.with_name(root.name + "-cache")
     kept = cache_folder(cache, "checkpoints", tag)
-    checkpoint = kept / f"{task.name}-summarizer.pt"
-    found = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
-    compared = _compared(there, prepared, found, events) if is_live else None
+    checkpoint = kept / f"{task.name}-summarizer{SUFFIX}"
+    trained = train_summarizer(prepared, data, smoothing=choice.smoothing, checkpoint=checkpoint, events=events)
+    compared = _compared(live, prepared, trained, events) if is_live else None
     if compared is not None and wish.if_better and not compared.is_better:
-        keep_attempts(root, {task.name: compared.attempt(tag, there.lines[task.name].record)})
-        reason = compared.kept_line(there.version(task.name))
+        keep_attempts(root, {task.name: compared.attempt(tag, live.lines[task.name].record)})
+        reason = compared.kept_line(live.version(task.name))
         events.line(left_line(task.name, reason))
         return _Made(left=reason, compared=compared)
-    add_model(root, _draft(prepared, found, fingerprint), replace=is_live)
+    add_model(root, _draft(prepared, trained, fingerprint), replace=is_live)
     remove_tree(kept, root=cache)
-    events.line(_score_line(prepared, found))
+    events.line(_score_line(prepared, trained))
     if compared is not None:
         events.line(f"{task.name}: {compared.line()}")
-    events.event("task", task=task.name, scores=found.scores, history=found.fitted.history)
-    return _Made(scores=found.scores, compared=compared)
+    events.event("task", task=task.name, scores=trained.scores, history=trained.fitted.history)
+    return _Made(scores=trained.scores, compared=compared)
 
 
-def _draft(prepared: Prepared, found: TrainedSummarizer, fingerprint: dict[str, object]) -> ModelDraft:
+def _draft(prepared: Prepared, trained: TrainedSummarizer, fingerprint: dict[str, object]) -> ModelDraft:
     facts = {**fingerprint, "data": rows_of(prepared.splits)}
     return ModelDraft(
         task=prepared.task,
-        data=found.data,
+        data=trained.data,
         trained_with={"polyhead": __version__, "numerics": numerics("float32"), **facts},
-        scores={"splits": found.scores, "history": _untimed(found)},
+        scores={"splits": trained.scores, "history": _untimed(trained)},
         probes=probes_of(prepared),
-        card=card_of(prepared, found),
+        card=card_of(prepared, trained),
     )
 
 
-def _compared(there: Models, prepared: Prepared, found: TrainedSummarizer, events: Events) -> VersionComparison:
-    """The live model beside the new one."""
+def _compared(live: Models, prepared: Prepared, trained: TrainedSummarizer, events: Events) -> VersionComparison:
+    """Scores of the live model and the new one on the same examples."""
     name = prepared.task.name
-    record = there.record(name)
+    record = live.record(name)
 
     def written_by(data: Seq2SeqData) -> Callable[[Examples], list[np.ndarray]]:
         return lambda examples: written(Seq2Seq(data), name, examples, events)
 
-    live = written_by(there.data(name))
-    return beside(prepared, record.task, record.trained_with, live, written_by(found.data))
+    live_outputs = written_by(live.data(name))
+    return beside(prepared, record.task, record.trained_with, live_outputs, written_by(trained.data))
 
 
 def _choice(entry: TaskEntry) -> Summarizer:
@@ -195,7 +195,7 @@ def _choice(entry: TaskEntry) -> Summarizer:
 def _fingerprint(
     prepared: Prepared, choice: Summarizer, data: Seq2SeqData, *, precision: str | None = None
 ) -> dict[str, object]:
-    """What decides the trained model, and its digest under `fingerprint`."""
+    """The facts that decide the trained model, and their digest under `fingerprint`."""
     facts = {name: fact for name, fact in prepared.fingerprint().items() if name != "strategy"}
     facts |= {
         "trainer": TRAINER,
@@ -209,10 +209,10 @@ def _fingerprint(
 
 
 def _tags(prepared: Prepared, choice: Summarizer, data: Seq2SeqData) -> set[object]:
-    """Of every precision that `auto` may stand for: what was trained so stays."""
+    """The fingerprints under every precision that `auto` may stand for."""
     own = prepared.training.precision
     named = ("float32", "bfloat16") if own == "auto" else (own,)
-    return {_fingerprint(prepared, choice, data, precision=one)["fingerprint"] for one in named}
+    return {_fingerprint(prepared, choice, data, precision=option)["fingerprint"] for option in named}
 
 
 def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
@@ -225,24 +225,24 @@ def _outlook(prepared: Prepared, data: Seq2SeqData) -> list[str]:
     ]
 
 
-def _score_line(prepared: Prepared, found: TrainedSummarizer) -> str:
-    task, fitted = prepared.task, found.fitted
+def _score_line(prepared: Prepared, trained: TrainedSummarizer) -> str:
+    task, fitted = prepared.task, trained.fitted
     metric = kind_of(task).default_metric(task)
-    shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in found.scores.items())
-    cut = f", {sum(found.cut.values()):,} documents cut" if any(found.cut.values()) else ""
-    cut += f", {found.cut_summaries:,} summaries cut" if found.cut_summaries else ""
+    shown = ", ".join(f"{split} {metric} {scores[metric]:.4f}" for split, scores in trained.scores.items())
+    cut = f", {sum(trained.cut.values()):,} documents cut" if any(trained.cut.values()) else ""
+    cut += f", {trained.cut_summaries:,} summaries cut" if trained.cut_summaries else ""
     epochs = f"best of {len(fitted.history)} epochs is {fitted.best_epoch}"
     return f"{task.name}: {shown}{cut}, {epochs}, {duration(fitted.seconds)}"
 
 
-def _untimed(found: TrainedSummarizer) -> list[dict[str, float]]:
-    """The epochs without their seconds: what a bundle holds is the same for the same seed."""
-    return [{name: v for name, v in row.items() if name != "seconds"} for row in found.fitted.history]
+def _untimed(trained: TrainedSummarizer) -> list[dict[str, float]]:
+    """The epochs without their seconds, so that a bundle's bytes depend on the seed alone."""
+    return [{name: v for name, v in row.items() if name != "seconds"} for row in trained.fitted.history]
 
 
-def card_of(prepared: Prepared, found: TrainedSummarizer) -> str:
+def card_of(prepared: Prepared, trained: TrainedSummarizer) -> str:
     """Markdown for the task's README.md."""
-    task, settings = prepared.task, found.data.settings
+    task, settings = prepared.task, trained.data.settings
     metric = kind_of(task).default_metric(task)
     sizes = ", ".join(f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits)
     how = "greedily" if settings.beams == 1 else f"with {settings.beams} beams"
@@ -255,14 +255,14 @@ def card_of(prepared: Prepared, found: TrainedSummarizer) -> str:
             "",
             "## Trained on",
             "",
-            f"{sizes} documents; seed {prepared.training.seed}; best epoch {found.fitted.best_epoch} by validation "
-            f"{metric}. It started from `{found.data.name}`.",
+            f"{sizes} documents; seed {prepared.training.seed}; best epoch {trained.fitted.best_epoch} by validation "
+            f"{metric}. It started from `{trained.data.name}`.",
             "",
-            *score_table(found.scores),
+            *score_table(trained.scores),
             "## Limits",
             "",
-            f"{found.data.parameters:,} parameters of its own. Documents over {settings.max_tokens} tokens are cut "
-            f"({sum(found.cut.values()):,} of those above); at most {settings.summary_tokens} tokens are written, "
+            f"{trained.data.parameters:,} parameters of its own. Documents over {settings.max_tokens} tokens are cut "
+            f"({sum(trained.cut.values()):,} of those above); at most {settings.summary_tokens} tokens are written, "
             f"{how}. What is written was not checked for truth.",
             "",
         ]

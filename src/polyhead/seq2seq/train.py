@@ -28,7 +28,7 @@ from polyhead.train.loop.order import LengthSorted
 
 
 class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):
-    """A fine-tuned model, and how it did on whole splits."""
+    """A fine-tuned model and its scores on whole splits."""
 
     data: Seq2SeqData
     scores: dict[str, dict[str, float]]  # split -> metric -> value
@@ -44,13 +44,13 @@ class SummaryExamples(LengthSorted):
         self._documents = model.documents(texts_of(examples))
         self._summaries = model.summaries([str(target[0]) for target in examples.targets])
         self._pad_id = model.pad_id
-        self.cut = sum(one.cut > 0 for one in self._documents)
-        self.cut_summaries = sum(one.cut > 0 for one in self._summaries)
+        self.cut = sum(encoded.cut > 0 for encoded in self._documents)
+        self.cut_summaries = sum(encoded.cut > 0 for encoded in self._summaries)
         pairs = zip(self._documents, self._summaries, strict=True)
         super().__init__(np.array([len(document.ids) + len(summary.ids) for document, summary in pairs]))
 
     def unread(self, member: int) -> None:
-        """None: no words are read."""
+        """None: words are not read."""
 
     def batch(self, members: np.ndarray) -> Batch:
         """(rows, document tokens) ids and mask, (rows, summary tokens) labels, -100 for padding."""
@@ -65,7 +65,7 @@ class SummaryExamples(LengthSorted):
 
 def texts_of(examples: Examples) -> list[str]:
     """The documents."""
-    return [str(given[0]) for given in examples.inputs]  # type: ignore[index]  # one text each: pair is "none"
+    return [str(texts[0]) for texts in examples.inputs]  # type: ignore[index]  # one text each: pair is "none"
 
 
 def smoothed_loss(smoothing: float, *, vocabulary: int | None = None) -> Callable[..., Tensor]:
@@ -88,19 +88,19 @@ def train_summarizer(
     checkpoint: FilePath | None = None,
     events: Events | None = None,
 ) -> TrainedSummarizer:
-    """Fine-tunes all of the model and keeps the epoch with the best validation score of what it writes.
+    """Fine-tunes the whole model and keeps the epoch whose summaries of the validation split score best.
 
-    Test documents are read once, by the model that is kept. Training runs in the precision that `training` says,
-    writing always in float32. Raises MissingExtra before anything is trained where ROUGE is not installed.
+    Test documents are read once, by the kept model. Training runs in the precision of `training`, writing in float32.
+    Raises MissingExtra before training where ROUGE is not installed.
     """
-    task, training, kind, told = prepared.task, prepared.training, kind_of(prepared.task), events or Events()
+    task, training, kind, listener = prepared.task, prepared.training, kind_of(prepared.task), events or Events()
     first = prepared.validation.examples.take([0])
     first.scores(task, [target[:1] for target in first.targets])  # fails here, not after hours of training
     model = Seq2Seq(data, dropout=training.dropout, bfloat16=precision_of(training) == "bfloat16")
     train = SummaryExamples(model, prepared.train.examples)
 
     def score() -> float:
-        return evaluate(model, prepared, prepared.validation.examples, told)[kind.default_metric(task)]
+        return evaluate(model, prepared, prepared.validation.examples, listener)[kind.default_metric(task)]
 
     fitted = Course(
         model,
@@ -109,35 +109,35 @@ def train_summarizer(
         score=score,
         training=training,
         checkpoint=checkpoint,
-        events=told,
+        events=listener,
         label=f"{task.name} (summarizer)",
     ).train()
     splits = [split for split in prepared.splits if split.name != "train"]
     return TrainedSummarizer(
         data=model.data(),
-        scores={split.name: evaluate(model, prepared, split.examples, told) for split in splits},
+        scores={split.name: evaluate(model, prepared, split.examples, listener) for split in splits},
         fitted=fitted,
         cut={"train": train.cut}
-        | {s.name: sum(one.cut > 0 for one in model.documents(texts_of(s.examples))) for s in splits},
+        | {s.name: sum(document.cut > 0 for document in model.documents(texts_of(s.examples))) for s in splits},
         cut_summaries=train.cut_summaries,
     )
 
 
 def evaluate(model: Seq2Seq, prepared: Prepared, examples: Examples, events: Events) -> dict[str, float]:
-    """All metrics of the kind on the whole split, of what the model writes."""
+    """All metrics of the kind for the model's summaries of the whole split."""
     return examples.scores(prepared.task, written(model, prepared.task.name, examples, events))
 
 
 def written(model: Seq2Seq, name: str, examples: Examples, events: Events) -> list[np.ndarray]:
-    """What the model writes for each document: arrays of one string."""
+    """The model's summary of each document, as an array of one string."""
     progress = events.progress(f"{name}: writing", unit="summaries")
-    found = model.write(texts_of(examples), show=lambda done: progress.update(done, len(examples.inputs)))
+    summaries = model.write(texts_of(examples), show=lambda done: progress.update(done, len(examples.inputs)))
     progress.finish()
-    return [np.array(one.text, np.str_) for one in found]
+    return [np.array(summary.text, np.str_) for summary in summaries]
 
 
 def _padded(summaries: Sequence[Encoded]) -> np.ndarray:
-    out = np.full((len(summaries), max(len(one.ids) for one in summaries)), UNLABELLED, np.int64)
-    for row, one in enumerate(summaries):
-        out[row, : len(one.ids)] = one.ids
+    out = np.full((len(summaries), max(len(summary.ids) for summary in summaries)), UNLABELLED, np.int64)
+    for row, summary in enumerate(summaries):
+        out[row, : len(summary.ids)] = summary.ids
     return out

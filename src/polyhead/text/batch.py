@@ -13,7 +13,7 @@ from polyhead.text.tokenize import Encoded
 
 
 class Batch(Value, eq=False):
-    """Rows of like length. Rows past `len(members)` are spare ones that fill a fixed shape."""
+    """Rows of similar length. Rows past `len(members)` are spare rows that fill a fixed shape."""
 
     ids: np.ndarray  # int64 (rows, tokens)
     mask: np.ndarray  # bool (rows, tokens); a spare row has one true position, so that no softmax is empty
@@ -22,7 +22,7 @@ class Batch(Value, eq=False):
 
 
 class Cut(Value, eq=False):
-    """Which inputs stand in one batch, and its shape."""
+    """The inputs of one batch, and its shape."""
 
     members: np.ndarray  # int64
     rows: int
@@ -72,12 +72,12 @@ def batches(
     max_tokens: int | None = None,
 ) -> Iterator[Batch]:
     """Padded batches by `cuts`. Put answers back in order with `answers[batch.members] = ...`."""
-    lengths = np.array([len(one.ids) for one in encoded], np.int64)
+    lengths = np.array([len(entry.ids) for entry in encoded], np.int64)
     for cut in cuts(
         lengths, token_budget=token_budget, multiple_of=multiple_of, fixed_rows=fixed_rows, max_tokens=max_tokens
     ):
-        some = [encoded[member] for member in cut.members]
-        ids, segments = (np.concatenate([getattr(one, name) for one in some]) for name in ("ids", "segments"))
+        members = [encoded[member] for member in cut.members]
+        ids, segments = (np.concatenate([getattr(entry, name) for entry in members]) for name in ("ids", "segments"))
         yield _padded(ids, segments, lengths[cut.members], cut, pad_id)
 
 

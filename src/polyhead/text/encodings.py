@@ -1,4 +1,4 @@
-"""Many encodings laid end to end in flat arrays, so that batching them needs no Python for each text."""
+"""Many encodings end to end in flat arrays, so that batching needs no Python loop over texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Encodings(Value, eq=False):
 
     An input's windows follow each other. `cut`, `beyond` and `repaired` are facts of the whole input; its first window
     holds them, later ones hold 0, so that sums count once. `offsets` are characters of the text that `sequence` names,
-    and (0, 0) for special tokens; both are there only where they were asked for.
+    and (0, 0) for special tokens; both are None unless requested.
     """
 
     row: np.ndarray  # int64 (entries,): index into the inputs
@@ -25,7 +25,7 @@ class Encodings(Value, eq=False):
     cut: np.ndarray  # int64 (entries,): tokens that no window holds
     beyond: np.ndarray  # int64 (entries,): tokens that the first window does not hold
     repaired: np.ndarray  # int64 (entries,): lone surrogates replaced by U+FFFD
-    texts: int  # of each input; each has tokens here, unless it is blank to the tokenizer
+    texts: int  # texts of each input
     offsets: np.ndarray | None = None  # int32 (tokens, 2)
     sequence: np.ndarray | None = None  # int8 (tokens,): 0 first text, 1 second text, -1 special token
 
@@ -35,19 +35,19 @@ class Encodings(Value, eq=False):
         return np.asarray(self.starts[1:] - self.starts[:-1])
 
     def tokens_of(self, entries: np.ndarray) -> np.ndarray:
-        """Places of the tokens of these entries in the flat arrays, entry after entry."""
+        """Indices of these entries' tokens in the flat arrays, entry after entry."""
         return ranges(self.starts[entries], self.lengths[entries])
 
 
 def starts_of(sizes: np.ndarray) -> np.ndarray:
-    """Where each of things of these sizes begins when they are laid end to end, and where the last ends."""
+    """Start of each item when items of these sizes lie end to end, and the end of the last; int64 (items + 1,)."""
     starts = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=starts[1:])
     return starts
 
 
 def ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """`start, start + 1, ...`, as many as the size says, for each of these, end to end; int64."""
+    """`start, ..., start + size - 1` of every pair, end to end; int64."""
     here = starts_of(sizes)
     return np.asarray(np.arange(here[-1]) + np.repeat(starts - here[:-1], sizes))
 

@@ -1,4 +1,4 @@
-"""Short texts side by side in rows of fixed length, and which of many texts fill such rows together."""
+"""Packing short texts into rows of fixed length, and choosing which texts fill such rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ class Packing(Value, eq=False):
 
 
 def few(rows: int, positions: int) -> tuple[int, int]:
-    """The shape, or the next larger of few: a runtime keeps what it prepared for each, a megabyte with 6 layers.
+    """The shape rounded up, so that few shapes occur: a runtime keeps about a megabyte for each with 6 layers.
 
-    Up to 8 rows and 16 positions all are there; then there are 8 numbers of positions between a power of two and the
-    next, and every second of rows, from 32 on every fourth.
+    Rows are rounded to multiples of 2 above 8 and of 4 above 32; positions above 16 to eighths of a power of two.
     """
     step = 1 << max(0, (positions - 1).bit_length() - 4)
     each = 1 if rows <= 8 else 2 if rows <= 32 else 4
@@ -34,41 +33,40 @@ def few(rows: int, positions: int) -> tuple[int, int]:
 
 
 def packed(lengths: np.ndarray, *, width: int) -> Packing:
-    """Texts of these lengths (at least 1) in rows that an encoder of this width runs soonest; none is cut or split.
+    """Texts of these lengths (at least 1) in the rows that cost an encoder of this width least; none is cut or split.
 
-    Where texts leave much of a row free, rows of twice and three times its length are tried too.
+    Where texts leave much of a row free, rows of twice and three times the length are tried too.
     """
     least = max(ROW, int(lengths.max(initial=1)))
-    found = fitted(lengths, tokens=least)
-    if lengths.sum() >= FULL * found.rows * found.tokens:
-        return found
+    packing = fitted(lengths, tokens=least)
+    if lengths.sum() >= FULL * packing.rows * packing.tokens:
+        return packing
     longer = [fitted(lengths, tokens=times * least) for times in (2, 3)]
-    return min([found, *longer], key=lambda one: work(one.rows, one.tokens, width=width))
+    return min([packing, *longer], key=lambda candidate: work(candidate.rows, candidate.tokens, width=width))
 
 
 def together(lengths: np.ndarray, *, budget: int, width: int) -> Iterator[np.ndarray]:
-    """Which texts of these lengths (at least 1) stand in one batch: each once, the longest of a batch first.
+    """Indices of the texts of each batch, every text once, the longest of a batch first; lengths are at least 1.
 
-    Rows begin with the longest texts that are left and go on with the longest that fit (first fit decreasing), so that
-    texts of unlike lengths fill them; where packing does not pay, texts of like length stand together. Rows times
-    positions stay within the budget, unless one row is longer by itself.
+    Rows are filled first fit decreasing; where packing does not pay, texts of similar length form a batch. Rows times
+    positions stay within the budget, unless one text is longer by itself.
     """
     order = np.argsort(-lengths, kind="stable")
     members: dict[int, list[int]] = {}
     for member, size in zip(order[::-1].tolist(), lengths[order[::-1]].tolist(), strict=True):
         members.setdefault(size, []).append(member)
     while members:
-        taken = _best({size: len(some) for size, some in members.items()}, budget, width)
-        found: list[int] = []
+        taken = _best({size: len(texts) for size, texts in members.items()}, budget, width)
+        chosen: list[int] = []
         for size in sorted(taken, reverse=True):
-            found += [members[size].pop() for _ in range(taken[size])]
+            chosen += [members[size].pop() for _ in range(taken[size])]
             if not members[size]:
                 del members[size]
-        yield np.array(found, np.int64)
+        yield np.array(chosen, np.int64)
 
 
 def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
-    """How many texts of each length make the next batch: those that take the least work a token."""
+    """How many texts of each length make the next batch: the choice with the least work per token."""
     longest = max(counts)
     least = max(ROW, longest)
     alone, most = dict[int, int](), max(1, budget // longest)
@@ -77,16 +75,16 @@ def _best(counts: Mapping[int, int], budget: int, width: int) -> dict[int, int]:
         most -= alone[size]
     tries = [(work(*few(sum(alone.values()), longest), width=width) / _tokens(alone), alone)]
     for tokens in (least, 2 * least, 3 * least):
-        rows, some = _rows(counts, tokens, most=max(1, budget // tokens))
-        tries.append((work(*few(rows, tokens), width=width) / _tokens(some), some))
-        if _tokens(some) >= FULL * rows * tokens:
+        rows, counted = _rows(counts, tokens, most=max(1, budget // tokens))
+        tries.append((work(*few(rows, tokens), width=width) / _tokens(counted), counted))
+        if _tokens(counted) >= FULL * rows * tokens:
             break
-    _, best = min(tries, key=lambda one: one[0])
+    _, best = min(tries, key=lambda candidate: candidate[0])
     return {size: number for size, number in best.items() if number}
 
 
 def _rows(counts: Mapping[int, int], tokens: int, *, most: int) -> tuple[int, dict[int, int]]:
-    """So many rows of this many tokens as first fit decreasing fills with these, and what stands in them."""
+    """At most `most` rows filled first fit decreasing: how many are used, and how many texts of each length."""
     left, sizes, taken = dict(counts), sorted(counts), dict.fromkeys(counts, 0)
     for row in range(most):
         room = tokens
@@ -106,7 +104,7 @@ def _tokens(counts: Mapping[int, int]) -> int:
 
 
 def work(rows: int, tokens: int, *, width: int) -> float:
-    """What layers cost on so many positions: `24 d^2 t + 4 t^2 d` a row (see `cost`), in units of `24 d^2`."""
+    """Cost of a layer on rows of this shape: `24 d^2 t + 4 t^2 d` a row (see `cost`), in units of `24 d^2`."""
     return rows * tokens * (1 + tokens / (6 * width))
 
 
@@ -117,7 +115,7 @@ def fitted(lengths: np.ndarray, *, tokens: int) -> Packing:
     """
     order = np.argsort(-lengths, kind="stable")
     free: dict[int, list[int]] = {}  # rows by how much room they have
-    rooms: list[int] = []  # those of which there are some, ascending
+    rooms: list[int] = []  # the keys of `free`, ascending
     row, start = [0] * len(lengths), [0] * len(lengths)
     rows = 0
     for text, size in zip(order.tolist(), lengths[order].tolist(), strict=True):

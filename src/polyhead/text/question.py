@@ -27,7 +27,7 @@ class Question(Value):
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """What is read for each option: (context, question and option), or (question, option) without a context."""
+        """For each option the pair to read: (context, question and option), or (question, option) without a context."""
         if self.context.strip():
             return tuple((self.context, f"{self.text} {option}") for option in self.options)
         return tuple((self.text, option) for option in self.options)
@@ -42,11 +42,11 @@ Given = Input | Question
 """What an example's input may be: a text, a pair of texts, or a question with options."""
 
 
-def texts_of(given: Given) -> tuple[str, ...]:
+def texts_of(example: Given) -> tuple[str, ...]:
     """Every text of an input."""
-    return given.texts if isinstance(given, Question) else given
+    return example.texts if isinstance(example, Question) else example
 
 
 def read_alone(inputs: Sequence[Given]) -> list[Input]:
-    """What the trunk reads, one pass each: texts and pairs as they are, every option's pair of a question."""
-    return [one for given in inputs for one in (given.pairs if isinstance(given, Question) else (given,))]
+    """The inputs of the trunk: texts and pairs as they are, and one pair for every option of a question."""
+    return [texts for example in inputs for texts in (example.pairs if isinstance(example, Question) else (example,))]

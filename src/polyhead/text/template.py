@@ -12,7 +12,7 @@ from polyhead.errors import WeightsMismatch
 
 
 class Template(Value):
-    """Pieces of special tokens before, between and after the texts, and the segments of these and of the texts."""
+    """Special tokens before, between and after the texts, with segments of these tokens and of the texts."""
 
     ids: tuple[list[int], ...]
     segments: tuple[list[int], ...]
@@ -24,7 +24,7 @@ class Template(Value):
         return sum(map(len, self.ids))
 
     def repeated(self, special: Sequence[Sequence[int]], texts: Sequence[int], sizes: np.ndarray) -> np.ndarray:
-        """A number for each token, end to end: one for each special token, the same for all tokens of a text.
+        """A number for each token, end to end: its own for each special token, one for all tokens of a text.
 
         `sizes` (entries, texts) are the texts' tokens.
         """
@@ -41,7 +41,7 @@ class Template(Value):
 
 
 def find_template(tokenizer: tokenizers.Tokenizer, texts: int) -> Template:
-    """The template for so many texts, found by encoding a probe; raises WeightsMismatch where there is none."""
+    """The template for `texts` texts, found by encoding a probe; raises WeightsMismatch where there is none."""
     probe = _probe(tokenizer)
     plain = tokenizer.encode(probe, add_special_tokens=False).ids
     whole = tokenizer.encode(probe, probe if texts == 2 else None)

@@ -46,7 +46,7 @@ class Windows(Value):
 
 
 def windows_of(max_tokens: int) -> Windows:
-    """How a text over so many tokens is read where a task asks for windows: they share a quarter of their size."""
+    """Windows of `max_tokens` tokens that share a quarter of their size."""
     return Windows(size=max_tokens, stride=max_tokens // 4)
 
 
@@ -95,19 +95,19 @@ class Tokenizer:
         self._templates: dict[int, Template] = {}
 
     def encode(self, inputs: Sequence[Input], *, windows: Windows | None = None) -> list[Encoded]:
-        """Every input in order; with `windows`, several entries for one that is longer than a window."""
-        found: dict[int, list[Encoded]] = {row: [] for row in range(len(inputs))}
-        for texts in sorted({len(given) for given in inputs}):
-            rows = np.array([row for row, given in enumerate(inputs) if len(given) == texts], np.int64)
+        """Every input in order; with `windows`, several entries for an input that is longer than a window."""
+        entries: dict[int, list[Encoded]] = {row: [] for row in range(len(inputs))}
+        for size in sorted({len(texts) for texts in inputs}):
+            rows = np.array([row for row, texts in enumerate(inputs) if len(texts) == size], np.int64)
             alike = [inputs[row] for row in rows]
             for start, stop in _chunks(alike):
-                made = self._chunk(alike[start:stop], rows[start:stop], windows, offsets=True)
-                for entry, row in enumerate(made.row.tolist()):
-                    found[row].append(encoded_at(made, entry))
-        return [one for row in found.values() for one in row]
+                encodings = self._chunk(alike[start:stop], rows[start:stop], windows, offsets=True)
+                for entry, row in enumerate(encodings.row.tolist()):
+                    entries[row].append(encoded_at(encodings, entry))
+        return [encoded for row in entries.values() for encoded in row]
 
     def encodings(self, inputs: Sequence[Input], *, windows: Windows | None = None, offsets: bool = False) -> Encodings:
-        """The same in flat arrays, of inputs that are all single texts or all pairs; `offsets` only where asked for."""
+        """`encode` in flat arrays, for inputs that are all single texts or all pairs; with `offsets` on request."""
         rows = np.arange(len(inputs))
         spans = _chunks(inputs) if inputs else [(0, 0)]
         return joined([self._chunk(inputs[a:b], rows[a:b], windows, offsets=offsets) for a, b in spans])
@@ -116,9 +116,9 @@ class Tokenizer:
         size = len(inputs[0]) if inputs else 1
         template = self._template(size)
         room = self._room(template, windows)
-        texts, repaired = _repaired([text for given in inputs for text in given])
-        found, more = self._read_texts(texts, size, room, windows, offsets=offsets)
-        lengths = np.fromiter(map(len, found), np.int64, len(found)).reshape(-1, size)
+        texts, repaired = _repaired([text for pair in inputs for text in pair])
+        answers, more = self._read_texts(texts, size, room, windows, offsets=offsets)
+        lengths = np.fromiter(map(len, answers), np.int64, len(answers)).reshape(-1, size)
         read = _read(lengths, more.reshape(-1, size), room, windows)
         sizes = read.stops - read.starts
         segments = template.repeated(template.segments, template.text_segments, sizes)
@@ -126,50 +126,50 @@ class Tokenizer:
         facts = {"cut": read.cut, "beyond": read.beyond, "repaired": several}
         if len(read.row) > len(lengths):
             facts = {name: np.where(read.window == 0, fact[read.row], 0) for name, fact in facts.items()}
-        made = Encodings(
+        encodings = Encodings(
             row=rows[read.row],
             window=read.window,
             starts=starts_of(sizes.sum(axis=1) + template.size),
-            ids=_flat((one.ids for one in found), read, template.ids),
+            ids=_flat((answer.ids for answer in answers), read, template.ids),
             segments=segments.astype(np.int32),
             texts=size,
             **facts,
         )
         if not offsets:
-            return made
+            return encodings
         special = [[0] * len(piece) for piece in template.ids]
         sequence = template.repeated([[-1] * len(piece) for piece in special], range(size), sizes)
-        pairs = _flat_pairs((one.offsets for one in found), read, special)
-        return msgspec.structs.replace(made, offsets=pairs, sequence=sequence.astype(np.int8))
+        pairs = _flat_pairs((answer.offsets for answer in answers), read, special)
+        return msgspec.structs.replace(encodings, offsets=pairs, sequence=sequence.astype(np.int8))
 
     def _read_texts(
         self, texts: list[str], size: int, room: int, windows: Windows | None, *, offsets: bool
     ) -> tuple[list[tokenizers.Encoding], np.ndarray]:
-        """What is encoded of inputs of so many texts, and tokens of each text beyond that, int64 (texts,).
+        """The encoded part of each text, and how many tokens follow it, int64 (texts,).
 
-        What is beyond a very long single text that is cut is left uncounted: it has at least so many tokens.
+        The rest of a very long single text that is cut is not counted.
         """
         encode = partial(self._encoded, offsets=offsets)
-        # Of what is read in windows no more is encoded for a text of few tokens.
+        # Windows read the whole text, so a minimum is not needed.
         least = 0 if windows else room + SPARE
-        found, sizes = encoded_beginnings(texts, encode, least)
+        answers, sizes = encoded_beginnings(texts, encode, least)
         if windows is None and size == 1:
-            # Where a word was divided it may have more tokens than it has whole, by fewer than SPARE.
+            # A divided word may have more tokens than the whole word, by fewer than SPARE.
             fewer = [1 - SPARE if start < len(text) else 0 for text, start in zip(texts, sizes, strict=True)]
-            return found, np.array(fewer, np.int64)
+            return answers, np.array(fewer, np.int64)
         more = (tokens_beyond(text, start, encode) for text, start in zip(texts, sizes, strict=True))
-        return found, np.fromiter(more, np.int64, len(texts))
+        return answers, np.fromiter(more, np.int64, len(texts))
 
     def _encoded(self, texts: list[str], *, offsets: bool) -> list[tokenizers.Encoding]:
-        """The library's answers. Several texts are spread over the processor by it; it leaves that after a fork."""
+        """The library's encodings; it spreads several texts over the processors."""
         try:
             if len(texts) == 1:
                 return [self._tokenizer.encode(texts[0], add_special_tokens=False)]
             encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
-            found: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
+            answers: list[tokenizers.Encoding] = encode(texts, add_special_tokens=False)
         except BaseException as error:
             raise failed(error, "the tokenizer cannot read a text") from None
-        return found
+        return answers
 
     def _room(self, template: Template, windows: Windows | None) -> int:
         """Tokens left for the texts."""
@@ -225,7 +225,7 @@ def _window_spans(lengths: list[int], room: int, stride: int) -> Iterator[list[t
 
 
 class _Read(Value, eq=False):
-    """Which tokens of each text an entry holds."""
+    """The range of each text's tokens that an entry holds."""
 
     row: np.ndarray  # int64 (entries,)
     window: np.ndarray  # int64 (entries,)
@@ -236,7 +236,7 @@ class _Read(Value, eq=False):
 
 
 def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | None) -> _Read:
-    """What is read of inputs with so many tokens in each text, and `more` that are not encoded, (inputs, texts)."""
+    """The tokens to read of inputs with `lengths` encoded tokens and `more` that are not encoded, (inputs, texts)."""
     rows, nothing, zeros = np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.zeros_like(lengths)
     total, unread = lengths.sum(axis=1), more.sum(axis=1)
     beyond = np.maximum(0, total - room) + unread
@@ -263,16 +263,16 @@ def _read(lengths: np.ndarray, more: np.ndarray, room: int, windows: Windows | N
 
 
 def _laid(texts: Iterator[list[Any]], read: _Read, special: Sequence[list[Any]]) -> Iterator[list[Any]]:
-    """For each entry what its texts' tokens have, with what the special tokens have around it."""
+    """For each entry the values of its texts' tokens with those of the special tokens around them."""
     last, own = -1, list[list[Any]]()
     spans = zip(read.row.tolist(), read.starts.tolist(), read.stops.tolist(), strict=True)
     for row, starts, stops in spans:
         if row != last:
             last, own = row, [next(texts) for _ in starts]
-        found = special[0]
+        values = special[0]
         for text, start, stop, after in zip(own, starts, stops, special[1:], strict=True):
-            found = found + text[start:stop] + after
-        yield found
+            values = values + text[start:stop] + after
+        yield values
 
 
 def _flat(texts: Iterator[list[int]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
@@ -284,7 +284,7 @@ def _flat(texts: Iterator[list[int]], read: _Read, special: Sequence[list[int]])
 
 def _flat_pairs(texts: Iterator[list[tuple[int, int]]], read: _Read, special: Sequence[list[int]]) -> np.ndarray:
     flat = array("i")
-    for entry in _laid(texts, read, [[(one, one) for one in piece] for piece in special]):
+    for entry in _laid(texts, read, [[(value, value) for value in piece] for piece in special]):
         flat.fromlist(list(chain.from_iterable(entry)))
     return np.array(flat, np.int32).reshape(-1, 2)
 
@@ -317,8 +317,8 @@ def _pad_id(tokenizer: tokenizers.Tokenizer) -> int:
 def _chunks(inputs: Sequence[Input]) -> Iterator[tuple[int, int]]:
     """Ranges of rows whose texts are encoded by one call."""
     start, characters = 0, 0
-    for row, given in enumerate(inputs):
-        size = sum(len(text) for text in given)
+    for row, texts in enumerate(inputs):
+        size = sum(len(text) for text in texts)
         if row > start and (characters + size > CHUNK_CHARACTERS or row - start >= CHUNK_ROWS):
             yield start, row
             start, characters = row, 0

@@ -1,8 +1,7 @@
-"""Tokenizer files that nobody vouches for: each is tried in a process of its own before it is opened in this one.
+"""Untrusted tokenizer files: each is tried in a separate process before it is opened in this one.
 
-The library that reads them is fast and trusts them: a file may make it panic, fill the memory, search for minutes or
-give other ids at every call. A trial takes 0.1 to 0.2 s, and 1 s for a quarter of a million pieces, once for each file
-in the life of a process.
+A file may make the library panic, fill the memory, run for minutes or give other ids at every call. A trial takes 0.1
+to 0.2 s, and 1 s for a quarter of a million pieces, once for each file in the life of a process.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ MEMORY, SECONDS = 2**30, 3  # of a trial, and 12 bytes and 0.5 µs more for each
 PATIENCE = 120  # seconds that may pass, however busy the machine is
 WHAT = "the tokenizer cannot be used"
 ALLOWED = "a tokenizer.json of the `tokenizers` library that gives every text the same ids at every call"
-_LOST = (SystemExit, KeyboardInterrupt, GeneratorExit)  # of the user's or of Python's own, no fault of a file
+_LOST = (SystemExit, KeyboardInterrupt, GeneratorExit)
 
 
 class Facts(Value):
-    """What a trial found out about a file that may be used."""
+    """Facts about a file that passed its trial."""
 
     vocabulary: int  # one more than the largest id that can occur: pieces, special tokens, padding
 
@@ -44,7 +43,7 @@ class _Found(msgspec.Struct):
 
 
 def facts_of(content: bytes) -> Facts:
-    """What is known of a tokenizer file, after a trial; raises WeightsMismatch for one that must not be opened."""
+    """Facts about a tokenizer file after its trial; raises WeightsMismatch for a file that must not be opened."""
     digest = hashlib.sha256(content).hexdigest()
     if digest not in _KNOWN:
         _KNOWN[digest] = _tried(content)
@@ -61,7 +60,7 @@ def open_tokenizer(content: bytes) -> tokenizers.Tokenizer:
 
 
 def failed(error: BaseException, what: str) -> BaseException:
-    """What to raise for an error of the library, whose panics are no `Exception`; what is no fault of a file stays."""
+    """The error to raise for an error of the library, whose panics are no `Exception`; interrupts stay as they are."""
     if isinstance(error, _LOST):
         return error
     return WeightsMismatch(what, got=error, allowed=ALLOWED, do="use the tokenizer that belongs to the trunk")
@@ -85,7 +84,7 @@ def _tried(content: bytes) -> Facts:
     limits = (MEMORY + 12 * len(content), SECONDS + len(content) // 2_000_000)
     try:
         # -P: the script's folder is no place to import from.
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", trial.__file__, *map(str, limits)],
             input=content,
             capture_output=True,
@@ -97,16 +96,16 @@ def _tried(content: bytes) -> Facts:
     except OSError as error:
         raise _refused(f"no trial: {error.strerror} ({sys.executable or 'no Python'})") from None
     try:
-        found = msgspec.json.decode(done.stdout, type=_Found)
+        result = msgspec.json.decode(process.stdout, type=_Found)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Killed by a limit: by the processor's, or because memory could not be had.
+        # Killed by the limit on processor time or on memory.
         memory, seconds = limits
         raise _refused(
-            f"its trial ended with {done.returncode}: more than {seconds} s or {memory / 2**30:.1f} GiB are needed"
+            f"its trial ended with {process.returncode}: more than {seconds} s or {memory / 2**30:.1f} GiB are needed"
         ) from None
-    if found.facts is None:
-        raise _refused(found.wrong or "no answer")
-    return found.facts
+    if result.facts is None:
+        raise _refused(result.wrong or "no answer")
+    return result.facts
 
 
 def _refused(why: str) -> WeightsMismatch:

@@ -1,6 +1,6 @@
-"""Tries a tokenizer file in a process of its own, where it can take neither much memory nor much time.
+"""Tries a tokenizer file in a separate process with limited memory and time.
 
-Run as a script by `text.tokenizer_file`, with the file on standard input; what was found is one line of JSON on
+`text.tokenizer_file` runs this as a script, with the file on standard input; the result is one line of JSON on
 standard output. Nothing of Polyhead is imported, so that a trial takes 0.04 s and not 0.3.
 """
 
@@ -28,14 +28,14 @@ RUNS = (*"aAx0 _-.!\n\t'\"(</\u00e9\u65e5", "ab", "a ", "0,", "a1", "\r\n")
 
 
 def main() -> None:
-    """Reads the file and writes what was found: its `facts`, or what is `wrong` with it."""
+    """Reads the file and writes its `facts`, or what is `wrong` with it."""
     memory, seconds = int(sys.argv[1]), int(sys.argv[2])
     _limit(memory, seconds)
     try:
-        found: dict[str, Any] = {"facts": _tried(sys.stdin.buffer.read())}
+        report: dict[str, Any] = {"facts": _tried(sys.stdin.buffer.read())}
     except BaseException as error:  # the library's panics are no `Exception`
-        found = {"wrong": f"{error}" or type(error).__name__}
-    sys.stdout.write(json.dumps(found))
+        report = {"wrong": f"{error}" or type(error).__name__}
+    sys.stdout.write(json.dumps(report))
 
 
 def _limit(memory: int, seconds: int) -> None:
@@ -52,13 +52,13 @@ def _tried(content: bytes) -> dict[str, int]:
     import tokenizers
 
     ids, literals = _checked(content)
-    made = tokenizers.Tokenizer.from_buffer(content)
-    made.no_truncation()
-    padding = 0 if made.padding is None else int(made.padding["pad_id"])
-    made.no_padding()
-    ids |= {padding, *made.get_added_tokens_decoder()}
-    ids |= _encoded(made, [*WORDS, *(run * (2000 // len(run)) for run in RUNS), *literals])
-    special = max(len(made.encode("")), len(made.encode("", "")))
+    tokenizer = tokenizers.Tokenizer.from_buffer(content)
+    tokenizer.no_truncation()
+    padding = 0 if tokenizer.padding is None else int(tokenizer.padding["pad_id"])
+    tokenizer.no_padding()
+    ids |= {padding, *tokenizer.get_added_tokens_decoder()}
+    ids |= _encoded(tokenizer, [*WORDS, *(run * (2000 // len(run)) for run in RUNS), *literals])
+    special = max(len(tokenizer.encode("")), len(tokenizer.encode("", "")))
     largest = max(ids)
     if largest >= LARGEST_ID:
         raise ValueError(f"it has the id {largest}, and {LARGEST_ID - 1} is the largest that can be kept")
@@ -67,14 +67,14 @@ def _tried(content: bytes) -> dict[str, int]:
     return {"vocabulary": largest + 1}
 
 
-def _encoded(made: Any, texts: list[str]) -> set[int]:
-    """Every id that the texts get, alone and as pairs; raises ValueError where normalising makes far more of one."""
+def _encoded(tokenizer: Any, texts: list[str]) -> set[int]:
+    """Every id of the texts, alone and as pairs; raises ValueError where normalising lengthens a text too much."""
     ids: set[int] = set()
     for text in texts:
-        normal = text if made.normalizer is None else made.normalizer.normalize_str(text)
+        normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
         if len(normal) > GROWTH * max(1, len(text)):
             raise ValueError(f"its normaliser makes {len(normal):,} characters of {len(text):,}")
-        for encoded in (made.encode(text), made.encode(text, text)):
+        for encoded in (tokenizer.encode(text), tokenizer.encode(text, text)):
             ids.update(encoded.ids)
     return ids
 
@@ -82,18 +82,18 @@ def _encoded(made: Any, texts: list[str]) -> set[int]:
 def _checked(content: bytes) -> tuple[set[int], list[str]]:
     """The largest id of its pieces, and texts that its normaliser and splitters look for.
 
-    Raises ValueError for what the file must not say.
+    Raises ValueError for forbidden content.
     """
-    said = json.loads(content)
-    if not isinstance(said, dict) or not isinstance(said.get("model"), dict):
+    declared = json.loads(content)
+    if not isinstance(declared, dict) or not isinstance(declared.get("model"), dict):
         raise ValueError("it has no model")
-    model: dict[str, Any] = said["model"]
+    model: dict[str, Any] = declared["model"]
     for key in ("dropout", "alpha", "nbest_size"):
         if model.get(key):
             raise ValueError(f'its model has "{key}": {model[key]}, which makes ids random; set it to null')
     literals: list[str] = []
     growth, changes = 1, list[tuple[str, str]]()
-    for part in _parts([said.get("normalizer"), said.get("pre_tokenizer")]):
+    for part in _parts([declared.get("normalizer"), declared.get("pre_tokenizer")]):
         pattern, new = part.get("pattern"), part.get("content")
         of_string = pattern.get("String") if isinstance(pattern, dict) else None
         for text in (of_string, new):
@@ -113,7 +113,7 @@ def _checked(content: bytes) -> tuple[set[int], list[str]]:
 
 
 def _check_growth(text: str, changes: list[tuple[str, str]]) -> None:
-    """Raises ValueError where changes of text, one after the other, make far more of it."""
+    """Raises ValueError where replacements, one after the other, lengthen the text too much."""
     size = len(text)
     for old, new in changes:
         text = text.replace(old, new)
@@ -122,7 +122,7 @@ def _check_growth(text: str, changes: list[tuple[str, str]]) -> None:
 
 
 def _parts(parts: list[Any]) -> Iterator[dict[str, Any]]:
-    """Every table in these, at whatever depth."""
+    """Every JSON object in these values, at any depth."""
     while parts:
         part = parts.pop()
         if isinstance(part, dict):

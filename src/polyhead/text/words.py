@@ -1,4 +1,4 @@
-"""Words of a text, and the token and the window that stand for each."""
+"""Words of a text, and the token and window that represent each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 def words_of(text: str) -> np.ndarray:
     """Character offsets int32 (words, 2): runs of letters, digits and `_`; other visible characters alone."""
-    return np.array([found.span() for found in _WORD.finditer(text)], np.int32).reshape(-1, 2)
+    return np.array([match.span() for match in _WORD.finditer(text)], np.int32).reshape(-1, 2)
 
 
 def places_of(text: str) -> np.ndarray:
@@ -28,7 +28,7 @@ def places_of(text: str) -> np.ndarray:
 
 
 def words_in(texts: Sequence[str]) -> np.ndarray:
-    """The words of a text; of a pair the places of its second text, where answers to the first may begin or end."""
+    """The words of a single text, or the places of a pair's second text."""
     return words_of(texts[0]) if len(texts) == 1 else places_of(texts[-1])
 
 
@@ -36,17 +36,17 @@ def words_in_each(inputs: Sequence[Sequence[str]]) -> list[np.ndarray]:
     """`words_in` of many inputs."""
     flat, stops = array("i"), [0]
     for texts in inputs:
-        spans = [found.span() for found in _WORD.finditer(texts[-1])]
+        spans = [offsets.span() for offsets in _WORD.finditer(texts[-1])]
         if len(texts) > 1:
             spans.insert(0, NOWHERE)
         flat.fromlist(list(chain.from_iterable(spans)))
         stops.append(stops[-1] + len(spans))
-    found = np.array(flat, np.int32).reshape(-1, 2)
-    return [found[start:stop] for start, stop in pairwise(stops)]
+    offsets = np.array(flat, np.int32).reshape(-1, 2)
+    return [offsets[start:stop] for start, stop in pairwise(stops)]
 
 
 def joined(tokens: Sequence[str]) -> tuple[str, np.ndarray]:
-    """Tokens as one text, single spaces between them, and where each lies in it, int32 (words, 2)."""
+    """The tokens joined by spaces, and each token's character range, int32 (words, 2)."""
     sizes = np.array([len(token) for token in tokens], np.int64)
     stops = np.cumsum(sizes + 1) - 1
     return " ".join(tokens), np.stack([stops - sizes, stops], axis=1).astype(np.int32)
@@ -58,8 +58,8 @@ def first_subtokens(encoded: Encoded, words: np.ndarray) -> np.ndarray:
     There is none when the word was cut away, is outside the window, or vanished in the tokenizer's
     normalisation. NOWHERE is read at the first token of all, whatever that is ([CLS], <s>).
     """
-    found = _overlapping(encoded, words)
-    return np.where((words == NOWHERE).all(axis=-1), 0, found).astype(np.int32) if len(words) else found
+    tokens = _overlapping(encoded, words)
+    return np.where((words == NOWHERE).all(axis=-1), 0, tokens).astype(np.int32) if len(words) else tokens
 
 
 def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
@@ -75,7 +75,7 @@ def _overlapping(encoded: Encoded, words: np.ndarray) -> np.ndarray:
 
 
 class Search:
-    """The words of one text, to be found in its windows: each window costs what it reads, not the whole text."""
+    """Finds the words of one text in its windows; a window costs its own length, not the text's."""
 
     def __init__(self, words: np.ndarray) -> None:
         """`words` (words, 2) in any order, NOWHERE among them or not."""
@@ -85,7 +85,7 @@ class Search:
         self._starts = np.minimum.accumulate(words[::-1, 0])[::-1]  # no word from this one on starts earlier
 
     def read_in(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
-        """Which words have a token here, (read,) in order, and the `first_subtokens` of each, (read,)."""
+        """Indices of the words that have a token in the window, (read,), and their `first_subtokens`, (read,)."""
         offsets = encoded.offsets[encoded.sequence == encoded.texts - 1]
         near = np.zeros(0, np.int64)
         if len(offsets):
@@ -97,7 +97,7 @@ class Search:
 
 
 class WindowWords(Value, eq=False):
-    """The words of texts, and for each entry of encodings which of its text's words it reads, and where."""
+    """The words of texts, and for each entry of encodings the words that it reads and their tokens."""
 
     words: np.ndarray  # int32 (words, 2): of one text after the other
     text_starts: np.ndarray  # int64 (texts + 1,): where each text's words begin
@@ -111,20 +111,20 @@ class WindowWords(Value, eq=False):
 
 
 def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords:
-    """The words of each input that its entries read, found in all of them at once; needs offsets."""
+    """The words that each entry reads; the encodings must have offsets."""
     sizes = np.fromiter(map(len, words), np.int64, len(words))
     text_starts = starts_of(sizes)
     flat = np.concatenate([np.zeros((0, 2), np.int32), *words])
     windows = np.bincount(encodings.row, minlength=len(words))
     alone = np.flatnonzero(windows[encodings.row] == 1)
-    found = [_found(encodings, alone, flat, text_starts)]
+    parts = [_found(encodings, alone, flat, text_starts)]
     for row in np.flatnonzero(windows > 1).tolist():
-        search = Search(words[row])  # each window costs what it reads, not the whole text
+        search = Search(words[row])
         first = int(np.searchsorted(encodings.row, row))
         for entry in range(first, first + int(windows[row])):
-            which, there = search.read_in(encoded_at(encodings, entry))
-            found.append((np.full(len(which), entry), which, there))
-    owner, places, tokens = (np.concatenate(several) for several in zip(*found, strict=True))
+            indices, subtokens = search.read_in(encoded_at(encodings, entry))
+            parts.append((np.full(len(indices), entry), indices, subtokens))
+    owner, places, tokens = (np.concatenate(several) for several in zip(*parts, strict=True))
     order = np.argsort(owner, kind="stable")
     counts = np.bincount(owner, minlength=len(encodings.row))
     return WindowWords(
@@ -135,34 +135,34 @@ def read_words(encodings: Encodings, words: Sequence[np.ndarray]) -> WindowWords
 def _found(
     encodings: Encodings, entries: np.ndarray, words: np.ndarray, text_starts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`first_subtokens` of many entries: of every word that is read the entry, its place in the text, its token.
+    """`first_subtokens` of many entries: for every word that is read its entry, its index in the text and its token.
 
-    Characters are counted through all entries, each with a stretch of its own, so that one search finds all.
+    Each entry gets a range of character numbers of its own, so that one search serves all.
     """
     assert encodings.offsets is not None and encodings.sequence is not None
     token_sizes = encodings.lengths[entries]
     at = encodings.tokens_of(entries)
-    own = np.repeat(np.arange(len(entries)), token_sizes)  # each token's entry
+    token_entry = np.repeat(np.arange(len(entries)), token_sizes)  # each token's entry
     offsets = encodings.offsets[at].astype(np.int64)
     real = (encodings.sequence[at] == encodings.texts - 1) & (offsets[:, 1] > offsets[:, 0])
-    at, own, offsets = at[real], own[real], offsets[real]
+    at, token_entry, offsets = at[real], token_entry[real], offsets[real]
     rows = encodings.row[entries]
     sizes = text_starts[rows + 1] - text_starts[rows]
-    asked = np.repeat(np.arange(len(entries)), sizes)  # each word's entry
+    word_entry = np.repeat(np.arange(len(entries)), sizes)  # each word's entry
     spans = words[ranges(text_starts[rows], sizes)].astype(np.int64)
     both = np.concatenate([offsets, spans, np.zeros((1, 2), np.int64)])
     stretch = int(both.max() - both.min()) + 2
-    first = np.searchsorted(offsets[:, 1] + own * stretch, spans[:, 0] + asked * stretch, side="right")
-    last = np.searchsorted(own, asked, side="right")
-    inside = np.minimum(first, max(0, len(own) - 1))
-    there = first < last
-    if len(own):
-        there &= offsets[inside, 0] < spans[:, 1]
+    first = np.searchsorted(offsets[:, 1] + token_entry * stretch, spans[:, 0] + word_entry * stretch, side="right")
+    last = np.searchsorted(token_entry, word_entry, side="right")
+    inside = np.minimum(first, max(0, len(token_entry) - 1))
+    overlaps = first < last
+    if len(token_entry):
+        overlaps &= offsets[inside, 0] < spans[:, 1]
     nowhere = (spans == NOWHERE).all(axis=1)
-    token = np.where(nowhere, 0, at[inside] - encodings.starts[entries][asked] if len(own) else 0)
-    found = np.flatnonzero(there | nowhere)
-    places = np.arange(len(asked)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return entries[asked[found]], places[found], token[found]
+    token = np.where(nowhere, 0, at[inside] - encodings.starts[entries][word_entry] if len(token_entry) else 0)
+    read = np.flatnonzero(overlaps | nowhere)
+    places = np.arange(len(word_entry)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return entries[word_entry[read]], places[read], token[read]
 
 
 def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
@@ -175,14 +175,14 @@ def best_windows(windows: Sequence[Encoded], words: np.ndarray) -> np.ndarray:
     best = np.full((len(words), 2), -1, np.int32)
     distance, search = np.full(len(words), -1.0), Search(words)
     for index, window in enumerate(windows):
-        which, tokens = search.read_in(window)
+        indices, tokens = search.read_in(window)
         text = np.flatnonzero(window.sequence == window.texts - 1)
         if not len(text):
             continue
         left = np.where(index == 0, np.inf, tokens - text[0])
         right = np.where(index == len(windows) - 1, np.inf, text[-1] - tokens)
-        found = np.minimum(left, right)
-        better = found > distance[which]
-        best[which[better], 0], best[which[better], 1] = index, tokens[better]
-        distance[which] = np.maximum(distance[which], found)
+        margin = np.minimum(left, right)
+        better = margin > distance[indices]
+        best[indices[better], 0], best[indices[better], 1] = index, tokens[better]
+        distance[indices] = np.maximum(distance[indices], margin)
     return best

@@ -42,7 +42,7 @@ from polyhead.train.data.units import check_budget, check_readers, check_whole, 
 from polyhead.train.heads.baseline import baseline_path, with_baselines
 from polyhead.train.heads.run import train_task
 from polyhead.train.heads.trained import Trained
-from polyhead.train.loop.checkpoint import cache_folder
+from polyhead.train.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.outcome import Outcome
@@ -255,7 +255,7 @@ class _Run:
             {p.task.name: self._paths[p.task.name][0] for p in unit},
             self._extractor.data,
             precision=self._extractor.precision,
-            checkpoint=folder / "unit.pt",
+            checkpoint=folder / f"unit{SUFFIX}",
             events=self._events,
         )
         if self._commit([(p, found.trained[p.task.name]) for p in unit], found.families):

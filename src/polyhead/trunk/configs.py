@@ -1,4 +1,4 @@
-"""Hugging Face `config.json` files: those that become a trunk's shape, and those refused, by the setting."""
+"""Hugging Face `config.json` files: reads a trunk's shape, or names the setting that is not supported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trunk as plain data: its shape, arrays and tokenizer, and the digest that says what its states should be."""
+"""A trunk as plain data: its shape, arrays and tokenizer, and the digest of all that decides its states."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from polyhead.config import Value, digested
 from polyhead.errors import WeightsMismatch
 from polyhead.trunk.shape import Architecture, trunk_arrays
 
-FINITE_CHUNK = 2**20  # numbers looked at together: what says which are finite stays in the processor's cache
+FINITE_CHUNK = 2**20  # numbers checked at once; the mask stays in the processor's cache
 
 
 class TextSettings(Value):
-    """How a text becomes token ids; part of the trunk's digest, since it decides what the states are."""
+    """How a text becomes token ids; part of the trunk's digest."""
 
     max_tokens: int  # special tokens included; longer inputs are cut, or read in windows where a task asks
 
@@ -45,7 +45,7 @@ class TrunkData(msgspec.Struct, frozen=True, kw_only=True):
         return trunk_digest(self.architecture, arrays_digest(self.arrays), self.tokenizer, self.settings)
 
     def blended(self, other: TrunkData, share: float) -> TrunkData:
-        """The trunk with so much of its own weights and the rest of the other's, which has its shape; 1: as it is."""
+        """`share` of this trunk's weights plus `1 - share` of the other's, which has the same shape."""
         if share == 1:
             return self
         mixed = {
@@ -99,7 +99,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], *, owner: str) -> None:
     wrong = {name: what for name, array in arrays.items() if (what := _not_finite(array)) is not None}
     if wrong:
         raise WeightsMismatch(
-            f"arrays of {owner} hold what no answer can be computed with",
+            f"arrays of {owner} hold values that no answer can be computed with",
             got=[f"{name}: {what}" for name, what in wrong.items()][:5],
             allowed="finite numbers in floating point",
             do="restore the arrays from a copy, or train or convert them again",
@@ -107,7 +107,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], *, owner: str) -> None:
 
 
 def _not_finite(array: np.ndarray) -> str | None:
-    """What an array holds beside finite numbers; None for one that holds nothing else."""
+    """The first value that is no finite number, or the wrong dtype; None for finite floats."""
     if array.dtype.kind != "f":
         return f"values of type {array.dtype}"
     flat = np.ascontiguousarray(array).reshape(-1)

@@ -52,18 +52,8 @@ _IGNORED = re.compile(r"pooler\..*|.*\bposition_ids|.*\btoken_type_ids")
 _OLD_LEAVES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def from_hugging_face(arrays: Mapping[str, Item], family: Family) -> dict[str, Item]:
-    """The trunk's arrays under our names, from a checkpoint with or without heads around the encoder.
-
-    The encoder is found by its word vectors, whatever prefix stands before them ('bert.', 'roberta.', ...);
-    beside a prefixed encoder everything is a head and is left out, as are poolers and index buffers. The old
-    names gamma and beta of LayerNorm are understood. Any other name in the encoder raises WeightsMismatch.
-    """
-    return {ours: arrays[theirs] for ours, theirs in trunk_names(arrays, family).items()}
-
-
 def to_hugging_face(arrays: Mapping[str, Item], family: Family) -> dict[str, Item]:
-    """The arrays under the names of the bare `transformers` encoder: the inverse of `from_hugging_face`."""
+    """The arrays under the names of the bare `transformers` encoder."""
     table = [(ours, theirs) for theirs, ours in TABLES[family]]
     renamed = {name: _renamed(name, table) for name in arrays}
     unknown = sorted(name for name, new in renamed.items() if new is None)
@@ -73,7 +63,12 @@ def to_hugging_face(arrays: Mapping[str, Item], family: Family) -> dict[str, Ite
 
 
 def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
-    """Our name -> the checkpoint's name, for every array of the trunk in it; see `from_hugging_face`."""
+    """Our name -> the checkpoint's name, for every array of the trunk in it, with or without heads around it.
+
+    The encoder is found by its word vectors, whatever prefix stands before them ('bert.', 'roberta.', ...). Beside a
+    prefixed encoder everything is a head and is left out, as are poolers and index buffers. The old names gamma and
+    beta of LayerNorm are understood. Any other name in the encoder raises WeightsMismatch.
+    """
     names = list(names)
     prefixes = sorted(name.removesuffix(_WORDS) for name in names if name.endswith(_WORDS))
     if len(prefixes) != 1:
@@ -83,36 +78,36 @@ def trunk_names(names: Iterable[str], family: Family) -> dict[str, str]:
             allowed=1,
             do="give a checkpoint of one encoder, saved by `transformers`",
         )
-    found: dict[str, str] = {}
+    known: dict[str, str] = {}
     unknown: list[str] = []
     for name in names:
         bare = name.removeprefix(prefixes[0])
         if not name.startswith(prefixes[0]) or _IGNORED.fullmatch(bare):
             continue
         ours = trunk_name(bare, family)
-        if ours is None or ours in found:
+        if ours is None or ours in known:
             unknown.append(name)
         else:
-            found[ours] = name
+            known[ours] = name
     if unknown:
         raise WeightsMismatch(
-            f"the checkpoint holds arrays that a {family} encoder has no place for",
+            f"the checkpoint holds arrays that a {family} encoder does not have",
             got=sorted(unknown)[:5],
             do="check that config.json names the model_type these weights belong to",
         )
-    return found
+    return known
 
 
 def trunk_name(name: str, family: Family) -> str | None:
-    """Our name of one array of the bare encoder, None for what it has no place for."""
+    """Our name of one array of the bare encoder; None for an array that the encoder does not have."""
     return _renamed(_modern(name), TABLES[family])
 
 
-def check_names(found: Mapping[str, str], shape: Architecture) -> None:
+def check_names(names: Mapping[str, str], shape: Architecture) -> None:
     """Raises WeightsMismatch that names the checkpoint's missing and surplus arrays in its own words."""
     expected = {name for name, _ in trunk_arrays(shape)}
-    missing = to_hugging_face(dict.fromkeys(sorted(expected - set(found))), shape.family)
-    extra = [found[name] for name in sorted(set(found) - expected)]
+    missing = to_hugging_face(dict.fromkeys(sorted(expected - set(names))), shape.family)
+    extra = [names[name] for name in sorted(set(names) - expected)]
     if missing or extra:
         raise WeightsMismatch(
             "the checkpoint's arrays are not those that its config.json calls for",
@@ -131,7 +126,7 @@ def _modern(name: str) -> str:
 def _renamed(name: str, table: Iterable[tuple[str, str]]) -> str | None:
     for before, after in table:
         pattern = re.escape(before).replace(r"\{\}", r"(0|[1-9]\d*)")
-        found = re.fullmatch(rf"{pattern}\.(weight|bias)", name)
-        if found:
-            return f"{after.format(*found.groups()[:-1])}.{found.groups()[-1]}"
+        match = re.fullmatch(rf"{pattern}\.(weight|bias)", name)
+        if match:
+            return f"{after.format(*match.groups()[:-1])}.{match.groups()[-1]}"
     return None

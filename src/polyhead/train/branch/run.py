@@ -21,6 +21,7 @@ from polyhead.train.data.examples import outputs_of, outputs_of_each, tell_unrea
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.taps import OnTap, TapExamples, tap_examples
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.feed import stream
 from polyhead.train.loop.fit import Course, Fitted
@@ -167,7 +168,7 @@ class Branches:
             self._told = True
         balanced = kind.class_weights(task, self.prepared.train.examples.targets) if training.class_weights else None
         label = f"{task.name} ({name}, {len(module.part.layers)} layers)"
-        file = f"{task.name}-{name}-{tap_of(path)}-{len(module.part.layers)}-{training.seed}.pt"
+        file = f"{task.name}-{name}-{tap_of(path)}-{len(module.part.layers)}-{training.seed}{SUFFIX}"
 
         return Course(
             module,

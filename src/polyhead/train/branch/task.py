@@ -26,6 +26,7 @@ from polyhead.train.branch.search import Candidate, grid, halving, spread
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.heads.trained import Trained
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Fitted
 from polyhead.trunk.data import arrays_digest
@@ -114,7 +115,7 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
         candidates=candidates,
     )
     _write(folder, grove, grown)
-    for checkpoint in folder.glob("*.pt"):
+    for checkpoint in folder.glob(f"*{SUFFIX}"):
         checkpoint.unlink(missing_ok=True)
     return grove
 

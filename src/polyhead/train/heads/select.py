@@ -27,6 +27,7 @@ from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.heads.candidates import Candidate
 from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.feed import stream
 from polyhead.train.loop.fit import Course, Fitted
@@ -219,7 +220,7 @@ class Trials:
         prepared, module = self._prepared, self._module(path)
         train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
         self._tell_unread(prepared.train, train)
-        name = f"{prepared.task.name}-{candidate.strategy.positions}.pt"
+        name = f"{prepared.task.name}-{candidate.strategy.positions}{SUFFIX}"
         course = self._course(
             module,
             train,

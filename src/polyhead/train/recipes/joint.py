@@ -19,7 +19,7 @@ from polyhead.project.tables import Project
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.loop.checkpoint import cache_folder
+from polyhead.train.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.train.loop.devices import Place, from_first, joined
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
@@ -93,7 +93,7 @@ def _train(
     training = joint_training(prepared)
     data = load_any_trunk(project, folder)
     fingerprint = fingerprint_of(prepared, recipe, data)
-    checkpoint = cache_folder(cache, "joint") / f"{fingerprint}.pt"
+    checkpoint = cache_folder(cache, "joint") / f"{fingerprint}{SUFFIX}"
     known = from_first(place, _known(root, fingerprint, recipe, events))
     if known is not None:
         if place.is_first:

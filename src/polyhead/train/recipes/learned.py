@@ -26,6 +26,7 @@ from polyhead.tasks.task import owner_of
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.heads.baseline import constant_scores
 from polyhead.train.heads.trained import Trained
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointResult
 from polyhead.train.recipes.lineage import Lineage, lineage_of, write_lineage
@@ -158,7 +159,7 @@ def clean(root: FilePath, checkpoint: FilePath) -> None:
     remove_workspace(building_of(root))
     if not checkpoint.parent.is_dir():
         return
-    for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*.pt")):  # of donors and probed heads too
+    for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*{SUFFIX}")):  # of donors and probed heads too
         file.unlink(missing_ok=True)
     remove_leftovers(checkpoint.parent)
 

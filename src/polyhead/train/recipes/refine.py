@@ -20,6 +20,7 @@ from polyhead.errors import NotFinite, TrainError
 from polyhead.project.recipes import ONE_TASK, Candidate, Joint, Search
 from polyhead.train.data.examples import outputs_of
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.devices import Place
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.smooth import normalise_heads, settle_heads
@@ -134,7 +135,7 @@ def _course(
     checkpoint = None
     if checkpoints is not None:
         tag = _tag(fingerprint_of([one], recipe, data), head, candidate.epsilon, precision)
-        checkpoint = checkpoints / f"{said(candidate).replace(' ', '-')}-{tag}.pt"
+        checkpoint = checkpoints / f"{said(candidate).replace(' ', '-')}-{tag}{SUFFIX}"
     course = JointCourse(
         [one],
         joint_paths([one], data, recipe),

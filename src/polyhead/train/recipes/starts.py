@@ -23,6 +23,7 @@ from polyhead.sharing.part import Part
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.devices import Place
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.feed import stream
@@ -123,7 +124,7 @@ def _probe(course: Course, checkpoint: FilePath | None) -> None:
 
 
 def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:
-    return checkpoint.with_name(f"{checkpoint.stem}-{what}.pt") if checkpoint is not None else None
+    return checkpoint.with_name(f"{checkpoint.stem}-{what}{SUFFIX}") if checkpoint is not None else None
 
 
 def _start_prompts(course: Course, checkpoint: FilePath | None) -> None:

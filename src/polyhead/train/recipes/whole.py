@@ -10,11 +10,9 @@ from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
-import torch
 from torch import nn
 
 from polyhead.errors import TrainError
-from polyhead.files import replacing
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project.recipes import Joint
 from polyhead.project.strategies import Branch
@@ -24,6 +22,7 @@ from polyhead.train.branch.distil import distilled
 from polyhead.train.data.examples import TextExamples, outputs_of
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared, Split
+from polyhead.train.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.train.loop.fit import Course, Fitted
 from polyhead.train.loop.loss import LOSSES
 from polyhead.train.recipes.together import JointModel
@@ -56,9 +55,7 @@ class FullFineTuning(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, file: FilePath) -> None:
         """Keeps the weights, for students of this model."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as out:
-            torch.save(self.weights.state_dict(), out)
+        write_checkpoint(file, self.weights.state_dict())
 
 
 def train_whole(
@@ -104,7 +101,7 @@ def restore_whole(
 ) -> FullFineTuning:
     """A model that `FullFineTuning.save` kept; how training went is not kept."""
     whole = _untrained(prepared, strategy, extractor, layers, precision)
-    whole.weights.load_state_dict(torch.load(file, weights_only=True))
+    whole.weights.load_state_dict(read_checkpoint(file))
     whole.module.eval()
     return whole
 
