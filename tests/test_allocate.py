@@ -8,16 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyhead.cost import cost_of
-from polyhead.cost.allocate import (
-    Option,
-    Price,
-    allocation_of,
-    best_under,
-    by_rule,
-    frontier,
-    greedy,
-    price_of,
-)
+from polyhead.cost.allocate import Option, Price, allocation_of, best_under, by_rule, frontier, greedy, price_of
 from polyhead.errors import ConfigError
 from polyhead.plan import Embed, Layers, Path, merge
 from polyhead.trunk.shape import Architecture

@@ -24,10 +24,10 @@ RANKS = {
     "plan": 3,
     "text": 3,
     "project.recipes": 4,
-    "project.strategies": 4,
     "seq2seq.data": 4,
     "cost": 5,
     "tasks": 5,
+    "strategies": 6,
     "project": 6,
     "bundle": 7,
     "store": 7,
@@ -60,6 +60,7 @@ BESIDE = {
     ("train.run", "seq2seq.run"),
     ("seq2seq.answer", "engine"),
     ("cost", "seq2seq.data"),
+    ("project", "strategies"),
 }
 TORCH_HALF = {
     "nn",
@@ -265,3 +266,28 @@ def test_light_half_imports_where_torch_is_missing():
     )
     assert len(names) > 20
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+
+def test_only_strategies_tell_strategies_apart():
+    """No name and no class of a strategy is asked for outside the strategies' own files, the checks and the CLI."""
+    from polyhead.strategies import STRATEGIES
+
+    names, classes = set(STRATEGIES), {strategy.__name__ for strategy in STRATEGIES.values()}
+    looked_at = 0
+    for path, tree in parsed():
+        if room(module(path)) in ("strategies", "testing", "cli"):
+            continue
+        looked_at += 1
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in docstrings:
+                assert node.value not in names, f"{module(path)}:{node.lineno} names '{node.value}'"
+            asked = []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked = [node.args[1]]
+            if isinstance(node, ast.MatchClass):
+                asked = [node.cls]
+            told = {n.id for one in asked for n in ast.walk(one) if isinstance(n, ast.Name)}
+            told |= {n.attr for one in asked for n in ast.walk(one) if isinstance(n, ast.Attribute)}
+            assert not told & classes, f"{module(path)}:{node.lineno} asks for {told & classes}"
+    assert len(names) == 5 and looked_at > 200, (names, looked_at)

@@ -8,17 +8,7 @@ import shutil
 import msgspec
 import pytest
 
-from bundle.test_merge import (
-    LAYERS_APART,
-    LAYERS_MERGED,
-    TASKS,
-    TEXTS,
-    TRUNK,
-    deepened,
-    owning,
-    path_of,
-    single,
-)
+from bundle.test_merge import LAYERS_APART, LAYERS_MERGED, TASKS, TEXTS, TRUNK, deepened, owning, path_of, single
 from bundle.test_write import contents
 from cli.commands import run
 from polyhead.bundle.create import write_bundle

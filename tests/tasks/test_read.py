@@ -12,15 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyhead.errors import (
-    BadValue,
-    ConfigError,
-    DataError,
-    EmptyData,
-    MissingColumn,
-    MissingExtra,
-    UnknownLabel,
-)
+from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn, MissingExtra, UnknownLabel
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Source, read

@@ -6,15 +6,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from polyhead.text.tokenize import Tokenizer, Windows
-from polyhead.text.words import (
-    best_windows,
-    first_subtokens,
-    places_of,
-    read_words,
-    words_in,
-    words_in_each,
-    words_of,
-)
+from polyhead.text.words import best_windows, first_subtokens, places_of, read_words, words_in, words_in_each, words_of
 from polyhead.trunk.data import TextSettings
 
 

@@ -19,14 +19,7 @@ from polyhead.tasks.task import Task
 from polyhead.testing import tiny_trunk
 from polyhead.train.loop.feed import Batch
 from polyhead.train.loop.loss import UNLABELLED
-from polyhead.train.loop.smooth import (
-    Noise,
-    normalise_heads,
-    settle_heads,
-    smoothed,
-    symmetric_kl,
-    without_dropout,
-)
+from polyhead.train.loop.smooth import Noise, normalise_heads, settle_heads, smoothed, symmetric_kl, without_dropout
 
 # Questions of 3 and 2 options; rows of 2 and 4 places and one whose answer was cut away.
 OPTIONS = torch.tensor([[0, 0], [0, 1], [0, 0], [1, 1], [1, 0]])

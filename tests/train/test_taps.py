@@ -9,9 +9,9 @@ import tiny
 from polyhead import plan
 from polyhead.model import Model
 from polyhead.nn.trunk import Trunk
-from polyhead.project.strategies import Branch
-from polyhead.sharing.branch import branch_path, tap_path
 from polyhead.sharing.make import arrays_of_part
+from polyhead.strategies import Branch
+from polyhead.strategies.branch import branch_path, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches
@@ -22,17 +22,7 @@ from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.taps import tap_examples, wanted_taps
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from polyhead.trunk.data import arrays_digest
-from tiny_branch import (
-    DEPTH,
-    STRATEGY,
-    branches_of,
-    bytes_of,
-    extractor_of,
-    home_in,
-    prepared_of,
-    seeded,
-    weights_of,
-)
+from tiny_branch import DEPTH, STRATEGY, branches_of, bytes_of, extractor_of, home_in, prepared_of, seeded, weights_of
 
 LEAST_HALF = 2.0**-14  # the smallest normal float16
 HALF_STEP = 2.0**-24  # between two neighbours below it

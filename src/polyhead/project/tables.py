@@ -13,8 +13,8 @@ from polyhead.arguments import check_fields, typed
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
-from polyhead.project.strategies import Branch, Live, Pooled, Prompted, Strategy
 from polyhead.seq2seq.data import Summarizer
+from polyhead.strategies import Pooled, Strategy
 from polyhead.tasks.columns import Source
 from polyhead.tasks.rows import DATASETS
 from polyhead.tasks.task import Task, check_name, kind_named
@@ -138,7 +138,7 @@ class TaskEntry(Value):
             return "none"
         compares = self.kind in ("single_label", "multi_label", "regression")
         whole = self.long_texts == "cut"
-        return "separate" if compares and whole and frozen and isinstance(strategy, Pooled) else "joined"
+        return strategy.default_pair if compares and whole and frozen else "joined"
 
     def task(self) -> Task:
         """The task that the entry declares."""
@@ -175,15 +175,6 @@ class TaskEntry(Value):
             where=chosen.where,
             limit=chosen.limit,
         )
-
-
-BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
-"""Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/project/log.md)."""
-
-
-LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
-"""Where nothing is said, prompts, adapters and layers on top over a frozen trunk: every epoch reads all texts through
-the trunk, so there are few of them, at the higher rates that a frozen trunk calls for."""
 
 
 SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
@@ -275,11 +266,11 @@ def read_project(path: Path | str) -> Project:
             place = f"tasks[{number}]"
             raise error.at(f"{path}, {place}", path=f"$.{place}") from None
     strategies = [strategy_of(project, entry) for entry in project.tasks]
-    if project.donors is not None and not any(isinstance(s, Prompted) and s.from_donors for s in strategies):
+    if project.donors is not None and not any(strategy.donor_arrays() for strategy in strategies):
         raise ConfigError(
             f"{path}: 'donors' would change nothing: no task starts from one",
             got=project.donors,
-            do="set init or pooler_init = 'donors' in a strategy 'prompted', or leave 'donors' out",
+            do="set init or pooler_init = 'donors' in a strategy with prompts, or leave 'donors' out",
         )
     return project
 
@@ -291,9 +282,7 @@ def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
     """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
-    strategy = strategy_of(project, entry)
-    own = BRANCH_TRAINING if isinstance(strategy, Branch) else Training()
-    own = LIVE_TRAINING if isinstance(strategy, Live) else own
+    own = strategy_of(project, entry).default_training
     own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
     own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
     own = SUMMARY_TRAINING if entry.kind == "summarization" else own

@@ -18,14 +18,15 @@ from polyhead.cost.allocate import Option, OptionsFile, best_under, by_rule, gre
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import Choice
-from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.train.branch.run import Branches, TrainedBranch
 from polyhead.train.branch.search import Candidate, grid, halving, spread
-from polyhead.train.data.extract import Extractor
+from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.taps import wanted_taps
 from polyhead.train.heads.trained import Trained
+from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Fitted
 from polyhead.trunk.data import arrays_digest
@@ -64,10 +65,55 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
+class Branched(Trainer):
+    """Trains every task's branches first, and then the choice between them; both are kept in the cache.
+
+    `prepared` are all tasks of branches, also those that are trained already: their options are written down, and
+    under one budget the choice is among all.
+    """
+
+    order = 1
+
+    def paths(self) -> dict[str, list[Path]]:
+        """The path of every depth that each task tries."""
+        return {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
+
+    def readers(self) -> Sequence[Prepared]:
+        """Under one budget all tasks of branches, as the choice is among all."""
+        return self.prepared if self.todo and self.job.allocation.rule == "budget" else self.todo
+
+    def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
+        """The states at the path's tap."""
+        return wanted_taps(prepared, path, self.job.extractor)
+
+    def train(self) -> None:
+        """Grows what is not grown yet, writes all options down, and commits the branches that are chosen."""
+        if not self.todo:
+            return
+        job, extractor = self.job, self.job.extractor
+        shape, precision = extractor.data.architecture, extractor.precision
+        searches: dict[str, BranchSearch] = {}
+        for p in self.prepared:
+            name, folder = p.task.name, job.folder("branches", p)
+            if name in job.todo or job.allocation.rule == "budget":
+                searches[name] = grow(p, extractor, precision=precision, folder=folder, events=job.events)
+                for line in grown_lines(searches[name]):
+                    job.events.line(line)
+            elif (known := kept_grove(folder)) is not None:
+                searches[name] = known
+        others = {name for name, strategy in job.declared.items() if strategy.is_allocated}
+        left = others - {p.task.name for p in self.prepared}
+        write_options(job.cache / "options.json", list(searches.values()), shape, left)
+        chosen = choose(list(searches.values()), job.allocation, shape)
+        for p in self.todo:
+            name, folder = p.task.name, job.folder("branches", p)
+            trained = chosen_part(p, searches[name], chosen[name], extractor, precision=precision, folder=folder)
+            job.commit([(p, trained)])
+
+
 def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
     """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
-    strategy = prepared.strategy
-    assert isinstance(strategy, Branch)
+    strategy = as_branch(prepared.strategy)
     most = strategy.layers or strategy.most or max(strategy.least, shape.layers)
     least = strategy.layers or strategy.least
     if (strategy.tap or 0) + most > shape.layers:
@@ -84,8 +130,7 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
     known = kept_grove(folder)
     if known is not None:
         return known
-    strategy = prepared.strategy
-    assert isinstance(strategy, Branch)
+    strategy = as_branch(prepared.strategy)
     branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
     depths = depths_of(prepared, extractor.data.architecture)
     candidates: tuple[Candidate, ...] = ()
@@ -127,8 +172,7 @@ def kept_grove(folder: FilePath) -> BranchSearch | None:
 
 def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
     """The path of every depth that the task's strategy tries, the shortest branch first."""
-    assert isinstance(prepared.strategy, Branch)
-    branches = Branches(prepared, prepared.strategy, extractor, precision=extractor.precision)
+    branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=extractor.precision)
     return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
 
 
@@ -176,13 +220,12 @@ def chosen_part(
     prepared: Prepared, grove: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
 ) -> Trained:
     """The chosen branch with its scores; the test split is read once, by this branch alone."""
-    assert isinstance(prepared.strategy, Branch)
     kept = next(one for one in grove.kept if one.name == option.name)
     file = folder / f"{kept.name}.safetensors"
     arrays = _arrays(file)
     if arrays_digest(arrays) != kept.arrays:
         raise _damaged(file, "its bytes are not those that were written")
-    branches = Branches(prepared, prepared.strategy, extractor, precision=precision)
+    branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
     tried = {one.name: one.fitted.score for one in grove.kept}

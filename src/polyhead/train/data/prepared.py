@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled, Strategy
+from polyhead.strategies import Strategy
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
@@ -61,7 +61,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def folded(self) -> bool:
         """Whether each labelled row is held out once: of few, a share held out says too little."""
         few = self.whole is not None and len(self.whole.targets) < FOLDED_BELOW
-        return few and isinstance(self.strategy, Pooled)
+        return few and self.strategy.reads_kept_features
 
     @property
     def splits(self) -> tuple[Split, ...]:

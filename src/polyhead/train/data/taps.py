@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from polyhead.model import stored_value
 from polyhead.nn.states import States
 from polyhead.plan import Path
-from polyhead.sharing.branch import BranchPart, tap_of, tap_path
+from polyhead.sharing.branch import BranchPart
 from polyhead.store.features import Features
+from polyhead.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
 from polyhead.text.words import first_subtokens

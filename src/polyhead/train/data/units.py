@@ -11,34 +11,21 @@ from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
-from polyhead.project.strategies import Branch, InLayer, OnTop, Prompted, Strategy
 from polyhead.project.tables import Project, strategy_of
-from polyhead.sharing.prompted import shared_prompt
+from polyhead.strategies import Strategy
+from polyhead.strategies.prompted import shared_prompt
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.loop.events import Events
-
-
-def bonds_of(strategy: Strategy) -> set[str]:
-    """What tasks of this strategy read together with others: a prompt group, a shared pooler, shared adapters."""
-    match strategy:
-        case Prompted(isolated=False):
-            return {f"prompts {strategy.group}"}
-        case InLayer():
-            shared = any(one.share != "nothing" for one in strategy.adapters)
-            return ({"adapters"} if shared else set()) | ({"pooler"} if strategy.pooler == "shared" else set())
-        case OnTop(pooler="shared"):
-            return {"pooler"}
-    return set()
 
 
 def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
     """Tasks that stand or fall together, in order; most stand alone."""
     units: list[tuple[set[str], list[str]]] = []
     for name, strategy in strategies.items():
-        bonds = bonds_of(strategy)
+        bonds = set(strategy.bonds())
         met = [unit for unit in units if unit[0] & bonds]
-        joined = (bonds.union(*(unit[0] for unit in met)), [one for unit in met for one in unit[1]] + [name])
+        joined = (bonds.union(*(unit[0] for unit in met)), [member for unit in met for member in unit[1]] + [name])
         units = [unit for unit in units if unit not in met] + [joined]
     order = list(strategies)
     return sorted((tuple(sorted(names, key=order.index)) for _, names in units), key=lambda u: order.index(u[0]))
@@ -59,9 +46,7 @@ def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None
 def check_budget(project: Project, only: Sequence[str]) -> None:
     """One budget is for all branches together, so a choice among some of them would be another one."""
     left = [
-        entry.name
-        for entry in project.tasks
-        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
+        entry.name for entry in project.tasks if entry.name not in only and strategy_of(project, entry).is_allocated
     ]
     if project.allocation.rule == "budget" and left:
         raise ConfigError(
@@ -96,7 +81,7 @@ def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepare
 def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mapping[str, Path]) -> None:
     """Raises BundleError where a run would replace arrays that tasks of the bundle read which it leaves as they are.
 
-    Each of `changes` is written in one step, in this order. `paths` are those of `live_paths`: other tasks read no
+    Each of `changes` is written in one step, in this order. `paths` are those of live tasks: others read no
     arrays of others. Raises BadName for what differs from a name of the bundle in case alone.
     """
     needs = {name: set(record.needs) for name, record in bundle.tasks.items()}

@@ -17,9 +17,8 @@ from torch import nn
 
 from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Training
-from polyhead.project.strategies import Prompted
 from polyhead.sharing.make import arrays_of_part
-from polyhead.sharing.part import Part
+from polyhead.strategies import Strategy
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
@@ -132,14 +131,11 @@ def _start_prompts(course: Course, checkpoint: FilePath | None) -> None:
         course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
     for name, prepared in course.prepared.items():
         strategy, part = prepared.strategy, course.module.model.parts[name]
-        if not isinstance(strategy, Prompted):
-            continue
-        assert isinstance(part, Part) and part.prompt is not None
-        if strategy.init == "frequent":
-            rows = frequent_tokens(prepared, course.tokenizer, strategy.rows)
+        if strategy.frequent_rows:
+            rows = frequent_tokens(prepared, course.tokenizer, strategy.frequent_rows)
             words = course.data.arrays["embeddings.word.weight"][rows]
             _fill(part, {"prompt.weight": np.asarray(words)})
-        if strategy.from_donors:
+        if strategy.donor_arrays():
             take(part, strategy, donor(course, prepared, checkpoint))
 
 
@@ -171,7 +167,7 @@ def donor(course: Course, prepared: Prepared, checkpoint: FilePath | None) -> di
     return trained.learn(f"{name} (donor)").arrays[name]
 
 
-def take(part: nn.Module, strategy: Prompted, found: Mapping[str, np.ndarray]) -> None:
+def take(part: nn.Module, strategy: Strategy, found: Mapping[str, np.ndarray]) -> None:
     """Gives a part what the strategy asks of its donor's arrays."""
     _fill(part, asked_of_donors(strategy, found))
 

@@ -13,11 +13,11 @@ from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import Prompted, Strategy
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.part import Family, Part
 from polyhead.sharing.pooled import PooledPart
+from polyhead.strategies import Strategy
 from polyhead.tasks.task import Task
 from polyhead.train.loop.devices import on
 from polyhead.train.loop.feed import Batch, stream
@@ -72,9 +72,8 @@ class JointModel(nn.Module):
         trunk.requires_grad_(not frozen)
         owned = {task: parts[path.head.part] for task, path in paths.items()}
         self.model = Model(trunk, owned, families, narrow=True)
-        self._alone = {  # tasks whose steps leave other tasks' prompts alone
-            task for task, one in strategies.items() if isinstance(one, Prompted) and one.stop_gradient
-        }
+        # tasks whose steps leave other tasks' prompts alone
+        self._alone = {task for task, strategy in strategies.items() if strategy.stops_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
         self.depths = {  # of the trunk's own layers that a task's path runs
             task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import Choice
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.data.units import units_of
-from polyhead.train.recipes.live import is_live
 
 Fingerprint = dict[str, object]
 
@@ -23,17 +21,17 @@ def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, Fi
     Under one budget a choice depends on all branches, so each names every other's own way of training.
     """
     found = {p.task.name: p.fingerprint() for p in several}
-    among = {p.task.name: tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
+    among = {p.task.name: tag(found[p.task.name]) for p in several if p.strategy.is_allocated}
     said: dict[str, object] = msgspec.to_builtins(choice)
     if choice.rule == "budget":
         said["among"] = among
-    for unit in units_of({p.task.name: p.strategy for p in several if is_live(p)}):
+    for unit in units_of({p.task.name: p.strategy for p in several if p.strategy.is_live}):
         if len(unit) > 1:  # whoever else learns decides what each learns
             tags = {name: tag(found[name]) for name in unit}
             for name in unit:
                 found[name]["among"] = tags
     for p in several:
-        if isinstance(p.strategy, Branch) and (p.strategy.layers is None or p.strategy.students):
+        if p.strategy.is_undecided:
             found[p.task.name]["allocation"] = said
     return found
 
