@@ -19,7 +19,7 @@ from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project.tables import Choice, with_seed
 from polyhead.strategies import Branch, Pooled
 from polyhead.strategies.branch import private_layers, tap_of
-from polyhead.train import run as running
+from polyhead.train import job as running
 from polyhead.train.branch.run import Branches
 from polyhead.train.branch.task import (
     BranchSearch,

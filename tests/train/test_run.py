@@ -26,7 +26,7 @@ from polyhead.project.tables import with_seed
 from polyhead.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
-from polyhead.train import run as running
+from polyhead.train import job as running
 from polyhead.train.data import extract as extraction
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
@@ -276,7 +276,7 @@ KILLED = """
     import tiny
     from polyhead.project.recipes import Joint
     from polyhead.train.recipes.joint import train_together
-    from polyhead.train import fit
+    from polyhead.train.loop import fit
     from polyhead.train.run import train_project
     fit.SAVE_SECONDS = {seconds}
     saved = fit._Run.save

@@ -241,7 +241,7 @@ class Project(Value):
 
 def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
     """Raises BadName or ConfigError for what no round could be named or learn."""
-    names = [one.name for one in recipe.rounds(tasks)]
+    names = [left_out.name for left_out in recipe.rounds(tasks)]
     for name in names:
         check_name(name, "group")
     if len({name.casefold() for name in names}) < len(names):
@@ -303,19 +303,19 @@ def with_seed(project: Project, seed: int) -> Project:
 
 def data_files(project: Project, folder: Path) -> dict[Path, str]:
     """The files that the project's tasks read, each with the first task and split that reads it."""
-    found: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     for entry in project.tasks:
         for split, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
             if isinstance(file, str | DataFile) and (source := entry.source(file, folder)).is_file:
-                found.setdefault(Path(source.path), f"{split} of task '{entry.name}'")
-    return found
+                files.setdefault(Path(source.path), f"{split} of task '{entry.name}'")
+    return files
 
 
 def bundles_of(project: Project) -> dict[str, tuple[str, ...]]:
     """The bundles that the project's recipe makes, each with its tasks; paths as `bundle` has them."""
     names, recipe = tuple(entry.name for entry in project.tasks), project.recipe
     if isinstance(recipe, LeaveOut):
-        return {f"{project.bundle}/{one.name}": one.tasks for one in recipe.rounds(names)}
+        return {f"{project.bundle}/{left_out.name}": left_out.tasks for left_out in recipe.rounds(names)}
     if isinstance(recipe, FineTune):
         return {f"{project.bundle}/{name}": (name,) for name in names}
     return {project.bundle: names}

@@ -89,11 +89,11 @@ def delta_starts(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) 
         for delta, start in strategy.delta_starts(path) if strategy is not None else ():
             for other, before in starts.items():
                 for name in _in_common(delta, other):
-                    one, two = getattr(before, name), getattr(start, name)
-                    if one != two:
+                    first, second = getattr(before, name), getattr(start, name)
+                    if first != second:
                         raise ConfigError(
                             "equal adapters, and those with arrays in common, start and learn in one way",
-                            got=f"{name} = {one!r} and {two!r}, '{delta.kind}' of {delta.ends or delta.part}",
+                            got=f"{name} = {first!r} and {second!r}, '{delta.kind}' of {delta.ends or delta.part}",
                             do=f"give both one {name}, or arrays of their own: share = 'nothing'",
                         )
             starts.setdefault(delta, start)
@@ -121,9 +121,9 @@ def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}
 
 
-def _in_common(one: Delta, other: Delta) -> tuple[str, ...]:
+def _in_common(delta: Delta, other: Delta) -> tuple[str, ...]:
     """What the adapters of two deltas must say alike: all that is theirs, or how the matrices start that are one."""
-    if one == other:
+    if delta == other:
         return ("init", "norm_init", "dropout")
-    same = one.tied == other.tied and (one.ends or one.part) == (other.ends or other.part)
-    return ("init",) if same and (one.tied or one.ends is not None) else ()
+    same = delta.tied == other.tied and (delta.ends or delta.part) == (other.ends or other.part)
+    return ("init",) if same and (delta.tied or delta.ends is not None) else ()

@@ -54,9 +54,9 @@ class Family(nn.Module):
     @property
     def hidden(self) -> Dense | None:
         """The hidden layer of heads, where this owner has it."""
-        found = dict(self.head.items()).get("hidden")
-        assert found is None or isinstance(found, Dense)
-        return found
+        hidden = dict(self.head.items()).get("hidden")
+        assert hidden is None or isinstance(hidden, Dense)
+        return hidden
 
     def lower(self, dtype: torch.dtype) -> None:
         """Computes as a backend does from now on: what sits in layers in the trunk's precision."""
@@ -132,9 +132,9 @@ class Part(PooledPart):
 
     def served(self, dtype: torch.dtype) -> Self:
         """A copy as a backend runs it."""
-        made = copy.deepcopy(self).eval()
-        made.lower(dtype)
-        return made
+        copied = copy.deepcopy(self).eval()
+        copied.lower(dtype)
+        return copied
 
 
 def _prompt(

@@ -108,7 +108,7 @@ class Prompted(Strategy, Value, tag="prompted", tag_field="kind"):
         shared = (Prompt(part=shared_prompt(self.group), rows=self.shared),) if self.shared else ()
         embed = Embed(
             trunk=trunk,
-            prompts=(*shared, *(Prompt(part=one, rows=self.rows) for one in owners)),
+            prompts=(*shared, *(Prompt(part=part, rows=self.rows) for part in owners)),
             isolated=self.isolated,
             shift=self.shift,
         )

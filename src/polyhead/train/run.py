@@ -78,8 +78,8 @@ def train_project(
     outcome = _train(project, prepared, extractor, root, cache, declared, events, wish)
     outcome = msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
     left = f", {len(outcome.left)} left as they are" if outcome.left else ""
-    told = f"{len(outcome.trained)} trained, {len(outcome.kept)} kept{left}"
-    events.line(f"bundle {project.bundle}: {told}, in {duration(outcome.seconds)}")
+    summary = f"{len(outcome.trained)} trained, {len(outcome.kept)} kept{left}"
+    events.line(f"bundle {project.bundle}: {summary}, in {duration(outcome.seconds)}")
     return outcome
 
 
@@ -156,7 +156,7 @@ def _chosen(
     return choices(
         untrained(bundle, prints),
         units,
-        {name: tag(one) for name, one in prints.items()},
+        {name: tag(fingerprint) for name, fingerprint in prints.items()},
         Decisions.of(bundle),
         wish,
         {p.task.name: (bundle.tasks[p.task.name].task, p.task) for p in prepared if p.task.name in bundle.lines},

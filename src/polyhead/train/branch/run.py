@@ -122,8 +122,8 @@ class Branches:
 
     @property
     def _dtype(self) -> torch.dtype:
-        found: torch.dtype = getattr(torch, self.precision)
-        return found
+        dtype: torch.dtype = getattr(torch, self.precision)
+        return dtype
 
     def _module(self, path: Path, seed: int | None, start: Mapping[str, np.ndarray], *, head: bool = False) -> OnTap:
         training = self.prepared.training
@@ -184,10 +184,10 @@ class Branches:
     def _examples(
         self, split: str, path: Path, *, soft: list[np.ndarray] | None = None, noisy: TrainedBranch | None = None
     ) -> TapExamples:
-        found = next(s for s in self.prepared.splits if s.name == split)
+        rows = next(s for s in self.prepared.splits if s.name == split)
         teacher = None if noisy is None else _noisy(noisy.module)
         return tap_examples(
-            self.prepared, found, path, self.extractor, precision=self.precision, soft=soft, teacher=teacher
+            self.prepared, rows, path, self.extractor, precision=self.precision, soft=soft, teacher=teacher
         )
 
 

@@ -56,12 +56,12 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
         return [
             Option(
                 task=self.task,
-                name=one.name,
-                tap=tap_of(one.path),
-                layers=len(private_layers(one.path)),
-                score=100 * one.fitted.score,
+                name=branch.name,
+                tap=tap_of(branch.path),
+                layers=len(private_layers(branch.path)),
+                score=100 * branch.fitted.score,
             )
-            for one in self.kept
+            for branch in self.kept
         ]
 
 
@@ -140,21 +140,21 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
     else:
         first = prepared.training.seed
         search = halving if strategy.search == "halving" else grid
-        found = search(branches, depths, range(first, first + strategy.seeds))
-        teacher, candidates = found.best, found.candidates
-        others = tuple(one for one in found.ended if one.layers != teacher.layers)
-    grown = {"teacher": teacher} | {f"branch-{one.layers}": one for one in others}
+        result = search(branches, depths, range(first, first + strategy.seeds))
+        teacher, candidates = result.best, result.candidates
+        others = tuple(branch for branch in result.ended if branch.layers != teacher.layers)
+    grown = {"teacher": teacher} | {f"branch-{branch.layers}": branch for branch in others}
     for layers in strategy.students:
         if layers < teacher.layers:
             grown[f"student-{layers}"] = branches.student(teacher, layers)
         else:
-            said = f"no student of {layers} layers: the teacher has {teacher.layers}"
-            events.line(f"{prepared.task.name}: {said}")
+            reason = f"no student of {layers} layers: the teacher has {teacher.layers}"
+            events.line(f"{prepared.task.name}: {reason}")
     grove = BranchSearch(
         task=prepared.task.name,
         kept=tuple(
-            ChosenBranch(name=name, path=one.path, fitted=one.fitted, arrays=arrays_digest(one.arrays))
-            for name, one in grown.items()
+            ChosenBranch(name=name, path=branch.path, fitted=branch.fitted, arrays=arrays_digest(branch.arrays))
+            for name, branch in grown.items()
         ),
         candidates=candidates,
     )
@@ -181,15 +181,16 @@ def grown_lines(grove: BranchSearch) -> list[str]:
     depths = [
         f"{layers} layers {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
-        for several in [len({one.seed for one in grove.candidates}) > 1]
+        for several in [len({branch.seed for branch in grove.candidates}) > 1]
         for layers, of in spread(grove.candidates).items()
     ]
     searched = [f"{grove.task}: depths searched: {', '.join(depths)}"] if depths else []
-    said = ", ".join(
-        f"{one.name} ({len(private_layers(one.path))} layers above tap {tap_of(one.path)}) {one.fitted.score:.4f}"
-        for one in grove.kept
+    branches = ", ".join(
+        f"{branch.name} ({len(private_layers(branch.path))} layers above tap {tap_of(branch.path)}) "
+        f"{branch.fitted.score:.4f}"
+        for branch in grove.kept
     )
-    return [*searched, f"{grove.task}: {said}, on validation"]
+    return [*searched, f"{grove.task}: {branches}, on validation"]
 
 
 def write_options(
@@ -200,7 +201,7 @@ def write_options(
     if left and file.exists():
         with suppress(ConfigError):  # it is written anew
             before = from_json(file.read_bytes(), OptionsFile, source=str(file))
-            options += tuple(one for one in before.options if one.task in left and before.trunk == shape)
+            options += tuple(option for option in before.options if option.task in left and before.trunk == shape)
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(file.parent, of=file.name)
@@ -220,7 +221,7 @@ def chosen_part(
     prepared: Prepared, grove: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
 ) -> Trained:
     """The chosen branch with its scores; the test split is read once, by this branch alone."""
-    kept = next(one for one in grove.kept if one.name == option.name)
+    kept = next(branch for branch in grove.kept if branch.name == option.name)
     file = folder / f"{kept.name}.safetensors"
     arrays = _arrays(file)
     if arrays_digest(arrays) != kept.arrays:
@@ -228,9 +229,9 @@ def chosen_part(
     branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
-    tried = {one.name: one.fitted.score for one in grove.kept}
-    for one in grove.candidates:
-        tried[f"{one.layers} layers, seed {one.seed}, {one.epochs} epochs"] = one.score
+    tried = {branch.name: branch.fitted.score for branch in grove.kept}
+    for branch in grove.candidates:
+        tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
     return Trained(
         path=kept.path, arrays=arrays, scores=scores, fitted=kept.fitted, tried=tried if len(tried) > 1 else {}
     )
@@ -241,8 +242,8 @@ def _write(folder: FilePath, grove: BranchSearch, grown: Mapping[str, TrainedBra
     with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-        for name, one in grown.items():
-            replace_file(folder / f"{name}.safetensors", save(one.arrays))
+        for name, branch in grown.items():
+            replace_file(folder / f"{name}.safetensors", save(branch.arrays))
         replace_file(folder / GROVE, msgspec.json.encode(grove))
 
 

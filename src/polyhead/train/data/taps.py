@@ -96,7 +96,7 @@ class OnTap(nn.Module):
     def forward(self, first: TapBatch, second: TapBatch | None = None) -> Tensor:
         """Outputs (rows, labels) or (rows, words, labels)."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16 and self.training):
-            values = [self._value(one) for one in (first, second) if one is not None]
+            values = [self._value(tapped) for tapped in (first, second) if tapped is not None]
         outputs: Tensor = self.part(*values[0], *([values[1]] if second is not None else []))
         return outputs
 
@@ -107,11 +107,11 @@ class OnTap(nn.Module):
 
     def served(self, dtype: torch.dtype) -> OnTap:
         """The same with the branch as a backend runs it."""
-        made = OnTap.__new__(OnTap)
-        nn.Module.__init__(made)
-        made.part, made._tap, made._bfloat16 = self.part.served(dtype), self._tap, False
-        made._stop, made._pool = self._stop, self._pool
-        return made.eval()
+        copied = OnTap.__new__(OnTap)
+        nn.Module.__init__(copied)
+        copied.part, copied._tap, copied._bfloat16 = self.part.served(dtype), self._tap, False
+        copied._stop, copied._pool = self._stop, self._pool
+        return copied.eval()
 
 
 def wanted_taps(prepared: Prepared, path: Path, extractor: Extractor) -> list[FeatureRequest]:

@@ -61,9 +61,9 @@ def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepare
 
     What a unit shares learns from all of its tasks. Raises TrainError where they have different training numbers.
     """
-    found = {p.task.name: p for p in prepared}
-    for names in units_of({name: p.strategy for name, p in found.items()}):
-        numbers = {msgspec.json.encode(found[name].training) for name in names}
+    by_name = {p.task.name: p for p in prepared}
+    for names in units_of({name: p.strategy for name, p in by_name.items()}):
+        numbers = {msgspec.json.encode(by_name[name].training) for name in names}
         if len(numbers) > 1:
             raise TrainError(
                 "tasks that read each other's arrays have one set of training numbers",
@@ -71,11 +71,11 @@ def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepare
                 do="leave [tasks.training] out of them, and set the project's [training]",
             )
         if len(names) > 1:
-            clean, report = without_leaks([found[name] for name in names])
-            found |= {p.task.name: p for p in clean}
+            clean, report = without_leaks([by_name[name] for name in names])
+            by_name |= {p.task.name: p for p in clean}
             for line in report.lines() if report.leaks else ():
                 events.line(line)
-    return [found[p.task.name] for p in prepared]
+    return [by_name[p.task.name] for p in prepared]
 
 
 def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mapping[str, Path]) -> None:
@@ -88,11 +88,11 @@ def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mappi
     for names in changes:
         own = {owner_named(name) for name in names}
         new = {name: set(owners_of(paths[name])) - {TRUNK, owner_named(name)} for name in names if name in paths}
-        given = own | {owner for read in new.values() for owner in read if is_family(owner)}
-        there = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | given
-        for owner in sorted(given):
-            check_free(sorted(there), owner, True)
-        left = {name: read & given for name, read in needs.items() if name not in names and read & given}
+        written = own | {owner for read in new.values() for owner in read if is_family(owner)}
+        known = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | written
+        for owner in sorted(written):
+            check_free(sorted(known), owner, True)
+        left = {name: read & written for name, read in needs.items() if name not in names and read & written}
         if left:
             raise _clash(bundle, names, left)
         needs.update({name: new.get(name, set()) for name in names})

@@ -257,14 +257,14 @@ class JointCourse:
             if self.place.owns(index):
                 outputs = outputs_of(self.module.bound(name), examples)
                 own[name] = rows.scores(self.tasks[name], outputs)
-        found = {name: row for some in gathered(self.place, own) for name, row in some.items()}
-        return {name: found[name] for name in self._validation}
+        scores = {name: row for part in gathered(self.place, own) for name, row in part.items()}
+        return {name: scores[name] for name in self._validation}
 
     def _score(self) -> float:
         """The mean over tasks of each one's own metric."""
-        found = self.scores()
-        self._meter.scored(found)
-        return float(np.mean([row[self._metric(name)] for name, row in found.items()]))
+        scores = self.scores()
+        self._meter.scored(scores)
+        return float(np.mean([row[self._metric(name)] for name, row in scores.items()]))
 
     def _metric(self, name: str) -> str:
         return kind_of(self.tasks[name]).default_metric(self.tasks[name])
@@ -294,8 +294,8 @@ def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -
 
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
     """Of the tasks whose kind has classes."""
-    found = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
-    return {name: torch.from_numpy(weights) for name, weights in found.items() if weights is not None}
+    weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
+    return {name: torch.from_numpy(weights) for name, weights in weights_of.items() if weights is not None}
 
 
 def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextExamples:

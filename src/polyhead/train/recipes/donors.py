@@ -52,11 +52,11 @@ def train_donors(
         events.line(line)
     if others := [p.task.name for p in prepared if p.task.name not in prompted]:
         events.line(f"{', '.join(others)}: without prompts, so read for their texts alone")
-    given = [alone(p) for p in prepared if p.task.name in (only or prompted)]
-    names = {p.task.name for p in given}
+    donors = [alone(p) for p in prepared if p.task.name in (only or prompted)]
+    names = {p.task.name for p in donors}
     stage = msgspec.structs.replace(
         project, recipe=Frozen(), tasks=tuple(entry for entry in project.tasks if entry.name in names)
     )
     return train_project(
-        stage, folder=folder, cache=cache, events=events, given=given, retrain=retrain, if_better=if_better
+        stage, folder=folder, cache=cache, events=events, given=donors, retrain=retrain, if_better=if_better
     )

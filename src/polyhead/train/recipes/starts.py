@@ -111,11 +111,11 @@ def _probe(course: Course, checkpoint: FilePath | None) -> None:
     )
     for name, part in course.module.model.parts.items():
         _fill(probing.module.model.parts[name], arrays_of_part(part))
-    found = probing.learn("heads over the frozen trunk", fresh=False)
+    probed = probing.learn("heads over the frozen trunk", fresh=False)
     settle_heads(course.module)  # as those that were probed are
-    for name, arrays in found.arrays.items():
+    for name, arrays in probed.arrays.items():
         _fill(course.module.model.parts[name], arrays)
-    for owner, arrays in found.families.items():
+    for owner, arrays in probed.families.items():
         _fill(course.module.model.families[owner], arrays)
     if recipe.smoothing is not None and recipe.smoothing.spectral:
         normalise_heads(course.module)
@@ -154,22 +154,22 @@ def donor(course: Course, prepared: Prepared, checkpoint: FilePath | None) -> di
     """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
     if prepared.donor is not None:
         return prepared.donor.arrays
-    name, one = prepared.task.name, alone(prepared)
+    name, own = prepared.task.name, alone(prepared)
     file = _beside(checkpoint, f"donor-{name}")
     trained = course.over_frozen_trunk(
-        [one],
-        joint_paths([one], course.data, ONE_TASK),
+        [own],
+        joint_paths([own], course.data, ONE_TASK),
         ONE_TASK,
-        training=one.training,
+        training=own.training,
         checkpoint=file if course.place.is_first else None,
         place=Place(device=course.place.device),
     )
     return trained.learn(f"{name} (donor)").arrays[name]
 
 
-def take(part: nn.Module, strategy: Strategy, found: Mapping[str, np.ndarray]) -> None:
+def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
     """Gives a part what the strategy asks of its donor's arrays."""
-    _fill(part, asked_of_donors(strategy, found))
+    _fill(part, asked_of_donors(strategy, arrays))
 
 
 def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:

@@ -51,7 +51,7 @@ def scores_shown(
     metric = kind_of(task).default_metric(task)
     shown = []
     for split, values in scores.items():
-        told = f"{split} {metric} {values[metric]:.4f}"
+        text = f"{split} {metric} {values[metric]:.4f}"
         of = [f"{folds} folds"] if folds and split == "validation" else []
         count = (rows or {}).get(split, FEW)
         of += [f"of {count} rows"] if count < FEW else []
@@ -60,7 +60,7 @@ def scores_shown(
             for name, baseline in reversed(list(baselines.items()))
             if metric in baseline.get(split, {})
         ]
-        shown.append(told + (f" ({', '.join(of)})" if of else ""))
+        shown.append(text + (f" ({', '.join(of)})" if of else ""))
     return ", ".join(shown)
 
 
