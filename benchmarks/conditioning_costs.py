@@ -303,8 +303,7 @@ def measured(way: Way, tasks: int, tokens: int, trunk: TrunkData, digest: str) -
 def paths_of(both: Sequence[tuple[Task, Strategy]], trunk: str) -> dict[str, Path]:
     groups = prompt_groups(both)
     return {
-        task.name: strategy.path(task, trunk=trunk, shape=BERT_BASE, group=groups[task.name])
-        for task, strategy in both
+        task.name: strategy.path(task, trunk=trunk, shape=BERT_BASE, group=groups[task.name]) for task, strategy in both
     }
 
 

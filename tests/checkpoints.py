@@ -88,12 +88,7 @@ WIDTHS = {
 }
 BERT = WIDTHS | {"vocab_size": 110, "max_position_embeddings": 64}
 DISTIL = {"dim": 32, "n_layers": LAYERS, "n_heads": 2, "hidden_dim": 64, "initializer_range": 0.2}
-ROBERTA = WIDTHS | {
-    "vocab_size": 260,
-    "max_position_embeddings": 258,
-    "pad_token_id": 1,
-    "type_vocab_size": 1,
-}
+ROBERTA = WIDTHS | {"vocab_size": 260, "max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 1}
 FAMILIES = {
     "Bert": (wordpiece, BERT),
     "Electra": (wordpiece, BERT | {"embedding_size": 16}),
@@ -167,9 +162,7 @@ def classifier(task, family="Bert", *, over=None):
 
 def inputs_of(model, given):
     """What the model takes: DistilBERT has no segments."""
-    return {
-        k: v for k, v in given.items() if k != "token_type_ids" or model.config.model_type != "distilbert"
-    }
+    return {k: v for k, v in given.items() if k != "token_type_ids" or model.config.model_type != "distilbert"}
 
 
 def targets(task, given):

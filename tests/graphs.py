@@ -22,10 +22,7 @@ class NumpyOps:
         def given(values):
             array = values[name]
             assert array.dtype == dtype and array.ndim == len(shape), (name, array.dtype, array.shape, shape)
-            assert all(size in (-1, found) for size, found in zip(shape, array.shape, strict=True)), (
-                name,
-                shape,
-            )
+            assert all(size in (-1, found) for size, found in zip(shape, array.shape, strict=True)), (name, shape)
             return array
 
         return Node(given)

@@ -54,8 +54,7 @@ def model_of(trunk, paths, *, live=None, **options):
         found = {n: a for task in loaded.values() for n, a in task.others.get(owner, {}).items()}
         filled(family, found)
     parts = {
-        name: filled(make_part(path, shape, families=families), loaded[name].arrays)
-        for name, path in paths.items()
+        name: filled(make_part(path, shape, families=families), loaded[name].arrays) for name, path in paths.items()
     }
     return Model(live or Trunk.from_data(trunk), parts, families, **options).eval()
 
@@ -75,9 +74,7 @@ def assert_by_the_book(trunk, paths, model, *, atol=1e-5):
     assert set(found) == set(wanted) == set(paths)
     for name, path in paths.items():
         seen = batch.words >= 0 if path.pool.positions == "tokens" else slice(None)
-        np.testing.assert_allclose(
-            found[name].numpy()[seen], wanted[name][seen], rtol=0, atol=atol, err_msg=name
-        )
+        np.testing.assert_allclose(found[name].numpy()[seen], wanted[name][seen], rtol=0, atol=atol, err_msg=name)
 
 
 def replaced(strategy, **changes):

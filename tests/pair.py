@@ -132,8 +132,7 @@ def course_of(job, place):
     tasks = (*(entry for entry in project.tasks if entry.name in job.names), *job.entries)
     project = msgspec.structs.replace(project, tasks=tasks, recipe=job.recipe)
     prepared = [
-        msgspec.structs.replace(p, strategy=job.strategies.get(p.task.name, p.strategy))
-        for p in prepare(project, home)
+        msgspec.structs.replace(p, strategy=job.strategies.get(p.task.name, p.strategy)) for p in prepare(project, home)
     ]
     data = load_trunk(str(home / "trunk"))
     return JointCourse(

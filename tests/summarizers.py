@@ -15,35 +15,8 @@ transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
 WORDS = (
-    *(
-        "late",
-        "early",
-        "broken",
-        "new",
-        "old",
-        "red",
-        "blue",
-        "lamp",
-        "kettle",
-        "phone",
-        "box",
-        "card",
-        "bill",
-    ),
-    *(
-        "order",
-        "parcel",
-        "refund",
-        "today",
-        "monday",
-        "anna",
-        "ben",
-        "happy",
-        "sad",
-        "please",
-        "return",
-        "send",
-    ),
+    *("late", "early", "broken", "new", "old", "red", "blue", "lamp", "kettle", "phone", "box", "card", "bill"),
+    *("order", "parcel", "refund", "today", "monday", "anna", "ben", "happy", "sad", "please", "return", "send"),
     *("lost", "found", "paid", "twice", "never", "again"),
 )
 SHAPE = {
@@ -91,9 +64,7 @@ def tokenizer(kind):
         ),
     )
     if kind == "bart":
-        made.post_processor = tokenizers.processors.RobertaProcessing(
-            ("</s>", 2), ("<s>", 0), trim_offsets=False
-        )
+        made.post_processor = tokenizers.processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=False)
     else:
         made.post_processor = tokenizers.processors.TemplateProcessing(
             single="$A </s>", pair="$A $B </s>", special_tokens=[("</s>", 1)]

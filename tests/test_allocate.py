@@ -41,11 +41,7 @@ def instances(draw):
             options.append(option(f"t{task}", f"o{name}", tap, layers, score))
     price = draw(
         st.builds(
-            Price,
-            shared=st.integers(0, 3),
-            private=st.integers(1, 3),
-            base=st.sampled_from([0, 7]),
-            unit=st.just("x"),
+            Price, shared=st.integers(0, 3), private=st.integers(1, 3), base=st.sampled_from([0, 7]), unit=st.just("x")
         )
     )
     return draw(st.permutations(options)), price
@@ -104,11 +100,7 @@ def test_the_order_of_adding_scores_makes_no_point_of_the_frontier():
     assert 0.1 + 0.2 > 0.3 + 0.0
     options = [option("a", "dear", 0, 1, 0.3), option("a", "free", 0, 0, 0.1)]
     options += [option("b", "free", 0, 0, 0.0), option("b", "dear", 0, 2, 0.2)]
-    assert [(a.cost, round(2 * a.score, 9)) for a in frontier(options, LAYERS)] == [
-        (0, 0.1),
-        (1, 0.3),
-        (3, 0.5),
-    ]
+    assert [(a.cost, round(2 * a.score, 9)) for a in frontier(options, LAYERS)] == [(0, 0.1), (1, 0.3), (3, 0.5)]
 
 
 @pytest.mark.parametrize("unit", ["layers", "flops", "bytes"])
@@ -192,11 +184,7 @@ def test_greedy_steps_over_gaps_by_their_gain_for_each_layer():
 
 def test_one_deep_tap_is_paid_for_by_all():
     """The rule sees one private layer for 1 point; with it the trunk is five layers deeper."""
-    options = [
-        option("a", "deep", 6, 1, 81.0),
-        option("a", "shallow", 1, 2, 80.5),
-        option("b", "only", 1, 1, 70.0),
-    ]
+    options = [option("a", "deep", 6, 1, 81.0), option("a", "shallow", 1, 2, 80.5), option("b", "only", 1, 1, 70.0)]
     assert by_rule(options, 1.0)["a"].name == "deep"
     assert allocation_of(by_rule(options, 1.0), LAYERS).layers == 8
     assert best_under(options, 7, LAYERS).chosen["a"].name == "shallow"
@@ -219,12 +207,7 @@ def test_a_price_of_a_layer_that_means_nothing_is_refused(choose, c):
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"tap": -1}, "tap"),
-        ({"layers": -1}, "layers"),
-        ({"score": math.nan}, "score"),
-        ({"score": math.inf}, "score"),
-    ],
+    [({"tap": -1}, "tap"), ({"layers": -1}, "layers"), ({"score": math.nan}, "score"), ({"score": math.inf}, "score")],
 )
 def test_options_that_mean_nothing_are_refused(changes, words):
     fields = {"task": "rte", "name": "x", "tap": 1, "layers": 1, "score": 50.0}
@@ -239,9 +222,7 @@ def test_prices_that_mean_nothing_are_refused(prices):
         Price(shared=shared, private=private, base=base, unit="layers")
 
 
-@pytest.mark.parametrize(
-    "choose", [lambda o: by_rule(o, 1.0), lambda o: frontier(o, LAYERS)], ids=["rule", "frontier"]
-)
+@pytest.mark.parametrize("choose", [lambda o: by_rule(o, 1.0), lambda o: frontier(o, LAYERS)], ids=["rule", "frontier"])
 def test_no_options_and_options_of_one_name_are_refused(choose):
     with pytest.raises(ConfigError, match="no option"):
         choose([])

@@ -62,16 +62,7 @@ BESIDE = {
     ("cost", "seq2seq.data"),
     ("project", "strategies"),
 }
-TORCH_HALF = {
-    "nn",
-    "sharing",
-    "model",
-    "train",
-    "importing",
-    "seq2seq.model",
-    "seq2seq.train",
-    "seq2seq.run",
-}
+TORCH_HALF = {"nn", "sharing", "model", "train", "importing", "seq2seq.model", "seq2seq.train", "seq2seq.run"}
 # The one light module that stands on the torch half; it is itself imported inside a function only.
 TORCH_BACKEND = "engine/backends/torch.py"
 # Rooms that reach the torch half inside functions only.
@@ -138,9 +129,7 @@ def test_modules_import_lower_ranks_only():
                 for first, second in BESIDE
             ):
                 continue
-            assert RANKS[theirs] < RANKS[mine], (
-                f"{own} (rank {RANKS[mine]}) imports {other} (rank {RANKS[theirs]})"
-            )
+            assert RANKS[theirs] < RANKS[mine], f"{own} (rank {RANKS[mine]}) imports {other} (rank {RANKS[theirs]})"
     assert looked_at > 60, looked_at
 
 
@@ -149,20 +138,13 @@ def _imported(tree: ast.Module, modules: Collection[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
-            names = [
-                next((n for n in (f"{node.module}.{name}",) if n[9:] in modules), node.module)
-                for name in names
-            ]
-        yield from (
-            name[9:] for name in names if name and name[9:] in modules and name.startswith("polyhead.")
-        )
+            names = [next((n for n in (f"{node.module}.{name}",) if n[9:] in modules), node.module) for name in names]
+        yield from (name[9:] for name in names if name and name[9:] in modules and name.startswith("polyhead."))
 
 
 def circles(modules: dict[str, ast.Module]) -> list[set[str]]:
     """Sets of modules that import each other, inside functions and for types too (Tarjan 1972)."""
-    graph = {
-        name: {other for other in _imported(tree, modules) if other != name} for name, tree in modules.items()
-    }
+    graph = {name: {other for other in _imported(tree, modules) if other != name} for name, tree in modules.items()}
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     waiting: list[str] = []
@@ -212,9 +194,7 @@ def test_light_half_never_imports_torch():
         names = imports(tree, top_only=room(name) in LAZY)
         looked_at += 1
         for other in names:
-            heavy = other.split(".")[0] in ("torch", "transformers") or is_torch(
-                other.removeprefix("polyhead.")
-            )
+            heavy = other.split(".")[0] in ("torch", "transformers") or is_torch(other.removeprefix("polyhead."))
             assert not heavy, f"{name} imports {other}"
     assert looked_at > 25, looked_at
 
@@ -254,9 +234,7 @@ def test_light_half_imports_where_torch_is_missing():
     names = [
         f"polyhead.{module(path)}".removesuffix(".__init__")
         for path in FILES
-        if not is_torch(module(path))
-        and module(path) != "__main__"
-        and str(path.relative_to(SOURCE)) != TORCH_BACKEND
+        if not is_torch(module(path)) and module(path) != "__main__" and str(path.relative_to(SOURCE)) != TORCH_BACKEND
     ]
     code = (
         "import sys, importlib\n"

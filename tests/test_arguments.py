@@ -109,9 +109,7 @@ CALLS = {
     "outputs.inputs": lambda h, v: h.session.outputs("mood", v),
     "attach.record": lambda h, v: h.session.attach(v, {}),
     "attach.arrays": lambda h, v: h.session.attach(h.session.records["mood"], v),
-    "attach.others": lambda h, v: h.session.attach(
-        h.session.records["mood"], h.bundle.part("mood"), others=v
-    ),
+    "attach.others": lambda h, v: h.session.attach(h.session.records["mood"], h.bundle.part("mood"), others=v),
     "detach": lambda h, v: h.session.detach(v),
     "Passage": lambda h, v: h.session.predict([Passage(question=v, context="b")]),
     "Question.text": lambda h, v: h.session.predict([Question(text=v, options=("a", "b"))]),
@@ -120,17 +118,7 @@ CALLS = {
     "Bundle.open": lambda h, v: Bundle.open(v),
     **{
         f"Bundle.{name}": lambda h, v, name=name: getattr(h.bundle, name)(v)
-        for name in (
-            "version",
-            "versions",
-            "part",
-            "others",
-            "card",
-            "scores",
-            "probes",
-            "family",
-            "headline",
-        )
+        for name in ("version", "versions", "part", "others", "card", "scores", "probes", "family", "headline")
     },
     "Bundle.remove_task": lambda h, v: h.bundle.remove_task(v),
     "Bundle.set_version": lambda h, v: h.bundle.set_version(v, "v0001"),
@@ -163,9 +151,7 @@ CALLS = {
     "Task.threshold of many": lambda h, v: task_with("threshold", v, kind="multi_label"),
     "Task.range of a number": lambda h, v: task_with("range", v, kind="regression", labels=()),
     **{
-        f"Project.{field}": lambda h, v, field=field: Project(
-            **({"tasks": (TaskEntry(**ENTRY),)} | {field: v})
-        )
+        f"Project.{field}": lambda h, v, field=field: Project(**({"tasks": (TaskEntry(**ENTRY),)} | {field: v}))
         for field in PROJECT_FIELDS
     },
     **{
@@ -229,9 +215,7 @@ class Pairs(Value):
 
 
 @typed
-def added(
-    first: int, *rest: int, times: float = 1, of: collections.abc.Mapping[str, int] | None = None
-) -> float:
+def added(first: int, *rest: int, times: float = 1, of: collections.abc.Mapping[str, int] | None = None) -> float:
     """Adds."""
     return (first + sum(rest) + sum((of or {}).values())) * times
 

@@ -79,10 +79,7 @@ WRONG_KEYS = {
 }
 
 
-@pytest.mark.parametrize(
-    "case",
-    WRONG_KEYS,
-)
+@pytest.mark.parametrize("case", WRONG_KEYS)
 def test_a_wrong_key_names_its_path_and_the_nearest_right_one(tmp_path, case):
     text, where, nearest, path = WRONG_KEYS[case]
     with pytest.raises(ConfigError) as caught:
@@ -110,9 +107,7 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
     assert read_toml(path, Project).seed == 4
 
 
-@pytest.mark.parametrize(
-    ("key", "said"), [("name", r"\[\[tasks\]\] or \[\[?files"), ("labels", r"\[\[tasks\]\]")]
-)
+@pytest.mark.parametrize(("key", "said"), [("name", r"\[\[tasks\]\] or \[\[?files"), ("labels", r"\[\[tasks\]\]")])
 def test_a_key_of_several_tables_is_told_all_of_them(tmp_path, key, said):
     with pytest.raises(ConfigError, match=f"unknown key '{key}'.*put it into the table {said}"):
         read_toml(write(tmp_path, f'{key} = "x"'), Project)
@@ -133,9 +128,7 @@ class Rate(Value):
 
     def __post_init__(self):
         if self.value < 0:
-            raise ConfigError(
-                "a rate is below zero", got=self.value, allowed="0 or more", do="raise it", least=0
-            )
+            raise ConfigError("a rate is below zero", got=self.value, allowed="0 or more", do="raise it", least=0)
 
 
 class Named(Value, tag="named", tag_field="kind"):
@@ -166,11 +159,7 @@ REFUSED = {
     "whole": ("least = 1", "", ConfigError),
     "field": ("least = 0\n[rate]\nvalue = -1.0", "rate", ConfigError),
     "list": ("[[rates]]\n[[rates]]\nvalue = -1.0", "rates[1]", ConfigError),
-    "one-of-a-kind": (
-        "[[several]]\nkind = 'plain'\n[[several]]\nkind = 'named'\nname = ''",
-        "several[1]",
-        BadName,
-    ),
+    "one-of-a-kind": ("[[several]]\nkind = 'plain'\n[[several]]\nkind = 'named'\nname = ''", "several[1]", BadName),
     "below-it": ("[[several]]\nkind = 'plain'\nrate = { value = -1.0 }", "several[0].rate", ConfigError),
     "in-a-table": ("[by_name.x]\nkind = 'plain'\nrate = { value = -1.0 }", "by_name.x.rate", ConfigError),
 }
@@ -265,12 +254,7 @@ WRONG_CHOICES = {
     "nested": ({"within": [["in"], ["in", "ou"]]}, "$.within[1][1]", ["in", "out"], "out"),
     "key": ({"keyed": {"frist": 1}}, "$.keyed", ["first", "last"], "first"),
     "or-a-number": ({"auto": "aut"}, "$.auto", ["auto", "a value of type int"], "auto"),
-    "quotes": (
-        {"one": {"kind": "waves", "how": "it's\n`x` - at `$.y`"}},
-        "$.one.how",
-        ["annealed", "even"],
-        None,
-    ),
+    "quotes": ({"one": {"kind": "waves", "how": "it's\n`x` - at `$.y`"}}, "$.one.how", ["annealed", "even"], None),
 }
 
 
@@ -305,9 +289,7 @@ def test_a_wrong_choice_in_a_project_file_says_what_is_allowed():
     from polyhead.project.tables import Project as Real
 
     data = {"recipe": {"kind": "joint", "sampling": {"kind": "anneal"}}}
-    with pytest.raises(
-        ConfigError, match=r"wrong value 'anneal' at `\$.recipe.sampling.kind`. Allowed: .*annealed"
-    ):
+    with pytest.raises(ConfigError, match=r"wrong value 'anneal' at `\$.recipe.sampling.kind`. Allowed: .*annealed"):
         to_value(data, Real, source="here")
 
 

@@ -185,10 +185,7 @@ def test_a_learned_layer_mix_has_25_parameters_for_24_layers():
     pool = Pool(layers="learned", part="task:a")
     assert (
         part_arrays(pooled("a", ROBERTA, pool), ROBERTA, "task:a").items()
-        >= {
-            "mix.weights": (24,),
-            "mix.scale": (),
-        }.items()
+        >= {"mix.weights": (24,), "mix.scale": ()}.items()
     )
     assert sum(array.size for array in arrays_of(pool, ROBERTA)) == 25
 
@@ -212,9 +209,7 @@ POOLS = {
         {"layers": layers, "of": of, "positions": "attention", "heads": 16, "part": "task:a"}
         for layers, of in (("last", 1), ("mean", 16))
     ],
-    "learned mix, attention": [
-        {"layers": "learned", "positions": "attention", "heads": 16, "part": "task:a"}
-    ],
+    "learned mix, attention": [{"layers": "learned", "positions": "attention", "heads": 16, "part": "task:a"}],
 }
 
 
@@ -476,9 +471,7 @@ def test_ends_of_each_layer_that_all_tasks_share_are_counted_once_a_layer():
 
 def test_an_adapter_of_all_tasks_is_counted_once():
     """Tasks that share all of it are one pass and one owner's arrays."""
-    delta = Delta(
-        **{**{f: getattr(ATTENTION, f) for f in ("kind", "size", "heads", "tied")}, "part": "family:f"}
-    )
+    delta = Delta(**{**{f: getattr(ATTENTION, f) for f in ("kind", "size", "heads", "tied")}, "part": "family:f"})
     nodes = (Embed(trunk="plain"), Layers(start=0, stop=12, delta=delta), Pool())
     plan = merge({task: Path(nodes=(*nodes, head(task))) for task in GLUE})
     assert layer_evaluations(plan) == 12
@@ -538,9 +531,7 @@ def test_a_feed_forward_layer_on_top_weighs_what_an_attention_layer_does():
     counts = [of_tasks(plan, BERT, matrices_only=True) for plan in (attention, dense, bare)]
     assert counts == [8 * (2 * 768 * 204 + 4 * 204**2)] * 3
     assert of_tasks(dense, BERT) - of_tasks(bare, BERT) == 8 * 2 * 204
-    assert not any(
-        ".attention." in array.name for array in arrays_of_plan(dense, BERT) if array.owner != "trunk"
-    )
+    assert not any(".attention." in array.name for array in arrays_of_plan(dense, BERT) if array.owner != "trunk")
     pairs = 8 * 4 * 128**2 * 204
     assert flops(attention, BERT, 128) == flops(dense, BERT, 128) + pairs == flops(bare, BERT, 128) + pairs
 
@@ -549,9 +540,7 @@ def test_a_pooler_of_all_tasks_is_counted_once():
     """5.a.1: one dense tanh layer, and an output layer for each task."""
     paths = {}
     for task in GLUE:
-        shared = Head(
-            kind="single_label", width=2, part=f"task:{task}", hidden=768, hidden_part="family:pooler"
-        )
+        shared = Head(kind="single_label", width=2, part=f"task:{task}", hidden=768, hidden_part="family:pooler")
         paths[task] = Path(nodes=(*pooled(task, BERT).nodes[:-1], shared))
     plan = merge(paths)
     assert parameters(plan, BERT) == 109_482_240 + 8 * (2 * 768 + 2)
@@ -659,17 +648,7 @@ def small_trunk():
         {"kind": "prefix", "size": 3},
         {"kind": "lora", "size": 2, "alpha": 1.0, "targets": ("attention.query", "feed_forward.outer")},
     ],
-    ids=[
-        "attention",
-        "serial",
-        "low-rank",
-        "scaled",
-        "feed-forward",
-        "scale",
-        "bottleneck",
-        "prefix",
-        "lora",
-    ],
+    ids=["attention", "serial", "low-rank", "scaled", "feed-forward", "scale", "bottleneck", "prefix", "lora"],
 )
 def test_flops_and_parameters_of_a_delta_equal_what_torch_counts(delta):
     trunk, shape, ids, mask = small_trunk()
@@ -679,9 +658,7 @@ def test_flops_and_parameters_of_a_delta_equal_what_torch_counts(delta):
 
     node = Delta(part="task:a", **delta)
     made = Deltas(node, (0, 1), width=24, heads=4, feed_forward=40).train()
-    path = Path(
-        nodes=(Embed(trunk="plain"), Layers(start=0, stop=2, delta=node), Pool(), head("a", hidden=0))
-    )
+    path = Path(nodes=(Embed(trunk="plain"), Layers(start=0, stop=2, delta=node), Pool(), head("a", hidden=0)))
     of_head = 2 * 24 * 2
     with FlopCounterMode(display=False) as counter:
         trunk.go_on(trunk.start(ids, mask), stop=2, deltas={index: made.at(index) for index in (0, 1)})
@@ -700,9 +677,7 @@ def test_flops_of_isolated_prompts_equal_what_torch_counts_where_the_texts_keys_
     paths = {}
     for task in tasks:
         nodes = prompted(task, [task], isolated=True).nodes
-        paths[task] = Path(
-            nodes=(nodes[0], Layers(start=0, stop=2), nodes[2], head(task, hidden=0, bias=False))
-        )
+        paths[task] = Path(nodes=(nodes[0], Layers(start=0, stop=2), nodes[2], head(task, hidden=0, bias=False)))
     with FlopCounterMode(display=False) as counter:
         text = trunk.go_on(trunk.start(ids, mask), stop=2, keep=True)
         for _ in tasks:
@@ -741,12 +716,7 @@ def test_flops_equal_what_torch_counts_for_poolers_and_narrow_embeddings():
 
 def test_owners_share_the_whole_cost():
     plan = merge(
-        {
-            "a": branch("a", 4, 2),
-            "b": in_layer("b"),
-            "c": narrow("c"),
-            "d": pooled("d", BERT, attention_pool("d")),
-        }
+        {"a": branch("a", 4, 2), "b": in_layer("b"), "c": narrow("c"), "d": pooled("d", BERT, attention_pool("d"))}
     )
     cost = cost_of(plan, BERT, 40)
     assert cost.flops == flops(plan, BERT, 40) == sum(owner.flops for owner in cost.owners)
@@ -762,12 +732,7 @@ def test_owners_share_the_whole_cost():
 
 def test_what_tasks_add_and_the_trunk_make_the_whole():
     plan = merge(
-        {
-            "a": branch("a", 4, 2),
-            "b": in_layer("b"),
-            "c": narrow("c"),
-            "d": pooled("d", BERT, attention_pool("d")),
-        }
+        {"a": branch("a", 4, 2), "b": in_layer("b"), "c": narrow("c"), "d": pooled("d", BERT, attention_pool("d"))}
     )
     trunk = Plan(steps=merge({"d": pooled("d", BERT)}).steps[:2])
     own = [added(plan, task, BERT, 40) for task in plan.tasks]
@@ -920,11 +885,7 @@ def test_an_unknown_task_is_refused():
         added(eight(narrow), "x", BERT, 8)
 
 
-@given(
-    taps=st.lists(st.integers(1, 11), min_size=1, max_size=6),
-    tokens=st.integers(1, 300),
-    deltas=st.booleans(),
-)
+@given(taps=st.lists(st.integers(1, 11), min_size=1, max_size=6), tokens=st.integers(1, 300), deltas=st.booleans())
 def test_merging_never_costs_more_than_the_paths_apart(taps, tokens, deltas):
     paths = {f"t{i}": branch(f"t{i}", tap, 12 - tap) for i, tap in enumerate(taps)}
     if deltas:

@@ -132,9 +132,7 @@ def run_shell(line, monkeypatch):
             run_command(arguments, line)
         case ["make", *targets]:
             makefile = (ROOT / "Makefile").read_text()
-            assert targets and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), (
-                line
-            )
+            assert targets and all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets), line
         case ["pip", "install", *packages]:
             check_packages(packages, line)
         case ["python", "-m", "studies", *arguments]:
@@ -148,9 +146,7 @@ def run_shell(line, monkeypatch):
 
 
 def run_command(arguments, line):
-    said, errors_said = (
-        io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)
-    )
+    said, errors_said = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors_said):
             main(arguments)
@@ -179,9 +175,7 @@ def test_blocks_of_the_page_run_in_order(page, quick, monkeypatch):
         if block.file is not None:
             made = quick / block.file
             if made.suffix == ".toml" and made.exists():
-                assert read_project(made).tasks[0].name in block.body, (
-                    "the page shows another file than was made"
-                )
+                assert read_project(made).tasks[0].name in block.body, "the page shows another file than was made"
             made.write_text(block.body, encoding="utf-8")
         elif block.kind == "python":
             run_python(block, page, namespace)
@@ -210,9 +204,7 @@ def test_readme_example_prints_what_it_says(monkeypatch, tmp_path):
 
     (block,) = [block for block in blocks_of(ROOT / "README.md") if block.kind == "python"]
     wanted = set(re.findall(r'answers\["(\w+)"\]', block.body))
-    monkeypatch.setattr(
-        project, "read_project", lambda path: short(read_project(path), epochs=60, tasks=wanted)
-    )
+    monkeypatch.setattr(project, "read_project", lambda path: short(read_project(path), epochs=60, tasks=wanted))
     monkeypatch.chdir(tmp_path)
     said = run_python(block, "README.md", {})
     shown = [line[2:] for line in block.body.splitlines() if line.startswith("# ")]
@@ -302,10 +294,7 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
     shape = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)
     groups = prompt_groups(tasks)
     plan = merge(
-        {
-            task.name: strategy.path(task, trunk=trunk, shape=shape, group=groups[task.name])
-            for task, strategy in tasks
-        }
+        {task.name: strategy.path(task, trunk=trunk, shape=shape, group=groups[task.name]) for task, strategy in tasks}
     )
     assert shown.splitlines() == list(tree(plan))
     assert f"{layer_evaluations(plan)} for\nall six tasks" in page.read_text()
@@ -315,9 +304,7 @@ def test_generated_parts_are_current(generated):
     pages = generated.pages()
     assert len(pages) == 5
     for page, text in pages.items():
-        assert page.read_text(encoding="utf-8") == text, (
-            f"{page.name} is out of date: python -m benchmarks.readme"
-        )
+        assert page.read_text(encoding="utf-8") == text, f"{page.name} is out of date: python -m benchmarks.readme"
 
 
 def test_measured_shows_every_claim_of_every_file(generated, tmp_path, monkeypatch):
@@ -326,9 +313,7 @@ def test_measured_shows_every_claim_of_every_file(generated, tmp_path, monkeypat
 
     assert generated.measured(tmp_path) == generated.headlines(tmp_path) == [generated.NOTHING]
     good = Claim(id="a.1", text="faster | better", target=20.0, value=31.4159, unit="times", holds=True)
-    bad = Claim(
-        id="b.1", text="points", target=0.75, value=0.741, unit="macro-F1", holds=False, note="one seed"
-    )
+    bad = Claim(id="b.1", text="points", target=0.75, value=0.741, unit="macro-F1", holds=False, note="one seed")
     write_results(tmp_path, results("one_pass_a", command="python a.py", rows=[], claims=[good]))
     write_results(tmp_path, results("branches_b", command="python b.py", rows=[], claims=[bad]))
     lines = generated.measured(tmp_path)
@@ -337,9 +322,7 @@ def test_measured_shows_every_claim_of_every_file(generated, tmp_path, monkeypat
     assert sum("`results/" in line for line in lines) == 2
     monkeypatch.setattr(generated, "HEADLINES", {"b.1": "few words", "c.1": "not measured yet"})
     shown = generated.headlines(tmp_path)
-    assert [line for line in shown if "few words" in line] == [
-        "| few words | 0.741 macro-F1 | 0.75 | **no** |"
-    ]
+    assert [line for line in shown if "few words" in line] == ["| few words | 0.741 macro-F1 | 0.75 | **no** |"]
     assert "not measured" not in "".join(shown) and shown[-1].startswith("Of 2 claims 1 hold.")
 
 
@@ -366,9 +349,7 @@ def test_every_key_of_the_project_file_is_described(generated):
         section = text.split(f"<!-- keys {kind.__name__}:start -->")[1].split("<!-- keys ")[0]
         for name in kind.__struct_fields__:
             looked_at += 1
-            assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", section, re.MULTILINE), (
-                f"{kind.__name__}.{name}"
-            )
+            assert re.search(rf"^\| `{name}` \|.*\| \S.* \|$", section, re.MULTILINE), f"{kind.__name__}.{name}"
     assert looked_at > 40
 
 
@@ -427,18 +408,7 @@ def test_links_resolve(page):
             assert anchor in anchors_of(there), f"{page.name} links to {target}"
 
 
-FOLDERS = (
-    "src",
-    "docs",
-    "tests",
-    "benchmarks",
-    "studies",
-    "examples",
-    "results",
-    "changes",
-    "train",
-    "cli",
-)
+FOLDERS = ("src", "docs", "tests", "benchmarks", "studies", "examples", "results", "changes", "train", "cli")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -470,9 +440,7 @@ def test_names_of_the_package_that_the_page_names_exist(page):
 
 
 def test_readme_tree_is_the_source_tree():
-    (tree,) = [
-        block.body for block in blocks_of(ROOT / "README.md") if block.body.startswith("src/polyhead/")
-    ]
+    (tree,) = [block.body for block in blocks_of(ROOT / "README.md") if block.body.startswith("src/polyhead/")]
     listed = re.findall(r"^  (\S+) +\S", tree, re.MULTILINE)
     there = {
         path.name + ("/" if path.is_dir() else "")
@@ -509,9 +477,7 @@ def test_every_kind_strategy_backend_codec_and_metric_is_named():
 
 def test_every_error_is_explained():
     text = (ROOT / "docs" / "errors.md").read_text()
-    found = [
-        n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PolyheadError)
-    ]
+    found = [n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, errors.PolyheadError)]
     assert len(found) >= 20
     for name in found:
         assert re.search(rf"^\| `{name}` \| \S", text, re.MULTILINE), name
@@ -540,9 +506,7 @@ def test_decisions_are_numbered_and_whole():
         assert page.name.startswith(f"{number:04d}-")
         assert text.startswith(f"# {number:04d} ")
         headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
-        assert headings == ["Context", "Choice", "What we gave up", "How we would know it was wrong"], (
-            page.name
-        )
+        assert headings == ["Context", "Choice", "What we gave up", "How we would know it was wrong"], page.name
         assert len(text.splitlines()) <= 60, page.name
 
 

@@ -9,9 +9,7 @@ from polyhead import errors
 from polyhead.errors import MissingExtra, PolyheadError, UnknownTask
 
 CLASSES = {
-    name: value
-    for name, value in vars(errors).items()
-    if inspect.isclass(value) and issubclass(value, PolyheadError)
+    name: value for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, PolyheadError)
 }
 
 
@@ -41,12 +39,7 @@ def test_every_error_says_what_it_is(name):
 def test_every_error_carries_the_four_facts(name):
     error = CLASSES[name]("the task is unknown", got="x", allowed=("a", "b"), do="add it", row=17)
     assert str(error) == "the task is unknown. Got: x. Allowed: a, b. Do: add it."
-    assert (error.what, error.got, error.allowed, error.do) == (
-        "the task is unknown",
-        "x",
-        ("a", "b"),
-        "add it",
-    )
+    assert (error.what, error.got, error.allowed, error.do) == ("the task is unknown", "x", ("a", "b"), "add it")
     assert error.row == 17
     assert error.facts == {"row": 17}
 
@@ -107,9 +100,7 @@ def test_hostile_names_inside_a_sentence_are_shown_escaped_and_cut(text):
 
 
 @pytest.mark.parametrize("fact", ["got", "allowed"])
-@pytest.mark.parametrize(
-    "value", ["x" * 1_000_000, ["x"] * 1_000_000, "\ud800" * 1_000_000], ids=["x", "list", "lone"]
-)
+@pytest.mark.parametrize("value", ["x" * 1_000_000, ["x"] * 1_000_000, "\ud800" * 1_000_000], ids=["x", "list", "lone"])
 def test_long_values_are_cut_and_their_length_is_said(fact, value):
     message = str(PolyheadError("it failed", **{fact: value}))
     assert len(message) < 500

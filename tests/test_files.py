@@ -93,10 +93,7 @@ def test_who_waits_gets_the_lock_of_the_file_that_is_there(tmp_path):
 
 def test_a_link_in_the_place_of_a_lock_is_refused(tmp_path):
     os.symlink(tmp_path / "elsewhere", tmp_path / "lock")
-    with (
-        pytest.raises(LockError, match="lock.*cannot be used"),
-        held(tmp_path / "lock", patience=0.0, busy=BUSY),
-    ):
+    with pytest.raises(LockError, match="lock.*cannot be used"), held(tmp_path / "lock", patience=0.0, busy=BUSY):
         pytest.fail("it is followed")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -118,9 +115,5 @@ def test_a_lock_is_for_all_who_share_the_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "open", refused)
     again = held(tmp_path / "lock", patience=0.0, busy=BUSY)
-    with (
-        held(tmp_path / "lock", patience=0.0, busy=BUSY),
-        pytest.raises(RuntimeError, match="somebody"),
-        again,
-    ):
+    with held(tmp_path / "lock", patience=0.0, busy=BUSY), pytest.raises(RuntimeError, match="somebody"), again:
         pytest.fail("both hold it")

@@ -36,15 +36,11 @@ def test_names_of_what_is_being_written_are_never_alike():
     names = {temporary_name("x" * n) for n in (1, 150, 250) for _ in range(50)}
     assert len(names) == 150 and all(map(is_temporary, names)) and max(map(len, names)) < 255
     assert all(is_temporary(temporary_name(name), of=name) for name in ("x", "x" * 250, "a-b", "ü" * 120))
-    assert not any(
-        map(is_temporary, (".new-x", "x", ".new-0123456789ABCDEF-x", ".new-0123456789abcdef-", ".newer"))
-    )
+    assert not any(map(is_temporary, (".new-x", "x", ".new-0123456789ABCDEF-x", ".new-0123456789abcdef-", ".newer")))
 
 
 def results(folder, name):
-    there = Results(
-        name=name.removesuffix(".json"), date="", hardware="", versions={}, command="", rows=[], claims=[]
-    )
+    there = Results(name=name.removesuffix(".json"), date="", hardware="", versions={}, command="", rows=[], claims=[])
     write_results(folder, there)
 
 

@@ -37,12 +37,8 @@ def test_label_metrics_equal_scikit_learn(seed):
     targets, found = random_labels(seed)
     known = {"average": "macro", "zero_division": 0}
     assert metrics.accuracy(targets, found) == pytest.approx(sklearn.metrics.accuracy_score(targets, found))
-    assert metrics.macro_f1(targets, found) == pytest.approx(
-        sklearn.metrics.f1_score(targets, found, **known)
-    )
-    assert metrics.macro_recall(targets, found) == pytest.approx(
-        sklearn.metrics.recall_score(targets, found, **known)
-    )
+    assert metrics.macro_f1(targets, found) == pytest.approx(sklearn.metrics.f1_score(targets, found, **known))
+    assert metrics.macro_recall(targets, found) == pytest.approx(sklearn.metrics.recall_score(targets, found, **known))
     assert metrics.micro_f1(targets, found) == pytest.approx(
         sklearn.metrics.f1_score(targets, found, average="micro", zero_division=0)
     )
@@ -76,12 +72,8 @@ def test_correlations_equal_scipy_with_and_without_ties(seed):
     rows = int(rng.integers(3, 80))
     targets = rng.integers(0, 6, rows).astype(float) if seed % 2 else rng.normal(size=rows) * 10.0**seed
     found = targets * rng.normal() + rng.normal(size=rows) * rng.random()
-    assert metrics.pearson(targets, found) == pytest.approx(
-        scipy.stats.pearsonr(targets, found).statistic, abs=1e-9
-    )
-    assert metrics.spearman(targets, found) == pytest.approx(
-        scipy.stats.spearmanr(targets, found).statistic, abs=1e-9
-    )
+    assert metrics.pearson(targets, found) == pytest.approx(scipy.stats.pearsonr(targets, found).statistic, abs=1e-9)
+    assert metrics.spearman(targets, found) == pytest.approx(scipy.stats.spearmanr(targets, found).statistic, abs=1e-9)
 
 
 def test_correlation_with_a_constant_is_zero():
@@ -93,12 +85,7 @@ def test_correlation_with_a_constant_is_zero():
 
 def test_one_class_only_scores_as_scikit_learn_says():
     same, other = np.zeros(5, int), np.ones(5, int)
-    assert (
-        metrics.macro_f1(same, same)
-        == metrics.macro_recall(same, same)
-        == metrics.accuracy(same, same)
-        == 1.0
-    )
+    assert metrics.macro_f1(same, same) == metrics.macro_recall(same, same) == metrics.accuracy(same, same) == 1.0
     assert metrics.macro_f1(same, other) == metrics.macro_recall(same, other) == 0.0
     assert metrics.f1_of(1)(same, same) == 0.0
     with warnings.catch_warnings(action="ignore"):
@@ -167,9 +154,7 @@ def squad(golds, said):
     and recall."""
 
     def bare(text):
-        kept = [
-            c for c in text.lower() if not (c.isascii() and not c.isalnum() and c.isprintable() and c != " ")
-        ]
+        kept = [c for c in text.lower() if not (c.isascii() and not c.isalnum() and c.isprintable() and c != " ")]
         return [word for word in re.split(r"\s+", re.sub(r"\b(?:a|an|the)\b", " ", "".join(kept))) if word]
 
     def f1(gold):

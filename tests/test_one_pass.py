@@ -94,8 +94,7 @@ def test_claims_beside_a_rival_say_both_precisions(study):
     name = "adapters, heads only"
     times = {name: 40.0, claims.INT8: 8.0, claims.BF16: 16.0}
     rows = [
-        timed(who, 21, seconds, how="sorted" if who == name else "all", group=name)
-        for who, seconds in times.items()
+        timed(who, 21, seconds, how="sorted" if who == name else "all", group=name) for who, seconds in times.items()
     ]
     (claim,) = claims.claims(rows)[0]
     assert claim.value == 5.0 and "in int8" in claim.text and claim.text.endswith("float32")
@@ -139,12 +138,7 @@ def test_a_worker_answers_each_run_and_what_it_prints_is_no_answer(study, tmp_pa
     job = {"texts": str(tmp_path / "texts.json"), "threads": 1, "batch": 2}
     with rivals.Worker([sys.executable, str(tmp_path / "fake.py")], job, log=tmp_path / "log.txt") as worker:
         assert "numpy" in worker.loaded["versions"] and worker.loaded["resident"] > 2**20
-        for how, texts, total in (
-            ("all", 3, 11.0),
-            ("sorted", 2, 10.0),
-            ("batches", 3, 11.0),
-            ("single", 1, 4.0),
-        ):
+        for how, texts, total in (("all", 3, 11.0), ("sorted", 2, 10.0), ("batches", 3, 11.0), ("single", 1, 4.0)):
             assert worker.run(how, texts)["checksum"] == total, how
     assert "noise" in (tmp_path / "log.txt").read_text()
 
@@ -169,10 +163,7 @@ def test_the_tasks_are_of_many_kinds_and_copies_have_names_of_their_own(study):
     assert len(dict(hundred)) == 100 and [new for new, _ in hundred[:21]] == [
         task.name for task in (*tasks.TASKS, tasks.PAIRED)
     ]
-    assert (
-        all(task.fields.get("pair") is None for task in tasks.TASKS)
-        and tasks.PAIRED.fields["pair"] == "separate"
-    )
+    assert all(task.fields.get("pair") is None for task in tasks.TASKS) and tasks.PAIRED.fields["pair"] == "separate"
 
 
 def test_every_rival_has_its_script_and_exact_versions(study):

@@ -208,9 +208,7 @@ def test_parents_come_first_and_hold_the_tasks_of_their_children(tasks):
         assert step.parent < index
         below = [task for child in plan.children(index) for task in plan.steps[child].tasks]
         assert sorted(below) == sorted(set(step.tasks) if below else [])
-    assert [plan.steps[i].node for i in plan.children(-1)] == list(
-        dict.fromkeys(path.embed for path in tasks.values())
-    )
+    assert [plan.steps[i].node for i in plan.children(-1)] == list(dict.fromkeys(path.embed for path in tasks.values()))
 
 
 @given(many())
@@ -251,9 +249,7 @@ def test_two_pooled_tasks_share_all_but_their_heads():
 
 def test_layers_are_cut_where_another_path_leaves():
     plan = merge({"a": branch("a", 2), "b": branch("b", 5), "c": pooled("c")})
-    shared = [
-        (s.node.start, s.node.stop, s.tasks) for s in plan.steps if getattr(s.node, "weights", "") == TRUNK
-    ]
+    shared = [(s.node.start, s.node.stop, s.tasks) for s in plan.steps if getattr(s.node, "weights", "") == TRUNK]
     assert shared == [(0, 2, ("a", "b", "c")), (2, 5, ("b", "c")), (5, 8, ("c",))]
 
 
@@ -264,12 +260,7 @@ def test_private_layers_are_not_cut_where_others_leave_the_trunk_but_the_trunk_i
         owner: [(s.node.start, s.node.stop) for s in plan.steps if getattr(s.node, "weights", "") == owner]
         for owner in (TRUNK, "task:a", "task:b", "task:c")
     }
-    assert cut == {
-        TRUNK: [(0, 2), (2, 4), (4, 6)],
-        "task:a": [(2, 8)],
-        "task:b": [(4, 8)],
-        "task:c": [(6, 8)],
-    }
+    assert cut == {TRUNK: [(0, 2), (2, 4), (4, 6)], "task:a": [(2, 8)], "task:b": [(4, 8)], "task:c": [(6, 8)]}
 
 
 def test_layers_of_one_part_are_cut_where_its_own_paths_part_and_meet_below():
@@ -281,11 +272,7 @@ def test_layers_of_one_part_are_cut_where_its_own_paths_part_and_meet_below():
         "c": branch("c", 2, stop=5),
     }
     plan = merge(shared)
-    own = {
-        (s.node.start, s.node.stop): s.tasks
-        for s in plan.steps
-        if getattr(s.node, "weights", "") == "task:family"
-    }
+    own = {(s.node.start, s.node.stop): s.tasks for s in plan.steps if getattr(s.node, "weights", "") == "task:family"}
     assert own == {(2, 5): ("a", "b"), (5, 8): ("a",)}
     assert [s.node.stop for s in plan.steps if getattr(s.node, "weights", "") == "task:c"] == [5]
 

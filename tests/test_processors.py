@@ -24,16 +24,7 @@ ALL = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.c
         ({"cpu.max": "\n"}, None),
         ({}, None),
     ],
-    ids=[
-        "one",
-        "half",
-        "one and a half",
-        "no limit",
-        "one, version 1",
-        "no limit, version 1",
-        "empty",
-        "no files",
-    ],
+    ids=["one", "half", "one and a half", "no limit", "one, version 1", "no limit, version 1", "empty", "no files"],
 )
 def test_no_more_processors_than_the_control_group_allows(tmp_path, files, quota):
     for name, content in files.items():

@@ -64,9 +64,7 @@ def test_a_seed_reaches_every_task(tmp_path):
         assert len(project.tasks) == 3
         for entry, old in zip(project.tasks, before.tasks, strict=True):
             assert training_of(project, entry).seed == 5
-            unseeded = msgspec.structs.replace(
-                training_of(project, entry), seed=training_of(before, old).seed
-            )
+            unseeded = msgspec.structs.replace(training_of(project, entry), seed=training_of(before, old).seed)
             assert unseeded == training_of(before, old), entry.name
 
 
@@ -225,10 +223,7 @@ def test_what_cannot_be_meant_is_refused_with_the_files_name(tmp_path, text, sai
     [
         ("[training]\nepochs = -1\n" + TASK, "training"),
         (BRANCH + "tap = 2\n" + TASK, "strategy"),
-        (
-            TASK + TASK.replace("mood", "b") + "[tasks.strategy]\nkind = 'branch'\ntap = 2\n",
-            "tasks[1].strategy",
-        ),
+        (TASK + TASK.replace("mood", "b") + "[tasks.strategy]\nkind = 'branch'\ntap = 2\n", "tasks[1].strategy"),
         (TASK + "[tasks.training]\nclip = 0.0\n", "tasks[0].training"),
         ("[recipe]\nkind = 'joint'\n[recipe.sampling]\ncap = 0\n" + TASK, "recipe.sampling"),
         (TASK + TASK.replace("mood", "a/b"), "tasks[1]"),  # of the task that is declared

@@ -176,9 +176,7 @@ def test_sample_has_no_two_messages_sharing_a_run_of_six_words():
 
 
 def test_sample_has_no_test_message_in_another_split():
-    texts = {
-        split: {" ".join(words_of(r["text"])) for r in MESSAGES if r["split"] == split} for split in SPLITS
-    }
+    texts = {split: {" ".join(words_of(r["text"])) for r in MESSAGES if r["split"] == split} for split in SPLITS}
     assert not texts["test"] & (texts["train"] | texts["validation"])
     assert not texts["train"] & texts["validation"]
 

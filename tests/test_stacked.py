@@ -121,9 +121,7 @@ def test_other_tasks_in_the_next_call_are_other_stacks(trunk, texts):
 
 def test_a_stack_of_first_positions_is_that_of_whole_layers(trunk, texts):
     paths = mixed(trunk, STRATEGIES["all together"], 16)
-    narrow, whole = (
-        answers(model_of(trunk, paths, stacked=True, narrow=on), paths, texts) for on in (True, False)
-    )
+    narrow, whole = (answers(model_of(trunk, paths, stacked=True, narrow=on), paths, texts) for on in (True, False))
     for name, value in whole.items():
         torch.testing.assert_close(narrow[name], value, atol=2e-5, rtol=0)
 
@@ -187,9 +185,7 @@ def test_many_adapters_that_others_cut_into_pieces_are_as_many_legs():
 
 def cut(trunk, name, stop):
     """A plain path that reads the states after so many layers."""
-    return tiny_path(
-        msgspec.structs.replace(tiny_tasks()[0], name=name), trunk, pool=Pool(positions="mean"), stop=stop
-    )
+    return tiny_path(msgspec.structs.replace(tiny_tasks()[0], name=name), trunk, pool=Pool(positions="mean"), stop=stop)
 
 
 def test_a_plan_of_some_tasks_reads_their_owners_alone(trunk, texts):

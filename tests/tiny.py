@@ -98,11 +98,7 @@ def write_data(folder, *, train=32, other=12):
     """messages-{train,validation,test}.jsonl and pairs-… of the same splits."""
     folder.mkdir(parents=True, exist_ok=True)
     whole, both = messages(train + 2 * other), pairs(train + 2 * other)
-    cuts = {
-        "train": slice(0, train),
-        "validation": slice(train, train + other),
-        "test": slice(train + other, None),
-    }
+    cuts = {"train": slice(0, train), "validation": slice(train, train + other), "test": slice(train + other, None)}
     for split, cut in cuts.items():
         write_jsonl(folder / f"messages-{split}.jsonl", whole[cut])
         write_jsonl(folder / f"pairs-{split}.jsonl", both[cut])
@@ -114,18 +110,10 @@ def files(kind):
 
 
 ENTRIES = {
-    "mood": TaskEntry(
-        name="mood", kind="single_label", labels=("bad", "good"), label="mood", **files("messages")
-    ),
-    "topics": TaskEntry(
-        name="topics", kind="multi_label", labels=TOPICS, label="topics", **files("messages")
-    ),
-    "urgency": TaskEntry(
-        name="urgency", kind="regression", range=(0.0, 1.0), label="urgency", **files("messages")
-    ),
-    "names": TaskEntry(
-        name="names", kind="tagging", labels=TAGS, tokens="tokens", tags="tags", **files("messages")
-    ),
+    "mood": TaskEntry(name="mood", kind="single_label", labels=("bad", "good"), label="mood", **files("messages")),
+    "topics": TaskEntry(name="topics", kind="multi_label", labels=TOPICS, label="topics", **files("messages")),
+    "urgency": TaskEntry(name="urgency", kind="regression", range=(0.0, 1.0), label="urgency", **files("messages")),
+    "names": TaskEntry(name="names", kind="tagging", labels=TAGS, tokens="tokens", tags="tags", **files("messages")),
     "same": TaskEntry(
         name="same",
         kind="single_label",

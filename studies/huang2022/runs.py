@@ -85,9 +85,7 @@ class Runs(runs.Runs):
         both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
         groups, found = prompt_groups(both), {}
         for task, strategy in both:
-            path = strategy.path(
-                task, trunk=self.plain.digest, shape=self.plain.architecture, group=groups[task.name]
-            )
+            path = strategy.path(task, trunk=self.plain.digest, shape=self.plain.architecture, group=groups[task.name])
             found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
         return found
 

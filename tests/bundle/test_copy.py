@@ -101,19 +101,13 @@ def test_view_shares_the_trunk_and_shows_the_chosen_lines(bundle):
 
 def test_touched_names_every_file_that_was_changed_once(bundle):
     assert list(bundle.touched()) == []
-    changed = [
-        "trunk/weights.safetensors",
-        "tasks/first/v0001/scores.json",
-        "tasks/third/v0001/part.safetensors",
-    ]
+    changed = ["trunk/weights.safetensors", "tasks/first/v0001/scores.json", "tasks/third/v0001/part.safetensors"]
     for name in changed:
         raw = bytearray((bundle.root / name).read_bytes())
         raw[-2] ^= 1
         (bundle.root / name).write_bytes(bytes(raw))
     (bundle.root / "tasks/second/v0001/task.json").unlink()
-    found = [
-        str(error.path.relative_to(bundle.root)) for error in Bundle.open(bundle.root, verify=False).touched()
-    ]
+    found = [str(error.path.relative_to(bundle.root)) for error in Bundle.open(bundle.root, verify=False).touched()]
     # a part and a trunk's weights have two digests, of the file and of the arrays in it
     assert list(dict.fromkeys(found)) == [*changed[:2], "tasks/second/v0001/task.json", changed[2]]
     tasks = list(Bundle.open(bundle.root, verify=False).touched_tasks())

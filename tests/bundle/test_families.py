@@ -119,9 +119,7 @@ def test_a_bundle_without_shared_arrays_has_the_keys_of_the_first_day(tmp_path):
 
 
 LATER = {
-    "delta": plan.Delta(
-        kind="low_rank", part="task:x", size=2, tied=True, ends="family:adapters", gelu="inside"
-    ),
+    "delta": plan.Delta(kind="low_rank", part="task:x", size=2, tied=True, ends="family:adapters", gelu="inside"),
     "serial": plan.Delta(kind="low_rank", part="task:x", size=2, serial=True),
     "lora": plan.Delta(kind="lora", part="task:x", size=2, alpha=16.0, targets=("attention.query",)),
     "prefix": plan.Delta(kind="prefix", part="task:x", size=2),
@@ -141,33 +139,21 @@ def test_every_field_of_a_node_is_written_where_it_says_something_and_read_back(
     if type(value) in nodes:
         nodes[type(value)] = value
     record = msgspec.structs.replace(
-        draft("x", path).record,
-        path=plan.Path(nodes=tuple(nodes.values())),
-        needs={"family:adapters": "0" * 64},
+        draft("x", path).record, path=plan.Path(nodes=tuple(nodes.values())), needs={"family:adapters": "0" * 64}
     )
     raw = task_json(record)
     assert from_json(raw, TaskRecord, source="task.json") == record
     written = json.loads(raw)["path"]["nodes"]
-    found = next(
-        node for node in written if node["type"] == {"embed": "embed", "head": "head"}.get(name, "layers")
-    )
+    found = next(node for node in written if node["type"] == {"embed": "embed", "head": "head"}.get(name, "layers"))
     found = found["delta"] if isinstance(value, plan.Delta) else found
     later = set(found) - {"type", *FIRST_KEYS[type(value)]}
     defaults = {field.name: field.default for field in msgspec.structs.fields(type(value))}
-    assert later == {
-        n for n in defaults if n not in FIRST_KEYS[type(value)] and getattr(value, n) != defaults[n]
-    }
+    assert later == {n for n in defaults if n not in FIRST_KEYS[type(value)] and getattr(value, n) != defaults[n]}
 
 
 BROKEN = {
-    "family changed": (
-        ADAPTERS,
-        lambda bundle: add(bundle.root, adapters(bundle.digest, seed=1), replace=True),
-    ),
-    "task changed": (
-        "task:glad",
-        lambda bundle: add(bundle.root, group(bundle.digest, seed=1), replace=True),
-    ),
+    "family changed": (ADAPTERS, lambda bundle: add(bundle.root, adapters(bundle.digest, seed=1), replace=True)),
+    "task changed": ("task:glad", lambda bundle: add(bundle.root, group(bundle.digest, seed=1), replace=True)),
 }
 
 
@@ -233,8 +219,7 @@ def test_a_touched_file_of_a_family_is_named(bundle, file, damage):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["family:../up", "family:a/b", "family:", "family", "family:.x", "family:a:..:b", "family:a.", "task:a"],
+    "name", ["family:../up", "family:a/b", "family:", "family", "family:.x", "family:a:..:b", "family:a.", "task:a"]
 )
 def test_a_family_name_that_leaves_the_bundle_is_refused(bundle, name):
     edit(bundle.root / "bundle.json", lambda b: b["families"].update({name: b["families"][ADAPTERS]}))
@@ -263,9 +248,7 @@ def refused_adds(trunk):
     foreign = msgspec.structs.replace(one.record.path.head, part="task:alone")
     path = plan.Path(nodes=(*one.record.path.nodes[:-1], foreign))
     stolen = msgspec.structs.replace(one, record=msgspec.structs.replace(one.record, path=path))
-    named = msgspec.structs.replace(
-        one, record=msgspec.structs.replace(one.record, needs={"family:new": "0" * 64})
-    )
+    named = msgspec.structs.replace(one, record=msgspec.structs.replace(one.record, needs={"family:new": "0" * 64}))
     return {
         "needs the arrays of family 'new'": ([one], [], BundleError),
         "as task 'new' reads them": ([one], [msgspec.structs.replace(shared, arrays=wrong)], WeightsMismatch),
@@ -276,8 +259,7 @@ def refused_adds(trunk):
             BundleError,
         ),
         "a family 'adapters' already": adapters(trunk, seed=1, names=("new",)) + (BadName,),
-        "differs from another in case alone": adapters(trunk, names=("new",), called="family:Adapters")
-        + (BadName,),
+        "differs from another in case alone": adapters(trunk, names=("new",), called="family:Adapters") + (BadName,),
         "not its own": ([stolen], [shared], BundleError),
         "another digest of its needs": ([named], [shared], BundleError),
         "cannot have this name": adapters(trunk, names=("new",), called="family:a/b") + (BadName,),
@@ -300,9 +282,7 @@ def test_a_task_joins_a_family_that_is_there(bundle):
     add_tasks(bundle.root, drafts)  # reads the live one
     joined = Bundle.open(bundle.root)
     assert joined.tasks["third"].needs == joined.tasks["short"].needs
-    add_tasks(
-        bundle.root, adapters(bundle.digest, names=("fourth",))[0], families=families
-    )  # the same arrays
+    add_tasks(bundle.root, adapters(bundle.digest, names=("fourth",))[0], families=families)  # the same arrays
     assert contents(bundle.root / "families") == family_files
     assert Bundle.open(bundle.root).tasks["fourth"].needs == joined.tasks["short"].needs
 
@@ -327,10 +307,7 @@ def test_names_of_families_that_come_to_a_bundle():
     assert new_names({"family:A": "9"}, there) == {"family:A": "family:A-3"}  # folders that ignore case
     assert new_names({"family:a": "9"}, there, free=["family:a"]) == {"family:a": "family:a"}
     assert new_names({"family:c": "3"}, there) == {"family:c": "family:b"}
-    assert new_names({"family:c": "3", "family:d": "3"}, there) == {
-        "family:c": "family:b",
-        "family:d": "family:d",
-    }
+    assert new_names({"family:c": "3", "family:d": "3"}, there) == {"family:c": "family:b", "family:d": "family:d"}
 
 
 def test_an_old_reader_names_the_key_that_it_does_not_know(bundle):

@@ -45,9 +45,7 @@ def only(made, name):
 ALONE = {
     "replace a member": lambda b: add(b.root, only(group(b.digest, 2), "glad"), replace=True),
     "a smaller group": lambda b: add(b.root, group(b.digest, 2, GROUP[:2]), replace=True),
-    "a member out of the group": lambda b: add_tasks(
-        b.root, [draft("glad", plain("glad", b.digest))], replace=True
-    ),
+    "a member out of the group": lambda b: add_tasks(b.root, [draft("glad", plain("glad", b.digest))], replace=True),
     "remove a member": lambda b: remove_tasks(b.root, ["calm"]),
     "unlist two": lambda b: unlist(b.root, ["calm", "sad"]),
     "roll a member back": lambda b: set_versions(b.root, {"sad": "v0001"}),

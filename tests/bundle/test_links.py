@@ -146,17 +146,7 @@ def test_no_writer_leaves_the_bundle(made, tmp_path, monkeypatch, name, kind):
     root = tmp_path / "bundle"
     shutil.copytree(made, root)
     last = name.rpartition("/")[2]
-    names = (
-        last,
-        last.removeprefix(".new-"),
-        "v0001",
-        "v0003",
-        "first",
-        "brief",
-        "int8.json",
-        ".lock",
-        "README.md",
-    )
+    names = (last, last.removeprefix(".new-"), "v0001", "v0003", "first", "brief", "int8.json", ".lock", "README.md")
     others = make_others(tmp_path, *dict.fromkeys((*names, f"{TEMPORARY}x")))
     for write in WRITERS.values():
         plant(root / name, kind, others)
@@ -228,9 +218,7 @@ def test_a_lock_that_may_not_be_opened_is_what_the_error_speaks_of(made, tmp_pat
 BESIDE = (".new-made", ".importing-made", ".made.learning")
 
 
-@pytest.mark.parametrize(
-    "kind", ["link to a file", "link to a folder", "dangling link", "folder", "pipe", "working"]
-)
+@pytest.mark.parametrize("kind", ["link to a file", "link to a folder", "dangling link", "folder", "pipe", "working"])
 @pytest.mark.parametrize("name", BESIDE)
 def test_a_folder_beside_a_bundle_is_not_ours_by_its_name(tmp_path, name, kind):
     """A folder `.new-OUT` that held nothing but a folder `bundle` was emptied, and `.OUT.learning` whatever it held."""
@@ -243,10 +231,7 @@ def test_a_folder_beside_a_bundle_is_not_ours_by_its_name(tmp_path, name, kind):
         (place / "bundle" / "mine.txt").write_text("mine")
     with untouched(tmp_path):
         remove_workspace(place)
-        with (
-            pytest.raises(BundleError, match="something else has its name.*Got.*Allowed.*Do"),
-            workspace(place, "no"),
-        ):
+        with pytest.raises(BundleError, match="something else has its name.*Got.*Allowed.*Do"), workspace(place, "no"):
             pytest.fail("it is taken for ours")
         remove_workspace(place)
 

@@ -100,10 +100,7 @@ def answers(bundle, backend):
     session = Session(bundle, backend=backend, deterministic=True)
     together = session.predict(TEXTS)
     return {
-        name: (
-            [array.tobytes() for array in session.outputs(name, TEXTS)],
-            [one.answers[name] for one in together],
-        )
+        name: ([array.tobytes() for array in session.outputs(name, TEXTS)], [one.answers[name] for one in together])
         for name in session.records
     }
 
@@ -235,9 +232,7 @@ def test_different_trunks_are_refused_and_both_are_named(two, tmp_path):
             lambda other=other: merge_bundles(tmp_path / "made", [two[0], other]),
             lambda other=other: copy_task(two[0], "a", other),
         ):
-            with pytest.raises(
-                WrongTrunk, match=words.replace("48 and 32", "(48 and 32|32 and 48)")
-            ) as caught:
+            with pytest.raises(WrongTrunk, match=words.replace("48 and 32", "(48 and 32|32 and 48)")) as caught:
                 act()
             for word in (two[0].root, two[0].digest, other.root, other.digest, f"{DEPTH} layers"):
                 assert str(word) in str(caught.value), word
@@ -269,10 +264,7 @@ def deepened(root):
 
 def test_a_tap_deeper_than_the_trunk_is_refused_and_both_sides_are_named(two, tmp_path):
     deep = deepened(tmp_path / "deep")
-    for act in (
-        lambda: merge_bundles(tmp_path / "made", [two[0], deep]),
-        lambda: copy_task(deep, "a-b", two[0]),
-    ):
+    for act in (lambda: merge_bundles(tmp_path / "made", [two[0], deep]), lambda: copy_task(deep, "a-b", two[0])):
         with pytest.raises(BundleError, match="deeper than its trunk") as caught:
             act()
         said = str(caught.value)

@@ -43,10 +43,7 @@ def same_arrays(one, other, names=None):
     """That tasks (name here -> name there) read the same arrays in both bundles."""
     names = names or {name: name for name in one.tasks}
     for here, there in names.items():
-        pairs = (
-            [one.part(here), *one.others(here).values()],
-            [other.part(there), *other.others(there).values()],
-        )
+        pairs = ([one.part(here), *one.others(here).values()], [other.part(there), *other.others(there).values()])
         digests = [sorted((n, a.tobytes()) for arrays in some for n, a in arrays.items()) for some in pairs]
         assert digests[0] == digests[1]
 

@@ -161,9 +161,7 @@ def test_models_are_copied_byte_for_byte_or_under_another_name(root, tmp_path):
     assert files_of(other / MODELS / "brief" / "v0001") == files_of(root / MODELS / "brief" / "v0002")
     assert copy_models(Models(root), {"brief": "Short"}, other) == {"Short": "v0001"}
     copied = Models(other)
-    assert (
-        copied.tasks["Short"].name == "Short" and copied.data("Short").digest == copied.data("brief").digest
-    )
+    assert copied.tasks["Short"].name == "Short" and copied.data("Short").digest == copied.data("brief").digest
     assert list(copied.touched()) == []
     with pytest.raises(BadName, match="already"):
         copy_models(Models(root), {"brief": "short"}, other)

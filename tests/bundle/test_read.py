@@ -32,9 +32,7 @@ def test_verify_names_a_touched_file(root, name, damage):
         path.unlink()
     else:
         content[len(content) // 2] ^= 1
-        new = {"bit": content, "longer": path.read_bytes() + b" ", "truncated": path.read_bytes()[:-2]}[
-            damage
-        ]
+        new = {"bit": content, "longer": path.read_bytes() + b" ", "truncated": path.read_bytes()[:-2]}[damage]
         path.write_bytes(new)
     if name == "trunk/trunk.json" and damage == "longer":
         return  # white space after a JSON value; trunk.json is held by the values in it

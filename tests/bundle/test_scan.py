@@ -173,8 +173,7 @@ def test_the_merged_plan_runs_the_trunk_once_and_each_models_own_layers():
     plan = merged(group, models, trunk="t" * 64)
     assert [(n.start, n.stop, n.weights) for n in plan.path("c").layers if n.weights != "trunk"] == []
     own = {
-        name: sum(n.stop - n.start for n in plan.path(name).layers if n.weights == f"task:{name}")
-        for name in models
+        name: sum(n.stop - n.start for n in plan.path(name).layers if n.weights == f"task:{name}") for name in models
     }
     assert own == {"a": 1, "b": 1, "c": 0, "d": 4}
     shared_layers = [s.node for s in plan.steps if isinstance(s.node, Layers) and s.node.weights == "trunk"]
@@ -199,8 +198,4 @@ def test_the_tree_shows_layers_that_are_shared_beside_the_trunk_too():
 
 def test_pairs_are_all_pairs():
     models = [after("a", 3), after("b", 3), after("c", 1)]
-    assert [(p.one, p.other, p.layers) for p in pairs(models)] == [
-        ("a", "b", 3),
-        ("a", "c", 1),
-        ("b", "c", 1),
-    ]
+    assert [(p.one, p.other, p.layers) for p in pairs(models)] == [("a", "b", 3), ("a", "c", 1), ("b", "c", 1)]

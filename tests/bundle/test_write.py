@@ -171,9 +171,7 @@ def test_arrays_that_are_not_the_paths_are_refused(bundle):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"prefix": "0" * 64}, {"arrays": "0" * 64}, {"owner": "task:other"}],
-    ids=["prefix", "arrays", "owner"],
+    "change", [{"prefix": "0" * 64}, {"arrays": "0" * 64}, {"owner": "task:other"}], ids=["prefix", "arrays", "owner"]
 )
 def test_digest_or_owner_that_does_not_agree_is_refused(bundle, change):
     record = msgspec.structs.replace(record_named("second", bundle.digest), **change)

@@ -51,10 +51,7 @@ def as_json(chosen):
             ["--budget", "1.2e10", "--unit", "flops", "--tokens", "40"],
             lambda o: best_under(o, 12 * 10**9, price_of("flops", BERT, 40)).chosen,
         ),
-        (
-            ["--budget", "8e8", "--unit", "bytes"],
-            lambda o: best_under(o, 8 * 10**8, price_of("bytes", BERT)).chosen,
-        ),
+        (["--budget", "8e8", "--unit", "bytes"], lambda o: best_under(o, 8 * 10**8, price_of("bytes", BERT)).chosen),
     ],
     ids=["default", "marginal", "c", "greedy", "layers", "whole", "plenty", "flops", "bytes"],
 )
@@ -83,10 +80,7 @@ def test_the_frontier_is_printed_with_the_choice_marked(options):
 
 
 def test_a_rule_that_is_beaten_at_its_own_cost_says_by_how_much(options):
-    assert (
-        "better   81.89 would be the best within the same layers"
-        in run("allocate", options, "--rule", "greedy").out
-    )
+    assert "better   81.89 would be the best within the same layers" in run("allocate", options, "--rule", "greedy").out
     assert "better" not in run("allocate", options).out
 
 
@@ -179,6 +173,4 @@ def test_the_frontier_is_drawn(options, tmp_path):
 
 def test_drawing_without_matplotlib_says_what_to_install(options, tmp_path):
     words = ["allocate", options, "--plot", tmp_path / "f.svg"]
-    shell(words, before="import sys; sys.modules['matplotlib'] = None").refuses(
-        "pip install 'polyhead[plots]'"
-    )
+    shell(words, before="import sys; sys.modules['matplotlib'] = None").refuses("pip install 'polyhead[plots]'")

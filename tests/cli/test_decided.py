@@ -31,10 +31,7 @@ def test_a_rollback_and_a_removal_outlive_the_next_run_and_are_shown(work):
     assert run("tasks", "remove", bundle, "urgency").code == 0
     done = run("train", path, "--json", work / "told.json")
     assert done.code == 0, done.err
-    assert (
-        "mood: its live version v0001 is pinned: it was rolled back to; left as it is (--retrain mood"
-        in done.out
-    )
+    assert "mood: its live version v0001 is pinned: it was rolled back to; left as it is (--retrain mood" in done.out
     assert "urgency: it was removed from the bundle, and its table is still in the project file" in done.out
     assert "0 trained, 1 kept, 2 left as they are" in done.out
     assert set(json.loads((work / "told.json").read_text())["left"]) == {"mood", "urgency"}
@@ -100,9 +97,7 @@ def test_a_live_version_stays_unless_the_new_one_is_better(work):
 def test_recipes_that_train_a_bundle_once_have_no_use_for_it(work, words):
     project = msgspec.structs.replace(tiny.project(work, "mood"), recipe=Joint())
     (work / "polyhead.toml").write_text(to_toml(project))
-    run("train", work / "polyhead.toml", *words).refuses(
-        "ConfigError", "recipe 'joint'", "another bundle name"
-    )
+    run("train", work / "polyhead.toml", *words).refuses("ConfigError", "recipe 'joint'", "another bundle name")
 
 
 def test_names_to_train_again_are_checked(work):

@@ -25,14 +25,7 @@ def told(*words):
 
 def test_live_scores_are_those_that_training_measured(home):
     found = told("evaluate", home / "polyhead.toml")
-    assert [score["task"] for score in found["scores"]] == [
-        "mood",
-        "topics",
-        "urgency",
-        "names",
-        "same",
-        "alike",
-    ]
+    assert [score["task"] for score in found["scores"]] == ["mood", "topics", "urgency", "names", "same", "alike"]
     for score in found["scores"]:
         file = home / "bundle" / "tasks" / score["task"] / "v0001" / "scores.json"
         kept = json.loads(file.read_text())["splits"]["test"]
@@ -132,9 +125,7 @@ def test_a_task_with_neither_a_file_nor_a_score_of_training_is_told(work):
     """An imported one; the whole table was a KeyError."""
     path = trained_without_files(work)
     bundle = Bundle.open(work / "bundle")
-    draft = Draft(
-        record=bundle.tasks["mood"], arrays=bundle.part("mood"), scores={"splits": {}}, probes=[], card=""
-    )
+    draft = Draft(record=bundle.tasks["mood"], arrays=bundle.part("mood"), scores={"splits": {}}, probes=[], card="")
     add_tasks(work / "bundle", [draft], replace=True)
     done = run("evaluate", path)
     assert done.code == 0 and "no file to be scored on, and no scores of training: mood" in done.err
@@ -170,9 +161,7 @@ def test_each_bundle_of_a_recipe_that_makes_several_is_scored(work):
     for one in found:
         assert one["scores"] == pytest.approx(measured[one["task"]]["scores"]["test"], abs=1e-6)
     run("evaluate", path, "--tasks", "urgency").refuses("BundleError", "urgency")
-    assert [
-        one["task"] for one in told("evaluate", path, "--bundle", work / "tuned" / "names")["scores"]
-    ] == ["names"]
+    assert [one["task"] for one in told("evaluate", path, "--bundle", work / "tuned" / "names")["scores"]] == ["names"]
 
 
 def test_a_round_that_was_stopped_between_its_stages_is_left_out(work):

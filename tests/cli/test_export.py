@@ -42,17 +42,7 @@ def test_every_task_gets_a_file_and_a_line(home, exported):
 
 
 def test_json_is_what_stands_in_the_folder(home, tmp_path):
-    done = run(
-        "export",
-        home / "bundle",
-        tmp_path / "out",
-        "--tasks",
-        "mood",
-        "--backend",
-        "reference",
-        "--json",
-        "-",
-    )
+    done = run("export", home / "bundle", tmp_path / "out", "--tasks", "mood", "--backend", "reference", "--json", "-")
     assert done.code == 0, done.err
     said = msgspec.json.decode(done.out)
     assert said == msgspec.json.decode((tmp_path / "out" / "export.json").read_bytes())
@@ -92,12 +82,7 @@ def test_what_cannot_be_exported_is_said(home, tmp_path):
         settings=SummarySettings(max_tokens=16, summary_tokens=8),
     )
     draft = ModelDraft(
-        task=Task(name="brief", kind="summarization"),
-        data=data,
-        trained_with={},
-        scores={},
-        probes=[],
-        card="",
+        task=Task(name="brief", kind="summarization"), data=data, trained_with={}, scores={}, probes=[], card=""
     )
     add_model(tmp_path / "bundle", draft)
     words = ["export", tmp_path / "bundle", tmp_path / "out"]
@@ -118,9 +103,7 @@ def test_a_folder_that_is_there_is_left_alone(exported, home):
 
 
 def test_without_onnx_the_line_that_installs_it_is_said(home, tmp_path, monkeypatch):
-    for name in [
-        n for n in sys.modules if n.startswith(("polyhead.engine.export", "polyhead.engine.backends.onnx"))
-    ]:
+    for name in [n for n in sys.modules if n.startswith(("polyhead.engine.export", "polyhead.engine.backends.onnx"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "onnx", None)
     run("export", home / "bundle", tmp_path / "out").refuses("pip install 'polyhead[onnx]'")

@@ -126,9 +126,7 @@ def test_wrong_words_are_refused(tmp_path):
     run("import", tmp_path / "b", tmp_path / "absent").refuses("TrunkNotFound", "absent")
     run("import", tmp_path / "b", folder, "--range", 0, 5, "--max-tokens", 65).refuses("3 to 64")
     twice = ["--name", f"{folder}=a", "--name", f"{folder}=b"]
-    run("import", tmp_path / "b", folder, "--range", 0, 5, *twice).refuses(
-        "named twice", "'a' and 'b'", code=2
-    )
+    run("import", tmp_path / "b", folder, "--range", 0, 5, *twice).refuses("named twice", "'a' and 'b'", code=2)
     run("import", tmp_path / "b", folder, "--range", 0, 5, "--max-tokens", LEAST_TOKENS - 1).refuses(
         f"x>={LEAST_TOKENS}", code=2
     )

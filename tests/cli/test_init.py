@@ -32,9 +32,7 @@ PASSAGES = [
     }
     for i, row in enumerate(ROWS)
 ]
-NAMED = [
-    {"q": row["question"], "c": row["context"], "a": row["answers"]} for row in PASSAGES if row["answers"]
-]
+NAMED = [{"q": row["question"], "c": row["context"], "a": row["answers"]} for row in PASSAGES if row["answers"]]
 KINDS = {
     "single_label": (ROWS, ["--label", "mood"]),
     "multi_label": (ROWS, ["--label", "topics"]),
@@ -98,9 +96,7 @@ def test_train_accepts_what_init_writes(work, case):
     done = run("init", data, "--kind", case.split()[0], *words, "-o", path)
     assert done.code == 0, done.err
     text = path.read_text().replace('name = "minilm"', 'name = "trunk"')
-    path.write_text(
-        text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1)
-    )
+    path.write_text(text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1))
     assert 'name = "some-data"' in text
     done = run("train", path)
     assert done.code == 0, done.err
@@ -144,9 +140,7 @@ def test_a_summarization_task_is_declared_beside_others_and_trained(work):
     )
     text = path.read_text().replace('name = "minilm"', 'name = "trunk"')
     text = text.replace('model = "writer"', 'model = {name = "writer", summary_tokens = 16}')
-    path.write_text(
-        text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1)
-    )
+    path.write_text(text.replace("[[tasks]]", "[training]\nepochs = 1\nprecision = 'float32'\n\n[[tasks]]", 1))
     done = run("train", path)
     assert done.code == 0, done.err
     assert run("tasks", "list", work / "bundle").out.count("v0001") == 2 and mood.model is None
@@ -159,9 +153,7 @@ def test_a_summarization_task_needs_a_model_and_others_have_no_use_for_one(tmp_p
     run(*summary, "--label", "summary", cwd=tmp_path).refuses("--model", code=2)
     label = ["--kind", "single_label", "--label", "summary", "--model", "m"]
     run("init", data, *label, cwd=tmp_path).refuses("--model", code=2)
-    run(*summary, "--model", "owner/hub", "--label", "sumary", cwd=tmp_path).refuses(
-        "did you mean 'summary'?"
-    )
+    run(*summary, "--model", "owner/hub", "--label", "sumary", cwd=tmp_path).refuses("did you mean 'summary'?")
     run(*summary, "--model", "owner/hub", "--spans", "summary", cwd=tmp_path).refuses("spans")
     pair = ["--model", "owner/hub", "--label", "summary", "--text-b", "text"]
     run(*summary, *pair, cwd=tmp_path).refuses("pair")
@@ -184,19 +176,9 @@ def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
     done = run("init", chosen, "--kind", "multiple_choice", "--task", "reply", *words, cwd=tmp_path)
     assert done.code == 0, done.err
     where, other, reply = read_project(tmp_path / "polyhead.toml").tasks
-    assert (where.null_answers, where.text, where.text_b, where.answers) == (
-        True,
-        "question",
-        "context",
-        "answers",
-    )
+    assert (where.null_answers, where.text, where.text_b, where.answers) == (True, "question", "context", "answers")
     assert (other.null_answers, other.text, other.text_b, other.answers) == (False, "q", "c", "a")
-    assert (reply.text, reply.text_b, reply.choices, reply.label) == (
-        "question",
-        "question",
-        "choices",
-        "right",
-    )
+    assert (reply.text, reply.text_b, reply.choices, reply.label) == ("question", "question", "choices", "right")
 
 
 @pytest.mark.parametrize(
@@ -208,12 +190,7 @@ def test_columns_and_rows_without_an_answer_are_written_down(tmp_path):
         ("span", ["--answers", "answer"], PASSAGES, "did you mean 'answers'?"),
         ("span", ["--label", "answers"], PASSAGES, "no 'label'"),
         ("span", [], [{**PASSAGES[0], "answers": [{"text": "nowhere", "start": 0}]}], "row 1"),
-        (
-            "single_label",
-            ["--label", "mood", "--choices", "topics"],
-            ROWS,
-            "'choices' is for multiple-choice",
-        ),
+        ("single_label", ["--label", "mood", "--choices", "topics"], ROWS, "'choices' is for multiple-choice"),
     ],
 )
 def test_questions_that_cannot_be_read_are_refused(tmp_path, kind, words, rows, said):
@@ -290,12 +267,7 @@ def test_names_that_are_no_safe_folder_are_refused(tmp_path, name):
         ("regression", [], [{"text": str(i), "label": 1} for i in range(9)], "same 'label'"),
         ("regression", [], [{"text": "a", "label": float("nan")}, {"text": "b", "label": 1}], ""),
         ("tagging", ["--tokens", "tokens"], [{"tokens": ["a"], "tags": "O"}], "row 1"),
-        (
-            "tagging",
-            ["--tokens", "tokens"],
-            [{"tokens": ["a"], "tags": ["O", "B-x"]}] * 9,
-            "differ in number",
-        ),
+        ("tagging", ["--tokens", "tokens"], [{"tokens": ["a"], "tags": ["O", "B-x"]}] * 9, "differ in number"),
         ("tagging", ["--spans", "spans"], [{"text": "a", "spans": [3]}], "row 1"),
         ("tagging", ["--label", "mood"], ROWS, "row 1"),
         ("single_label", [], [{"text": "same", "label": "ab"[i % 2]} for i in range(9)], "too few"),
@@ -392,13 +364,7 @@ def test_the_file_is_plain_toml_with_paths_beside_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("given", "name"),
-    [
-        ("a b.csv", "a-b"),
-        (".x.jsonl", "x"),
-        ("--.csv", "task"),
-        ("dir/..x.csv", "x"),
-        ("x" * 80 + ".csv", "x" * 64),
-    ]
+    [("a b.csv", "a-b"), (".x.jsonl", "x"), ("--.csv", "task"), ("dir/..x.csv", "x"), ("x" * 80 + ".csv", "x" * 64)]
     + [("datasets:owner/name/config:train", "config"), ("ü.csv", "task")],
 )
 def test_a_name_is_made_of_the_file(given, name):
@@ -457,29 +423,12 @@ def test_parquet_with_two_columns_of_one_name_is_declared_by_nobody(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = [pyarrow.array(one) for one in (["a", "b"], ["x", "y"], ["y", "x"])]
     parquet.write_table(pyarrow.table(columns, names=["text", "label", "label"]), tmp_path / "a.parquet")
-    run("init", "a.parquet", "--kind", "single_label", cwd=tmp_path).refuses(
-        "two columns of one name", "label"
-    )
+    run("init", "a.parquet", "--kind", "single_label", cwd=tmp_path).refuses("two columns of one name", "label")
     assert not (tmp_path / "polyhead.toml").exists()
 
 
 CELLS = [".5", "5.", "-0.5", "+1", "1e-3", "2E+0", "007", "0"]
-NO_CELLS = [
-    "1_0",
-    " 1",
-    "1 ",
-    "nan",
-    "inf",
-    "-Infinity",
-    "1e999",
-    "\uff11",
-    "\u0661",
-    "0x1",
-    "1,5",
-    "1e",
-    ".",
-    "--1",
-]
+NO_CELLS = ["1_0", " 1", "1 ", "nan", "inf", "-Infinity", "1e999", "\uff11", "\u0661", "0x1", "1,5", "1e", ".", "--1"]
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -502,9 +451,7 @@ def test_cells_that_python_alone_takes_for_numbers_are_none(tmp_path, cell):
     run("train", "p.toml", cwd=tmp_path).refuses("BadValue", "row 10", "number in the task's range")
 
 
-@pytest.mark.parametrize(
-    "value", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "true", '"5"', "[5]"]
-)
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "true", '"5"', "[5]"])
 def test_targets_of_json_that_are_no_finite_numbers_are_refused_by_row(tmp_path, value):
     rows = "".join(f'{{"text": "a{i}", "label": {i}}}\n' for i in range(9))
     (tmp_path / "a.jsonl").write_text(rows + f'{{"text": "b", "label": {value}}}\n')

@@ -61,12 +61,7 @@ def test_arrays_of_families_are_listed_with_their_size_and_readers(tmp_path, hom
             assert f"  {piece}" in row
     told = json.loads(run("inspect", tmp_path / "bundle", "--json", "-").out)
     assert told["families"] == {
-        owner: {
-            "version": "v0001",
-            "tasks": list(names),
-            "parameters": sizes[owner],
-            "bytes": 4 * sizes[owner],
-        }
+        owner: {"version": "v0001", "tasks": list(names), "parameters": sizes[owner], "bytes": 4 * sizes[owner]}
         for owner, names in ((ROWS, GROUP), (ADAPTERS, ADAPTED))
     }
     own = sum(task["added"]["parameters"] for task in told["tasks"].values())
@@ -112,9 +107,7 @@ def test_a_bundle_without_tasks_says_so(tmp_path):
 
 
 def live_files(root):
-    return sorted(
-        p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.name not in (".lock", "README.md")
-    )
+    return sorted(p.relative_to(root) for p in root.rglob("*") if p.is_file() and p.name not in (".lock", "README.md"))
 
 
 def test_one_changed_bit_in_any_file_is_found_and_the_file_is_named(bundle):
@@ -126,9 +119,7 @@ def test_one_changed_bit_in_any_file_is_found_and_the_file_is_named(bundle):
             changed = bytearray(content)
             changed[place] ^= 1
             file.write_bytes(bytes(changed))
-            if (
-                name.name == "bundle.json"
-            ):  # holds the other digests; what it points at is then not found or not equal
+            if name.name == "bundle.json":  # holds the other digests; what it points at is then not found or not equal
                 run("inspect", bundle, "--verify").refuses()
             else:
                 run("inspect", bundle, "--verify").refuses(name.name)

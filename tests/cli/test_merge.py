@@ -48,9 +48,7 @@ def rows_after(done, title):
 
 
 def test_merging_proves_every_task_and_says_what_it_saves(alone, tmp_path):
-    done = run(
-        "merge", tmp_path / "made", *(alone / name for name in TASKS), "--json", tmp_path / "told.json"
-    )
+    done = run("merge", tmp_path / "made", *(alone / name for name in TASKS), "--json", tmp_path / "told.json")
     assert done.code == 0, done.err
     proofs = rows_after(done, "Proof")
     assert [row[0] for row in proofs] == list(TASKS)
@@ -131,14 +129,7 @@ def test_chosen_tasks_of_a_trained_bundle_are_taken_apart_and_put_together_again
         else:
             assert raw == (whole / name).read_bytes(), name
     assert {row[5] for row in rows_after(done, "Proof")} == {"12"}  # the whole of a small validation split
-    assert list(Bundle.open(tmp_path / "all").tasks) == [
-        "names",
-        "mood",
-        "same",
-        "topics",
-        "urgency",
-        "alike",
-    ]
+    assert list(Bundle.open(tmp_path / "all").tasks) == ["names", "mood", "same", "topics", "urgency", "alike"]
 
 
 def test_a_folder_may_have_a_colon_in_its_name(alone, tmp_path):
@@ -179,9 +170,7 @@ def test_tasks_of_different_precisions_are_each_proven_in_their_own(alone, tmp_p
     assert "--precision" in done.out and "bfloat16, float32" in done.out
     after = json.loads((tmp_path / "told.json").read_text())["certificate"]["after"]
     total = hashlib.sha256()
-    for output in Session(other, backend="torch", precision="bfloat16", deterministic=True).outputs(
-        "b16", TEXTS
-    ):
+    for output in Session(other, backend="torch", precision="bfloat16", deterministic=True).outputs("b16", TEXTS):
         total.update(f"<f4\0{output.shape}\0".encode() + output.tobytes())
     assert after["b16"]["sha256"] == total.hexdigest()
     run("predict", tmp_path / "made", stdin="sad").refuses("different precisions")
@@ -212,14 +201,10 @@ def test_tasks_that_own_their_models_are_merged_and_said_to_be_files(alone, tmp_
     assert set(Session(tmp_path / "made").tasks) == {"a", "brief"}
     only = run("merge", tmp_path / "only", f"{tmp_path / 'made'}:brief")
     assert only.code == 0 and "Plan" not in only.out and model_names(tmp_path / "only") == ["brief"], only.err
-    run("merge", tmp_path / "clash", alone / "a", made, f"{tmp_path / 'made'}:brief").refuses(
-        "BadName", "brief"
-    )
+    run("merge", tmp_path / "clash", alone / "a", made, f"{tmp_path / 'made'}:brief").refuses("BadName", "brief")
 
 
-def test_one_bit_that_differs_in_the_merged_bundle_is_found_and_nothing_is_written(
-    alone, tmp_path, monkeypatch
-):
+def test_one_bit_that_differs_in_the_merged_bundle_is_found_and_nothing_is_written(alone, tmp_path, monkeypatch):
     """The merged bundle alone gives out a bias with one bit turned."""
     part = Bundle.part
 
@@ -258,10 +243,7 @@ def test_what_cannot_be_merged_is_refused_and_both_sides_are_named(alone, tmp_pa
     deep = deepened(tmp_path / "deep").root
     one = alone / "a"
     cases = [
-        (
-            [one, other],
-            ["WrongTrunk", str(one), str(other), Bundle.open(one).digest, Bundle.open(other).digest],
-        ),
+        ([one, other], ["WrongTrunk", str(one), str(other), Bundle.open(one).digest, Bundle.open(other).digest]),
         ([one, f"{clash}:A"], ["BadName", str(one), str(clash), "case", "tasks add --as"]),
         ([one, deep], ["deeper than its trunk", str(one), str(deep), "a-b"]),
         ([one, f"{alone / 'a-b'}:x"], ["UnknownTask", str(alone / "a-b"), "Got: x", "a-b"]),

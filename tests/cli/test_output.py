@@ -22,8 +22,7 @@ def test_one_is_not_several():
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (2_970_000, "2.97 MB"), (10**13, "10 TB")],
+    ("number", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (2_970_000, "2.97 MB"), (10**13, "10 TB")]
 )
 def test_bytes_have_three_digits(number, said):
     assert in_bytes(number) == said

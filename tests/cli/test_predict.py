@@ -72,33 +72,22 @@ def test_some_tasks_alone_are_answered(home):
 
 
 def test_json_lines_and_plain_text_are_the_same_input(home):
-    lines = [
-        TEXT,
-        json.dumps(TEXT),
-        json.dumps({"text": TEXT}),
-        json.dumps({"text_a": TEXT}),
-        " " + json.dumps(TEXT),
-    ]
+    lines = [TEXT, json.dumps(TEXT), json.dumps({"text": TEXT}), json.dumps({"text_a": TEXT}), " " + json.dumps(TEXT)]
     rows = predict(home, "--tasks", "mood", stdin="\n".join(lines)).rows
     assert len(rows) == len(lines)
     for row in rows[1:]:
-        assert row["answers"]["mood"]["scores"] == pytest.approx(
-            rows[0]["answers"]["mood"]["scores"], abs=1e-5
-        )
+        assert row["answers"]["mood"]["scores"] == pytest.approx(rows[0]["answers"]["mood"]["scores"], abs=1e-5)
 
 
 def test_a_pair_is_answered_by_the_tasks_over_pairs(home):
-    row = predict(
-        home, stdin=json.dumps({"text": "the lamp is good", "text_b": "the box is bad", "id": "p7"})
-    ).rows[0]
+    row = predict(home, stdin=json.dumps({"text": "the lamp is good", "text_b": "the box is bad", "id": "p7"})).rows[0]
     assert set(row["answers"]) == {"same", "alike"}
     assert row["id"] == "p7"
     assert row["receipt"]["passes"] == 3  # one joined, two apart
 
 
 @pytest.mark.parametrize(
-    "given",
-    ['"p7"', "7", "1.5", "true", "false", '["x", {"y": [null]}]', '{"a": "b"}', "-1e300", str(2**80), '""'],
+    "given", ['"p7"', "7", "1.5", "true", "false", '["x", {"y": [null]}]', '{"a": "b"}', "-1e300", str(2**80), '""']
 )
 def test_an_id_comes_back_as_it_is(home, given):
     """What was neither a string nor an integer was dropped, without a word."""
@@ -132,12 +121,7 @@ def test_a_question_is_answered_by_the_tasks_of_its_form(asked):
         {"text": "who is good?", "text_b": context},
     ]
     rows = predict(asked, stdin="\n".join(map(json.dumps, lines))).rows
-    assert [set(row["answers"]) for row in rows] == [
-        {"where", "who"},
-        {"reply"},
-        {"reply"},
-        {"same", "where", "who"},
-    ]
+    assert [set(row["answers"]) for row in rows] == [{"where", "who"}, {"reply"}, {"reply"}, {"same", "where", "who"}]
     assert rows[0]["id"] == "a" and rows[0]["answers"]["where"] == rows[3]["answers"]["where"]
     answer = rows[0]["answers"]["where"]
     assert context[answer["start"] : answer["end"]] == answer["text"]
@@ -182,10 +166,7 @@ def test_format_decides_what_a_brace_or_quote_means(home):
 def test_lines_from_a_slow_pipe_are_answered_as_they_arrive(home):
     words = ["predict", str(home / "bundle"), "--backend", "reference", "--tasks", "mood"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "polyhead", *words],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
+        [sys.executable, "-m", "polyhead", *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     )
     for number in range(1, 4):
         process.stdin.write(b"the lamp is good\n")
@@ -208,9 +189,7 @@ def test_many_lines_come_back_in_order(home, tmp_path):
 def test_mixed_line_ends_and_a_byte_order_mark_make_the_same_lines(home):
     given = b"\xef\xbb\xbfthe lamp is good\r\nthe box is bad\rthe card is late\nthe end"
     rows = predict(home, "--tasks", "mood", stdin=given).rows
-    plain = predict(
-        home, "--tasks", "mood", stdin="the lamp is good\nthe box is bad\nthe card is late\nthe end"
-    ).rows
+    plain = predict(home, "--tasks", "mood", stdin="the lamp is good\nthe box is bad\nthe card is late\nthe end").rows
     assert rows == plain
     assert len(rows) == 4
 
@@ -228,15 +207,8 @@ def test_a_file_of_lines_is_named_with_the_line_that_cannot_be_read(tmp_path):
 
     file = tmp_path / "texts.txt"
     file.write_text('the lamp\n\n{"text": "good", "id": 4}\n')
-    assert [(line.input, line.id) for line in read_lines(str(file))] == [
-        (("the lamp",), None),
-        (("good",), 4),
-    ]
-    for content, said in (
-        (b"good\n{bad", "line 2 is not JSON"),
-        (b"\xff", "line 1 is not UTF-8"),
-        (b"[", None),
-    ):
+    assert [(line.input, line.id) for line in read_lines(str(file))] == [(("the lamp",), None), (("good",), 4)]
+    for content, said in ((b"good\n{bad", "line 2 is not JSON"), (b"\xff", "line 1 is not UTF-8"), (b"[", None)):
         file.write_bytes(content)
         if said is None:
             assert read_lines(str(file))[0].input == ("[",)
@@ -262,15 +234,7 @@ def test_nothing_to_answer_is_an_error(home, given):
 
 @pytest.mark.parametrize(
     "line",
-    [
-        "{",
-        '{"txt": "a"}',
-        '{"text": 5}',
-        '{"text": null}',
-        '{"text": "a", "text_b": 3}',
-        '{"tokens": [1]}',
-        "{}",
-    ]
+    ["{", '{"txt": "a"}', '{"text": 5}', '{"text": null}', '{"text": "a", "text_b": 3}', '{"tokens": [1]}', "{}"]
     + ['{"text": ' + "[" * 5000, '{"n": ' + "9" * 5000 + "}"],
 )
 def test_a_line_that_cannot_be_read_has_its_reason_in_its_place(home, line):
@@ -316,9 +280,9 @@ def test_strange_characters_go_through(home):
 
 def test_deterministic_answers_have_equal_bits_whatever_the_batch_mates(home):
     alone = run("predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=TEXT).rows[0]
-    mates = run(
-        "predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=f"a\n{TEXT}\nlamp lamp\n"
-    ).rows[1]
+    mates = run("predict", home / "bundle", "--deterministic", "--tasks", "mood", stdin=f"a\n{TEXT}\nlamp lamp\n").rows[
+        1
+    ]
     assert alone["answers"] == mates["answers"]
 
 

@@ -22,9 +22,7 @@ def bundle(home, tmp_path):
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     path = tmp_path_factory.mktemp("texts") / "texts.txt"
-    path.write_text(
-        "\n".join([*TEXTS[:20], json.dumps({"text": "my lamp", "text_b": "the lamp"}), "", TEXTS[21]])
-    )
+    path.write_text("\n".join([*TEXTS[:20], json.dumps({"text": "my lamp", "text_b": "the lamp"}), "", TEXTS[21]]))
     return path
 
 
@@ -38,9 +36,7 @@ def test_quantize_reports_every_task_and_int8_then_answers(home, bundle, texts, 
     assert mood["points"] == pytest.approx(100 * (mood["int8"] - mood["float32"]))
     assert "mood" in done.out
     assert "12 products in 8 bits, calibrated on 9 texts" in done.out  # 8 of 15 texts, and the one pair
-    answers = run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).rows[0][
-        "answers"
-    ]
+    answers = run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).rows[0]["answers"]
     assert set(answers) == {"mood", "topics", "urgency", "names"}
     scored = run("evaluate", home / "polyhead.toml", "--bundle", bundle, "--tasks", "mood", "--backend", "openvino",
                  "--precision", "int8", "--json", "-")  # fmt: skip
@@ -54,9 +50,7 @@ def test_quantize_refuses_whole_where_a_task_changes_too_much(bundle, texts):
         "int8 changes these tasks too much", "nothing was written", "%", "--agreement"
     )
     assert not (bundle / "cache").exists()
-    run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).refuses(
-        "polyhead quantize"
-    )
+    run("predict", bundle, "--backend", "openvino", "--precision", "int8", stdin=TEXTS[0]).refuses("polyhead quantize")
 
 
 def test_quantize_refuses_tasks_that_no_text_fits_unless_told_otherwise(bundle, tmp_path):

@@ -18,9 +18,7 @@ PARQUET = b"PAR1\x15\x04\x15\x00\nmore\nPAR1"
 
 
 def answered(home, file, *words, **options):
-    return run(
-        "predict", home / "bundle", file, "--backend", "reference", "--tasks", "mood", *words, **options
-    )
+    return run("predict", home / "bundle", file, "--backend", "reference", "--tasks", "mood", *words, **options)
 
 
 def refused(home, path, content, *words):
@@ -30,26 +28,12 @@ def refused(home, path, content, *words):
     return done.err
 
 
-NAMES = [
-    "a.csv",
-    "a.CSV",
-    "a.tsv",
-    "a.parquet",
-    "a b.csv",
-    "a.csv.gz",
-    "a.tsv.gz",
-    "a.jsonl.gz",
-    "a.parquet.gz",
-]
+NAMES = ["a.csv", "a.CSV", "a.tsv", "a.parquet", "a b.csv", "a.csv.gz", "a.tsv.gz", "a.jsonl.gz", "a.parquet.gz"]
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["--format", "text"], ["--format", "json"]], ids=["auto", "text", "json"]
-)
+@pytest.mark.parametrize("words", [[], ["--format", "text"], ["--format", "json"]], ids=["auto", "text", "json"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_rows_is_refused_by_its_name_with_the_command_that_answers_them(
-    home, tmp_path, name, words
-):
+def test_a_file_of_rows_is_refused_by_its_name_with_the_command_that_answers_them(home, tmp_path, name, words):
     """Every line of a CSV was answered as a text, its header too, and the command ended with 0."""
     content = gzip.compress(CSV) if name.endswith(".gz") else CSV
     said = refused(home, tmp_path / name, content, *words)
@@ -77,9 +61,7 @@ def test_objects_of_json_are_inputs_unless_they_are_asked_for_as_texts(home, tmp
     rows = answered(home, tmp_path / name).rows
     assert [row["id"] for row in rows] == [1, 2] and all("mood" in row["answers"] for row in rows)
     assert "leave --format out" in refused(home, tmp_path / name, LINES, "--format", "text")
-    assert (
-        len(answered(home, "-", "--format", "text", stdin=LINES).rows) == 2
-    )  # a pipe's lines stay as they are
+    assert len(answered(home, "-", "--format", "text", stdin=LINES).rows) == 2  # a pipe's lines stay as they are
 
 
 @pytest.mark.parametrize(

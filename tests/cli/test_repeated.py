@@ -163,10 +163,7 @@ def test_only_what_was_begun_is_forgotten(root, tmp_path):
 )
 def test_done_is_what_is_live_now_and_was_not(before, wanted, live, is_done):
     begun = StartedOperation(
-        operation="rollback",
-        asked=("a",),
-        before={"a": Live(version=before, record="x")},
-        wanted={"a": wanted},
+        operation="rollback", asked=("a",), before={"a": Live(version=before, record="x")}, wanted={"a": wanted}
     )
     assert begun.is_done({"a": Live(version=live, record="x")} if live else {}) is is_done
 
@@ -175,9 +172,7 @@ def test_done_is_what_is_live_now_and_was_not(before, wanted, live, is_done):
 
 
 @pytest.mark.parametrize("verb", ["remove", "rollback", "update", "add"])
-def test_a_bundle_that_may_not_be_written_is_not_said_to_be_changed(
-    root, source, tmp_path, monkeypatch, verb
-):
+def test_a_bundle_that_may_not_be_written_is_not_said_to_be_changed(root, source, tmp_path, monkeypatch, verb):
     """`remove` said that what was changed is live, though nothing was."""
     bundle = shutil.copytree(root, tmp_path / "bundle")
     before, real = tree(bundle), os.open

@@ -76,10 +76,7 @@ def test_rows_without_answers_are_said_by_their_reason(home, table, tmp_path, mo
         "no answer, since the row does not fit the task: mood for 1, urgency for 1, same for 18",
         "no answer, since the task failed: mood for 18",
     ]
-    assert (
-        "2 rows not answered: column 'error' says why (1 that could not be read, 1 that fit no task)"
-        in done.err
-    )
+    assert "2 rows not answered: column 'error' says why (1 that could not be read, 1 that fit no task)" in done.err
     assert "18 rows not answered by every task: column 'error' names those that failed" in done.err
     counts = json.loads((tmp_path / "said.json").read_text())["counts"]
     assert (counts["errors"], counts["unread"], counts["idle"], counts["partly"]) == (20, 1, 1, 18)
@@ -133,10 +130,7 @@ def test_a_killed_command_goes_on_and_writes_the_same_bytes(home, tmp_path):
     words = [str(w) for w in ("score", home / "bundle", source, out, "--backend", "reference", "--scores")]
     code = f"import sys; {SMALL_PIECES}\nfrom polyhead.cli.main import main\nmain(sys.argv[1:])"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-c", code, *words], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     piece, until = tmp_path / ".out.jsonl.pieces" / "00000001.piece", time.monotonic() + 100
     while not piece.exists() and time.monotonic() < until and process.poll() is None:
@@ -145,9 +139,7 @@ def test_a_killed_command_goes_on_and_writes_the_same_bytes(home, tmp_path):
     process.communicate()
     assert process.returncode == -signal.SIGKILL and piece.exists() and not out.exists()
 
-    shell([*words, "--tasks", "mood"], before=SMALL_PIECES).refuses(
-        "other tasks, or other versions", "--fresh"
-    )
+    shell([*words, "--tasks", "mood"], before=SMALL_PIECES).refuses("other tasks, or other versions", "--fresh")
     done = shell(words, before=SMALL_PIECES)
     assert done.code == 0, done.err
     assert "were answered before" in done.out

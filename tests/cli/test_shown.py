@@ -11,26 +11,14 @@ from cli.commands import run, shell
 from polyhead.cli.output import Printer, note, table
 from polyhead.cli.shown import json_shown, shown
 
-TURNS = (
-    "LRE",
-    "RLE",
-    "LRO",
-    "RLO",
-    "PDF",
-    "LRI",
-    "RLI",
-    "FSI",
-    "PDI",
-)  # Unicode's signs of explicit direction
+TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's signs of explicit direction
 MARKS = ("LEFT-TO-RIGHT MARK", "RIGHT-TO-LEFT MARK", "ARABIC LETTER MARK")
 EVIL = "\x1b[2J\x1b]0;gone\x07\x9b31m\u202etxt.exe\u2066\r\nok\x7f"
 
 
 def is_command(letter):
     kinds, name = ("Cc", "Zl", "Zp"), unicodedata.name(letter, "")
-    return (
-        unicodedata.category(letter) in kinds or unicodedata.bidirectional(letter) in TURNS or name in MARKS
-    )
+    return unicodedata.category(letter) in kinds or unicodedata.bidirectional(letter) in TURNS or name in MARKS
 
 
 COMMANDS = [chr(code) for code in range(sys.maxunicode + 1) if is_command(chr(code))]
@@ -38,9 +26,7 @@ COMMANDS = [chr(code) for code in range(sys.maxunicode + 1) if is_command(chr(co
 
 def assert_plain(said):
     """One line after another, and nothing else that moves or turns."""
-    assert not [letter for letter in said if letter != "\n" and is_command(letter)], said.encode(
-        "unicode_escape"
-    )
+    assert not [letter for letter in said if letter != "\n" and is_command(letter)], said.encode("unicode_escape")
 
 
 def test_all_that_unicode_calls_a_control_or_a_turn_is_escaped_and_no_letter_else():

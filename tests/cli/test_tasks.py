@@ -25,9 +25,7 @@ NAMES = ("mood", "topics", "urgency", "names", "same", "alike")
 @pytest.fixture
 def bundle(home, tmp_path):
     """A copy of the trained bundle."""
-    return shutil.copytree(
-        home / "bundle", tmp_path / "bundle", ignore=shutil.ignore_patterns("certificates")
-    )
+    return shutil.copytree(home / "bundle", tmp_path / "bundle", ignore=shutil.ignore_patterns("certificates"))
 
 
 @pytest.fixture
@@ -114,11 +112,7 @@ def test_added_tasks_come_byte_for_byte_and_go_without_a_trace(bundle, other):
     before = tree(bundle)
     done = run("tasks", "add", bundle, other, "extra")
     assert done.code == 0
-    for words in (
-        "added extra (v0001)",
-        "6 other tasks: the same bits on 72 probes",
-        "certificates/0001-add.json",
-    ):
+    for words in ("added extra (v0001)", "6 other tasks: the same bits on 72 probes", "certificates/0001-add.json"):
         assert words in done.out
     for file in ("task.json", "part.safetensors", "probes.jsonl", "scores.json", "README.md"):
         copied = (bundle / "tasks/extra/v0001" / file).read_bytes()
@@ -280,12 +274,7 @@ def test_tasks_that_own_their_models_are_added(writers):
     assert Models(one).data("brief-2").generation == b'{"a": 1}'
     run("tasks", "add", one, two).refuses("BadName", "brief")
     run("tasks", "add", one, two, "short", "--as", "mood").refuses("BadName", "'mood' already")
-    assert set(told(run("tasks", "list", one, "--json", "-"))["tasks"]) == {
-        "mood",
-        "brief",
-        "short",
-        "brief-2",
-    }
+    assert set(told(run("tasks", "list", one, "--json", "-"))["tasks"]) == {"mood", "brief", "short", "brief-2"}
     assert run("tasks", "verify", one).code == 0
 
 
@@ -367,10 +356,7 @@ def test_a_model_is_updated_and_rolled_back(writers):
     done = run("tasks", "update", one, two, "brief")
     assert done.code == 0 and "updated brief: v0001 -> v0002" in done.out
     assert Models(one).data("brief").generation == b'{"a": 1}'
-    assert (
-        "updated brief: v0002 -> v0003"
-        in run("tasks", "update", one, two, "brief", "--from-name", "short").out
-    )
+    assert "updated brief: v0002 -> v0003" in run("tasks", "update", one, two, "brief", "--from-name", "short").out
     assert "v0003 -> v0002" in run("tasks", "rollback", one, "brief").out
     assert "v0002 -> v0001" in run("tasks", "rollback", one, "brief").out
     run("tasks", "rollback", one, "brief").refuses("no version before v0001")
@@ -379,11 +365,7 @@ def test_a_model_is_updated_and_rolled_back(writers):
     assert found["models"] == {"brief": ["v0001", "v0003"]}
     assert "live already" in run("tasks", "rollback", one, "brief", "v0003").out
     run("tasks", "rollback", one, "brief", "v0009").refuses("v0009", "v0001, v0002, v0003")
-    assert told(run("tasks", "list", one, "--json", "-"))["tasks"]["brief"]["versions"] == [
-        "v0001",
-        "v0002",
-        "v0003",
-    ]
+    assert told(run("tasks", "list", one, "--json", "-"))["tasks"]["brief"]["versions"] == ["v0001", "v0002", "v0003"]
     assert (one / "bundle.json").read_bytes() == before
 
 
@@ -406,9 +388,7 @@ def test_models_are_updated_and_rolled_back_several_at_once_and_apart_from_other
     swapped = ["--from-name", "brief=short", "--from-name", "short=brief"]
     done = run("tasks", "update", one, two, "brief", "short", *swapped)
     assert "updated brief: v0001 -> v0002" in done.out and "updated short: v0001 -> v0002" in done.out
-    assert (
-        Models(one).data("short").generation == b'{"a": 1}' and Models(one).data("brief").generation == b"{}"
-    )
+    assert Models(one).data("short").generation == b'{"a": 1}' and Models(one).data("brief").generation == b"{}"
     done = run("tasks", "rollback", one, "brief", "short")
     assert done.out.count("v0002 -> v0001") == 2
     run("tasks", "rollback", one, "brief", "short").refuses("no version before v0001")
@@ -437,11 +417,7 @@ def test_an_old_version_of_a_model_that_was_touched_is_found(writers):
 
 def test_verify_names_what_was_touched_and_ends_with_1(bundle, tmp_path):
     assert run("tasks", "verify", bundle).code == 0
-    for name in (
-        "trunk/weights.safetensors",
-        "tasks/names/v0001/probes.jsonl",
-        "certificates/0001-verify.json",
-    ):
+    for name in ("trunk/weights.safetensors", "tasks/names/v0001/probes.jsonl", "certificates/0001-verify.json"):
         flip(bundle / name, 40)
         to = tmp_path / "told.json"
         done = run("tasks", "verify", bundle, "--json", to)
@@ -457,10 +433,7 @@ def test_verify_says_when_the_last_change_left_no_certificate(bundle):
     add(bundle, mood("extra"), trunk=Bundle.open(bundle).trunk(), probes=[])
     done = run("tasks", "verify", bundle)
     assert done.code == 0 and "certificates/0002-verify.json" in done.out
-    for words in (
-        "the last change had left no certificate",
-        "without probes, so by their files alone: extra",
-    ):
+    for words in ("the last change had left no certificate", "without probes, so by their files alone: extra"):
         assert words in done.out
     assert "certificate" not in run("tasks", "verify", bundle).out.replace("the bits of the certificates", "")
 
@@ -515,8 +488,7 @@ def test_tasks_trained_in_bfloat16_are_proven_where_torch_is_missing(tmp_path, b
         pytest.importorskip("openvino")
     root = make(tmp_path / "b", "mood", "names", precision="bfloat16")
     done = shell(
-        ["tasks", "remove", root, "names"],
-        before=f"import sys\nfor name in {missing}:\n    sys.modules[name] = None",
+        ["tasks", "remove", root, "names"], before=f"import sys\nfor name in {missing}:\n    sys.modules[name] = None"
     )
     assert done.code == 0, done.err
     (certificate,) = certificates(root)

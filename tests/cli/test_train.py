@@ -93,9 +93,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(work, option):
     assert not (work / "bundle").exists()
 
 
-@pytest.mark.parametrize(
-    ("option", "file"), [("--events", "train"), ("--json", "train"), ("--events", "test")]
-)
+@pytest.mark.parametrize(("option", "file"), [("--events", "train"), ("--json", "train"), ("--events", "test")])
 def test_files_of_the_data_are_not_written_over(work, option, file):
     rows = '{"text": "a", "mood": "good"}\n'  # which --json would take for a report
     (work / "rows.jsonl").write_text(rows)
@@ -345,9 +343,7 @@ def test_control_c_ends_with_130_and_the_bundle_is_whole(work):
     err = process.communicate(timeout=5)[1]
     # A shell shows 130 for both: Python ends itself by the signal where C code that torch calls saw it first.
     assert process.returncode in (130, -signal.SIGINT), err
-    assert err.decode().strip() == (
-        "polyhead: stopped; what was finished is kept; the same command goes on from there"
-    )
+    assert err.decode().strip() == ("polyhead: stopped; what was finished is kept; the same command goes on from there")
     assert run("inspect", work / "bundle", "--verify").code == 0
 
 

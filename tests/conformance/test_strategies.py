@@ -82,6 +82,4 @@ def test_strategy_passes_every_check(name):
 def test_every_strategy_of_a_project_is_looked_at():
     declared = {STRATEGIES[name] for name in ("pooled", "branch", "prompted", "in_layer", "on_top")}
     assert declared == {type(choice) for choice in CHOICES.values()}
-    assert {adapter.delta for adapter in ADAPTERS.values()} | {"projected_attention"} == set(
-        typing.get_args(DeltaKind)
-    )
+    assert {adapter.delta for adapter in ADAPTERS.values()} | {"projected_attention"} == set(typing.get_args(DeltaKind))

@@ -177,9 +177,7 @@ def test_one_command_trains_pooled_tasks_and_branches_into_one_bundle(trained, b
     assert shapes["names"] in [(1, 1), (1, 2)] and sum(shapes["mood"]) == DEPTH
     said = trained[1].out + trained[1].err
     folder = trained[0]
-    texts = {
-        row["text"] for split in ("train", "validation", "test") for row in rows(folder, "messages", split)
-    }
+    texts = {row["text"] for split in ("train", "validation", "test") for row in rows(folder, "messages", split)}
     sides = {
         row[side]
         for split in ("train", "validation")
@@ -204,9 +202,7 @@ def test_evaluate_prints_the_scores_that_training_wrote(trained, bundle):
 
 
 def test_predict_answers_every_kind_with_receipts(bundle):
-    lines = [json.dumps({"text": text}) for text in TEXTS] + [
-        json.dumps({"text": PAIR[0], "text_b": PAIR[1]})
-    ]
+    lines = [json.dumps({"text": text}) for text in TEXTS] + [json.dumps({"text": PAIR[0], "text_b": PAIR[1]})]
     done = run("predict", bundle, stdin="\n".join(lines) + "\n")
     assert done.code == 0, done.err
     *texts, pair = done.rows
@@ -320,9 +316,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
     assert contents(root) == contents(bundle)
 
 
-def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answer_as_before(
-    home, bundle, tmp_path
-):
+def test_a_branch_added_to_a_bundle_of_another_team_proves_that_the_others_answer_as_before(home, bundle, tmp_path):
     """The project file knows nothing of the tasks that are there; their answers are asked for before and after."""
     shutil.copytree(bundle, tmp_path / "bundle")
     for name in ("mood", "urgency"):
@@ -361,9 +355,7 @@ def answers(root, names):
     """The bits of these tasks' outputs, in deterministic mode."""
     session = Session(root, deterministic=True)
     return {
-        name: [
-            o.tobytes() for o in session.outputs(name, [PAIR] if name == "alike" else [(t,) for t in TEXTS])
-        ]
+        name: [o.tobytes() for o in session.outputs(name, [PAIR] if name == "alike" else [(t,) for t in TEXTS])]
         for name in names
     }
 

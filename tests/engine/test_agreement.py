@@ -18,9 +18,7 @@ HOW = Numerics(backend="openvino", precision="bfloat16", version="1")
 
 
 def spans(*places):
-    return {
-        "spans": [{"start": s, "end": e, "label": label, "text": "", "score": 0.5} for s, e, label in places]
-    }
+    return {"spans": [{"start": s, "end": e, "label": label, "text": "", "score": 0.5} for s, e, label in places]}
 
 
 def words(*labels):
@@ -45,12 +43,7 @@ ANNA, LAMP = (0, 4, "person"), (5, 9, "product")
     [
         ("mood", [GOOD] * 4, [SURELY_GOOD] * 4, 1.0),
         ("mood", [GOOD] * 4, [GOOD, GOOD, GOOD, BAD], 0.75),
-        (
-            "topics",
-            [{"labels": ["order"]}, {"labels": []}],
-            [{"labels": ["order", "bill"]}, {"labels": []}],
-            0.5,
-        ),
+        ("topics", [{"labels": ["order"]}, {"labels": []}], [{"labels": ["order", "bill"]}, {"labels": []}], 0.5),
         ("names", [spans(ANNA, LAMP)], [spans(ANNA)], 2 / 3),
         ("names", [spans()], [spans()], 1.0),
         ("names", [words("a", "b", "c", "d")], [words("a", "b", "c", "c")], 0.75),

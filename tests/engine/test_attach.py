@@ -52,8 +52,7 @@ def bits(session, *names):
     pairs = [(text, TEXTS[0]) for text in TEXTS]
     return {
         name: [
-            one.tobytes()
-            for one in session.outputs(name, pairs if name == "alike" else [(text,) for text in TEXTS])
+            one.tobytes() for one in session.outputs(name, pairs if name == "alike" else [(text,) for text in TEXTS])
         ]
         for name in names
     }
@@ -78,11 +77,7 @@ def test_tasks_that_come_go_and_are_replaced_leave_the_bits_of_others(root, back
     assert set(result.answers) == {"mood", "names", "topics", "urgency"} and result.receipt.layers == 2
     topics = bits(session, "topics")
     session.attach(*drawn("mood", 9))
-    assert bits(session, "names", "alike", "topics") == {
-        "names": before["names"],
-        "alike": before["alike"],
-        **topics,
-    }
+    assert bits(session, "names", "alike", "topics") == {"names": before["names"], "alike": before["alike"], **topics}
     assert bits(session, "mood")["mood"] != before["mood"]
     session.detach("mood")
     session.detach("urgency")
@@ -401,9 +396,7 @@ def test_a_task_that_brings_other_arrays_of_what_it_shares_is_refused(tmp_path, 
 
 def test_tasks_of_another_precision_than_the_first_ones_are_told(root, caplog):
     session, (record, arrays) = Session(root, backend="reference"), drawn("topics", 7)
-    session.attach(
-        msgspec.structs.replace(record, trained_with={"numerics": {"precision": "bfloat16"}}), arrays
-    )
+    session.attach(msgspec.structs.replace(record, trained_with={"numerics": {"precision": "bfloat16"}}), arrays)
     assert "topics: trained on a trunk in bfloat16, and this session computes in float32" in caplog.text
     caplog.clear()
     Session(root, backend="reference", precision="float32").attach(

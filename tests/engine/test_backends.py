@@ -43,10 +43,7 @@ def test_a_given_runtime_answers_tasks_that_were_trained_in_several_precisions(t
     for name, precision in (("mood", "bfloat16"), ("topics", "float32")):
         path = tiny_path(tasks[name], trunk, pool=Pool())
         record = TaskRecord(
-            task=tasks[name],
-            path=path,
-            trunk=trunk.digest,
-            trained_with={"numerics": {"precision": precision}},
+            task=tasks[name], path=path, trunk=trunk.digest, trained_with={"numerics": {"precision": precision}}
         )
         arrays = tiny_part(path, trunk.architecture, path.head.part)
         add_tasks(tmp_path / "b", [Draft(record=record, arrays=arrays, scores={}, probes=[], card="")])

@@ -17,15 +17,7 @@ from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 
 LONG = "the kettle is broken and my phone was late . " * 8
-INPUTS = [
-    *TEXTS,
-    ("good",),
-    (LONG,),
-    ("",),
-    ("ben \ud800 is late",),
-    (LONG, "late"),
-    ("sad", "the bill " * 40),
-]
+INPUTS = [*TEXTS, ("good",), (LONG,), ("",), ("ben \ud800 is late",), (LONG, "late"), ("sad", "the bill " * 40)]
 PASS = ("passes", "layers", "tokens")  # of a receipt, what is said once for a text of several pairs
 
 
@@ -91,10 +83,7 @@ def test_results_hold_what_columns_hold_and_single_calls_give(session):
     for row, (given, result) in enumerate(zip(INPUTS, results, strict=True)):
         (alone,) = session.predict([given])
         receipt = alone.receipt
-        if given in (
-            (LONG, "late"),
-            ("sad", "the bill " * 40),
-        ):  # an input and another pair hold the first text
+        if given in ((LONG, "late"), ("sad", "the bill " * 40)):  # an input and another pair hold the first text
             (one,) = session.predict([given[:1]], tasks=["mood"])
             less = {name: getattr(receipt, name) - getattr(one.receipt, name) for name in PASS}
             receipt = msgspec.structs.replace(receipt, **less)
@@ -140,9 +129,7 @@ def test_many_inputs_are_answered_in_their_order_piece_by_piece(session, monkeyp
         if "alike" in one.answers:  # a text of pairs is read once a piece
             assert all(getattr(one.receipt, name) >= getattr(other.receipt, name) for name in PASS)
             one, other = (
-                msgspec.structs.replace(
-                    some, receipt=msgspec.structs.replace(some.receipt, **dict.fromkeys(PASS, 0))
-                )
+                msgspec.structs.replace(some, receipt=msgspec.structs.replace(some.receipt, **dict.fromkeys(PASS, 0)))
                 for some in (one, other)
             )
         assert one.receipt == other.receipt and one.skipped == other.skipped

@@ -205,9 +205,7 @@ def test_another_runtime_reads_the_files_and_answers_alike(name, trunk, tmp_path
 
 def test_arrays_stand_beside_a_model_that_would_be_too_large(pooled, tmp_path):
     bundle, export = pooled
-    small = write.export_bundle(
-        bundle, tmp_path / "small", tasks=["mood"], backend="reference", largest=10_000
-    )
+    small = write.export_bundle(bundle, tmp_path / "small", tasks=["mood"], backend="reference", largest=10_000)
     assert set(small.trunk.digests) == {"trunk.onnx", "trunk.onnx.data"}
     assert (tmp_path / "small" / "trunk.onnx").stat().st_size < 100_000
     assert set(export.trunk.digests) == {"trunk.onnx"}
@@ -257,9 +255,7 @@ def test_what_cannot_be_exported_is_named(pooled, tmp_path):
         write.export_bundle(bundle, tmp_path / "not" / "there", backend="reference")
 
 
-def test_one_feature_on_the_border_of_its_code_is_no_fault_but_several_texts_are(
-    trunk, tmp_path, monkeypatch
-):
+def test_one_feature_on_the_border_of_its_code_is_no_fault_but_several_texts_are(trunk, tmp_path, monkeypatch):
     """Of five probes one may differ under a codec; without one, none may."""
     for codec in ("sign", "float32"):
         tiny_bundle(tmp_path / codec, trunk, coded_paths(trunk, codec))

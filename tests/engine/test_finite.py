@@ -127,9 +127,7 @@ def session(trunk, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("place", "value"), list(itertools.product(TRUNK_PLACES, (NAN, INF, -INF))), ids=str)
-def test_a_trunk_with_a_number_that_is_not_finite_is_refused_by_name(
-    trunk, tmp_path, monkeypatch, place, value
-):
+def test_a_trunk_with_a_number_that_is_not_finite_is_refused_by_name(trunk, tmp_path, monkeypatch, place, value):
     """One word's vector of NaN gave the first label for every text that has the word, and every check passed."""
     name, at = TRUNK_PLACES[place]
 
@@ -146,12 +144,8 @@ def test_a_trunk_with_a_number_that_is_not_finite_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("name", "value"), list(itertools.product(PART_PLACES, (NAN, INF, -INF))), ids=str)
-def test_a_part_with_a_number_that_is_not_finite_is_refused_and_never_certified(
-    trunk, root, monkeypatch, name, value
-):
-    forged(
-        monkeypatch, lambda: add(root, trunk, "urgency", lambda arrays: with_value(arrays, name, -1, value))
-    )
+def test_a_part_with_a_number_that_is_not_finite_is_refused_and_never_certified(trunk, root, monkeypatch, name, value):
+    forged(monkeypatch, lambda: add(root, trunk, "urgency", lambda arrays: with_value(arrays, name, -1, value)))
     with pytest.raises(CorruptFile, match=rf"urgency.*{name}: {value}"):
         Session(root, backend="reference")
     found = checked(root)
@@ -347,9 +341,7 @@ def test_of_a_text_in_windows_one_wrong_window_fails_it(trunk, tmp_path, monkeyp
     session = Session(tmp_path / "b", backend="reference")
     assert all(one.answers for one in session.predict([long, "good"]))
     poison(monkeypatch, name, NAN)
-    assert [list(one.failed) for one in session.predict([long, long.replace("lamp", "box"), "good"])][0] == [
-        name
-    ]
+    assert [list(one.failed) for one in session.predict([long, long.replace("lamp", "box"), "good"])][0] == [name]
 
 
 def test_words_that_no_token_stands_for_are_no_failure(session):
@@ -383,10 +375,7 @@ def test_a_task_that_would_answer_no_numbers_is_not_added_with_a_certificate(tru
     before = (root / "bundle.json").read_bytes()
     with pytest.raises(BundleError, match="urgency.*not finite"):
         certified(
-            root,
-            "add",
-            lambda: add(root, trunk, "urgency", overflowing("head.output.weight")),
-            changing=["urgency"],
+            root, "add", lambda: add(root, trunk, "urgency", overflowing("head.output.weight")), changing=["urgency"]
         )
     assert (root / "bundle.json").read_bytes() == before and "urgency" not in Bundle.open(root).tasks
 
@@ -394,9 +383,7 @@ def test_a_task_that_would_answer_no_numbers_is_not_added_with_a_certificate(tru
 def test_score_writes_the_reason_in_the_place_of_an_answer(session, tmp_path, monkeypatch):
     write_jsonl(tmp_path / "in.jsonl", [{"text": text} for text in ("the lamp is late", "good", "ben")])
     poison(monkeypatch, "mood", NAN)
-    done = score(
-        session, tmp_path / "in.jsonl", tmp_path / "out.jsonl", ScoreRequest(tasks=("mood", "topics"))
-    )
+    done = score(session, tmp_path / "in.jsonl", tmp_path / "out.jsonl", ScoreRequest(tasks=("mood", "topics")))
     rows = [msgspec.json.decode(line) for line in (tmp_path / "out.jsonl").read_bytes().splitlines()]
     assert [row["mood"] is None for row in rows].count(True) == 1 == done.counts.failed["mood"]
     assert all(("error" in row) == (row["mood"] is None) and row["topics"] is not None for row in rows)

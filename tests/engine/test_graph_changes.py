@@ -150,9 +150,7 @@ def test_heads_of_several_widths_share_a_graph_until_one_leaves(gone):
     assert_right(backend, loaded(rest))
     assert not runtime.compiled, "the graph knows the one that left, and where the others' outputs stand"
     graphs = [call.graph.recipe.label for call in backend._full(backend._loaded) if call.answers]
-    assert len(graphs) == (1 if gone == "similar" else 2), (
-        "features of pairs are computed without other heads"
-    )
+    assert len(graphs) == (1 if gone == "similar" else 2), "features of pairs are computed without other heads"
     tasks = loaded({**rest, "new": pooled("new", hidden=16, labels=70)})
     backend.attach("new", tasks["new"])
     assert_right(backend, tasks)
@@ -186,9 +184,7 @@ def test_what_cannot_be_compiled_leaves_all_as_it_was():
 
 def test_arrays_that_are_missing_or_not_those_of_others_are_refused():
     paths = {name: pooled(name) for name in ("a", "b")}
-    ends = {
-        name: delta_path(TRUNK, name, *[tiny_deltas(f"task:{name}")["attention-ends"]] * 2) for name in "cd"
-    }
+    ends = {name: delta_path(TRUNK, name, *[tiny_deltas(f"task:{name}")["attention-ends"]] * 2) for name in "cd"}
     backend, _ = running({**paths, **ends})
     tasks = loaded({**paths, **ends})
     others = {owner: {n: a + 1 for n, a in some.items()} for owner, some in tasks["d"].others.items()}
@@ -225,10 +221,7 @@ def test_graphs_of_groups_as_they_were_are_dropped():
     groups = [label for label in known_of(backend) if "heads of t" in label]
     assert groups == ["poolers and heads of t0, t1, t2, t3, t4"]
     stacks = [label for label in known_of(backend) if "task:b" in label]
-    assert stacks == [
-        "layers 1 to 1 of task:b0",
-        "layers 1 to 1 of task:b0, task:b1, task:b2, task:b3, task:b4",
-    ]
+    assert stacks == ["layers 1 to 1 of task:b0", "layers 1 to 1 of task:b0, task:b1, task:b2, task:b3, task:b4"]
 
 
 def test_graphs_hold_no_layer_that_no_task_needs():
@@ -307,9 +300,7 @@ def test_a_call_that_began_before_a_change_ends_as_it_began():
 def heads_of(backend):
     """The compiled poolers and heads that are known, weakly."""
     known = backend._graphs._known.values()
-    return [
-        weakref.ref(graph.compiled) for graph in known if graph.compiled and "heads" in graph.recipe.label
-    ]
+    return [weakref.ref(graph.compiled) for graph in known if graph.compiled and "heads" in graph.recipe.label]
 
 
 def test_graphs_of_tasks_that_were_replaced_go_with_the_last_call_that_needs_them():

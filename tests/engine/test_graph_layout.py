@@ -30,9 +30,7 @@ def test_every_token_stands_where_its_place_says(lengths, prompts):
         there = getattr(found, name).ravel()[found.places]
         assert np.array_equal(there[batch.mask], array[batch.mask])
     positions = found.positions.ravel()[found.places]
-    assert np.array_equal(
-        positions[batch.mask], np.broadcast_to(np.arange(max(lengths)), batch.mask.shape)[batch.mask]
-    )
+    assert np.array_equal(positions[batch.mask], np.broadcast_to(np.arange(max(lengths)), batch.mask.shape)[batch.mask])
     assert found.text.sum() == sum(lengths)
     before = found.which.ravel()[found.before[:, None] + np.arange(sum(prompts))]
     assert np.array_equal(before, np.tile(np.arange(1, 1 + sum(prompts)), (len(lengths), 1)))
@@ -89,10 +87,7 @@ def test_a_text_sees_itself_and_isolated_prompts_are_seen_by_themselves_alone(pa
 def test_a_batch_with_padding_before_a_text_is_refused():
     batch = tiny_batch(TRUNK, (3, 2))
     with pytest.raises(BackendError, match="before its padding"):
-        Layout(
-            msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]),
-            Shape(first_position=0, segments=2, width=16),
-        )
+        Layout(msgspec.structs.replace(batch, mask=batch.mask[:, ::-1]), Shape(first_position=0, segments=2, width=16))
 
 
 @pytest.mark.parametrize("make", [tiny_loaded, tiny_conditioned], ids=["pooled", "conditioned"])

@@ -39,18 +39,9 @@ SHAPES = {
         embedding_width=128,
     ),
     "distilbert": Architecture(
-        layers=2,
-        width=96,
-        heads=3,
-        feed_forward=200,
-        vocabulary=300,
-        family="distilbert",
-        positions=40,
-        segments=0,
+        layers=2, width=96, heads=3, feed_forward=200, vocabulary=300, family="distilbert", positions=40, segments=0
     ),
-    "one head, odd width": Architecture(
-        layers=3, width=33, heads=1, feed_forward=70, vocabulary=101, positions=40
-    ),
+    "one head, odd width": Architecture(layers=3, width=33, heads=1, feed_forward=70, vocabulary=101, positions=40),
 }
 
 
@@ -78,9 +69,7 @@ def tasks_of(trunk, heads):
         ("mixed", Pool(layers="learned", part="task:mixed")),
         ("words", Pool(positions="tokens")),
     ):
-        head = Head(
-            kind="single_label", width=5, part=f"task:{name}", hidden=32 if name == "attention" else 0
-        )
+        head = Head(kind="single_label", width=5, part=f"task:{name}", hidden=32 if name == "attention" else 0)
         paths[name] = Path(nodes=(Embed(trunk=trunk.digest), whole, pool, head))
     own = Layers(start=trunk.architecture.layers - 1, stop=trunk.architecture.layers, weights="task:branch")
     below = (Layers(start=0, stop=own.start),) if own.start else ()

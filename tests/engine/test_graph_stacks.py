@@ -48,9 +48,7 @@ SETS = {
     **{form: siblings(in_layers(form), 3) for form in FORMS},
     "branches": siblings(lambda name: branch(name, 1), LANES + 3),
     "branches without shared layers": siblings(lambda name: branch(name, 0, heads=4), 2),
-    "on top": siblings(
-        lambda n: on_top_path(TRUNK, n, Layers(start=2, stop=3, width=8, enter=True, leave=True)), 3
-    ),
+    "on top": siblings(lambda n: on_top_path(TRUNK, n, Layers(start=2, stop=3, width=8, enter=True, leave=True)), 3),
     "isolated": siblings(apart, 4),
     "joint": joint(["a", "b", "c", "d"]),
     "some layers": siblings(lambda n: delta_path(TRUNK, n, None, tiny_deltas(f"task:{n}")["low-rank"]), 3),

@@ -66,9 +66,7 @@ def test_what_needs_the_fewest_layers_comes_first(deterministic):
     assert_answers(found)
     assert order[:2] == ["low", "middle"] or order[:2] == ["low", "short"]
     assert set(order[:4]) == {"low", "middle", "short", "top"}
-    assert (
-        left == sorted(left, reverse=True) and left[0] == cost.layer_evaluations(MERGED) - 1 and left[-1] == 0
-    )
+    assert left == sorted(left, reverse=True) and left[0] == cost.layer_evaluations(MERGED) - 1 and left[-1] == 0
 
 
 def test_layers_above_are_not_run_before_they_are_asked_for():

@@ -65,9 +65,7 @@ def add(root, task, *, seed=0, path=None, probes=None, trunk=TRUNK, replace=Fals
     """A task with drawn arrays and probes of its own, written without a certificate."""
     path = path or tiny_path(task, trunk, pool=ATTENTION)
     return Bundle.open(root).add_task(
-        TaskRecord(
-            task=task, path=path, trunk=trunk.digest, trained_with={"numerics": {"precision": precision}}
-        ),
+        TaskRecord(task=task, path=path, trunk=trunk.digest, trained_with={"numerics": {"precision": precision}}),
         tiny_part(path, trunk.architecture, f"task:{task.name}", seed=seed),
         scores={"splits": {"test": {"accuracy": 0.5}}},
         probes=probes_of(task) if probes is None else probes,
@@ -191,10 +189,7 @@ def test_tasks_answered_together_have_the_bits_that_each_has_alone(tmp_path):
         inputs = pairs if record.task.pair != "none" else [(text,) for text in texts]
         inputs = QUESTIONS if kind_of(record.task).per_option else inputs
         rows = [inputs[i] for i in chance.integers(0, len(inputs), 11)]
-        words = [
-            ((0, 2), (2, 4)) if name == "names" and len(r[0]) > 4 and i % 2 else None
-            for i, r in enumerate(rows)
-        ]
+        words = [((0, 2), (2, 4)) if name == "names" and len(r[0]) > 4 and i % 2 else None for i, r in enumerate(rows)]
         asked[name] = [PinnedInput(row, some) for row, some in zip(rows, words, strict=True)]
     found = outputs_of(session, asked)
     assert list(found) == list(session.records)
@@ -242,17 +237,12 @@ def test_every_order_of_adding_gives_the_same_files_and_the_same_bits(tmp_path, 
         write_bundle(root, TRUNK)
         for name in order[:-1]:
             copying(tmp_path / name, name, root=root)()
-        last = certified(
-            root, "add", copying(tmp_path / order[-1], order[-1], root=root), changing=order[-1:]
-        )
+        last = certified(root, "add", copying(tmp_path / order[-1], order[-1], root=root), changing=order[-1:])
         kept, folders = tree(root)
         lines = json.loads(kept.pop("bundle.json"))
         assert list(lines["tasks"]) == list(order)
         digests = sorted((name, answered.sha256) for name, answered in last.after.items())
-        seen.add(
-            json.dumps([sorted(lines["tasks"].items()), digests, sorted(folders)])
-            + repr(sorted(kept.items()))
-        )
+        seen.add(json.dumps([sorted(lines["tasks"].items()), digests, sorted(folders)]) + repr(sorted(kept.items())))
         shutil.rmtree(root)
     assert number == 23
     assert len(seen) == 1
@@ -284,9 +274,7 @@ def test_update_lists_the_answers_that_changed(root, tmp_path):
         tuple(session.predict([text], tasks=["mood"])[0].answers["mood"]["label"] for session in (old, new))
         for text in texts
     ]
-    certificate = certified(
-        root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"]
-    )
+    certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])
     expected = [
         {"text": text, "before": {"label": a}, "after": {"label": b}}
         for text, (a, b) in zip(texts, labels, strict=True)
@@ -301,9 +289,7 @@ def test_update_lists_the_answers_that_changed(root, tmp_path):
 
 def test_an_update_by_itself_changes_no_answer(root, tmp_path):
     source = make(tmp_path / "source", "mood")
-    certificate = certified(
-        root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"]
-    )
+    certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])
     assert certificate.changed == {"mood": ("v0001", "v0002")} and certificate.answers_changed == {"mood": ()}
 
 
@@ -311,9 +297,7 @@ def test_update_to_pairs_says_that_the_old_probes_are_not_read(root, tmp_path):
     source, pairs = tmp_path / "source", msgspec.structs.replace(BY_NAME["same"], name="mood")
     write_bundle(source, TRUNK)
     add(source, pairs)
-    certificate = certified(
-        root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"]
-    )
+    certificate = certified(root, "update", copying(source, "mood", root=root, replace=True), changing=["mood"])
     changed = certificate.answers_changed["mood"]
     assert [one.after is None for one in changed] == [True] * len(TEXTS) + [False] * len(PAIRS)
     assert changed[-1].before is None and changed[-1].text == " | ".join(PAIRS[-1])
@@ -325,9 +309,7 @@ def test_rollback_restores_the_old_bits(root, other):
 
     before = tree(root)
     first = certified(root, "train", lambda: None, changing=[]).after
-    second = certified(
-        root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"]
-    ).after
+    second = certified(root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"]).after
     third = certified(root, "rollback", back, changing=["mood"]).after
     assert first["mood"].sha256 == third["mood"].sha256 != second["mood"].sha256
     assert first == third
@@ -460,10 +442,7 @@ def test_disk_that_is_full_when_the_bundle_is_put_back_is_said(root, other):
         swap(root, "names", 77)
         FullDisk(patch, 1)  # the next step that touches the disk fails, and that is putting back
 
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pytest.raises(IsolationError, match="could not be put back") as caught,
-    ):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(IsolationError, match="could not be put back") as caught:
         certified(root, "add", act, changing=["topics"])
     assert caught.value.tasks == ("names", "topics")
     assert checked(root).uncertified and "topics" in Bundle.open(root).tasks
@@ -493,9 +472,7 @@ def test_one_bit_of_another_tasks_answer_is_noticed(root, other, leaky, is_known
     assert tree(root) == before
 
 
-def test_a_program_that_computes_otherwise_than_on_the_day_of_the_certificate_blames_no_task(
-    root, other, monkeypatch
-):
+def test_a_program_that_computes_otherwise_than_on_the_day_of_the_certificate_blames_no_task(root, other, monkeypatch):
     """The bundle of before is asked again; the certificate then holds today's bits."""
     old = certified(root, "train", lambda: None, changing=[])
 
@@ -512,9 +489,7 @@ def test_a_task_that_cannot_be_read_can_be_removed_or_updated_but_not_left_alone
     flip(root / "tasks/mood/v0001/part.safetensors")
     with pytest.raises(CorruptFile, match="mood/v0001/part.safetensors"):
         certified(root, "add", copying(other, "topics", root=root), changing=["topics"])
-    certificate = certified(
-        root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"]
-    )
+    certificate = certified(root, "update", copying(other, "mood", root=root, replace=True), changing=["mood"])
     assert certificate.answers_changed == {}
     flip(root / "tasks/names/v0001/task.json")
     with pytest.raises(CorruptFile, match="names/v0001/task.json"):
@@ -542,10 +517,7 @@ OPERATIONS = {
 
 
 def prepared(tmp_path):
-    root, other = (
-        make(tmp_path / "start", "mood", "alike"),
-        make(tmp_path / "from", "topics", "mood", seed=50),
-    )
+    root, other = (make(tmp_path / "start", "mood", "alike"), make(tmp_path / "from", "topics", "mood", seed=50))
     add(root, BY_NAME["alike"], seed=8, replace=True)
     certified(root, "train", lambda: None, changing=[])
     return root, other
@@ -795,12 +767,7 @@ def test_operation_without_certificate_gets_one_when_verified(root):
     assert found.uncertified and found.written == "0002-verify.json" and found.unseen == ("mood", "topics")
     last = certificates(root)[-1]
     assert last["changed"] == {"mood": ["v0001", "v0002"], "topics": [None, "v0001"]}
-    assert set(last["before"]) == {"names", "alike"} and set(last["after"]) == {
-        "mood",
-        "names",
-        "alike",
-        "topics",
-    }
+    assert set(last["before"]) == {"names", "alike"} and set(last["after"]) == {"mood", "names", "alike", "topics"}
     again = checked(root)
     assert not again.uncertified and again.written is None and len(again.equal) == 4
 

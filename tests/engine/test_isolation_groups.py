@@ -67,9 +67,7 @@ def test_a_change_of_a_group_lists_its_members_and_leaves_all_others_bits(root, 
 def test_a_group_goes_back_to_the_bits_of_before_and_leaves_without_a_trace(root, theirs):
     before, files = bits(root, GROUP), kept(root)
     certified(root, "update", updating(root, theirs), changing=GROUP)
-    back = certified(
-        root, "rollback", lambda: set_versions(root, dict.fromkeys(GROUP, "v0001")), changing=GROUP
-    )
+    back = certified(root, "rollback", lambda: set_versions(root, dict.fromkeys(GROUP, "v0001")), changing=GROUP)
     assert {n: back.after[n].sha256 for n in GROUP} == before
     gone = certified(root, "remove", lambda: unlist(root, GROUP), changing=GROUP)
     assert gone.changed == dict.fromkeys(GROUP, ("v0001", None)) and set(gone.before) == set(OUTSIDE)

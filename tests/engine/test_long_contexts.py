@@ -17,9 +17,7 @@ from polyhead.text.words import Search, best_windows, first_subtokens, places_of
 
 TRUNK = tiny_trunk()
 TASKS = {
-    task.name: msgspec.structs.replace(task, long_texts="windows")
-    for task in tiny_tasks()
-    if kind_of(task).per_word
+    task.name: msgspec.structs.replace(task, long_texts="windows") for task in tiny_tasks() if kind_of(task).per_word
 }
 TOKENISER = Tokenizer(TRUNK.tokenizer, TRUNK.settings)
 QUESTION = "what is late?"

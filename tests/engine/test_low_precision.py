@@ -12,16 +12,7 @@ from polyhead.engine.quantize.watch import ObservingRuntime
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_trunk
 
 TRUNK = tiny_trunk(max_tokens=56)
-SOME = (
-    "joint-a",
-    "joint-b",
-    "joint-c",
-    "apart-a",
-    "in-attention-tied",
-    "in-bottleneck",
-    "by-depth",
-    "top-attention",
-)
+SOME = ("joint-a", "joint-b", "joint-c", "apart-a", "in-attention-tied", "in-bottleneck", "by-depth", "top-attention")
 LENGTHS = (9, 4, 7, 3, 2, 11, 5, 8, 30, 1, 14, 22)
 # Of all tasks' median, and of any: 8 bits of a number are 0.4 % of it, and errors add up over layers.
 MOST = {"bfloat16": (0.04, 0.2), "int8": (0.08, 0.25)}

@@ -57,19 +57,14 @@ ONE = {
     "reshape by a size": (lambda o, x: o.reshape(x, (-1, o.size(x, 2))), X.reshape(-1, 4)),
     "matmul": (lambda o, x: o.matmul(x, o.constant(W.T)), X @ W.T),
     "matmul transposed": (lambda o, x: o.matmul(x, o.constant(W), transposed=True), X @ W.T),
-    "matmul of groups": (
-        lambda o, x: o.matmul(x, o.constant(GROUPS), transposed=True),
-        X @ GROUPS.transpose(0, 2, 1),
-    ),
+    "matmul of groups": (lambda o, x: o.matmul(x, o.constant(GROUPS), transposed=True), X @ GROUPS.transpose(0, 2, 1)),
     "norm": (lambda o, x: o.norm(x, GAIN, BIAS, 1e-5), normed(X, GAIN, BIAS)),
     "norm of groups": (
         lambda o, x: o.norm(x, np.stack([GAIN, BIAS])[:, None], np.stack([BIAS, GAIN])[:, None], 1e-5),
         normed(X, np.stack([GAIN, BIAS])[:, None], np.stack([BIAS, GAIN])[:, None]),
     ),
     "arithmetic": (
-        lambda o, x: o.subtract(
-            o.maximum(x, o.divide(x, o.constant(np.float32([2])))), o.minimum(x, o.add(x, x))
-        ),
+        lambda o, x: o.subtract(o.maximum(x, o.divide(x, o.constant(np.float32([2])))), o.minimum(x, o.add(x, x))),
         np.maximum(X, X / 2) - np.minimum(X, X + X),
     ),
 }

@@ -149,9 +149,7 @@ def test_several_threads_may_run_one_graph(bundle):
 
     from polyhead.engine.changes import loaded
 
-    backend = open_backend(
-        "openvino", bundle.trunk(), {"mood": loaded(bundle, "mood").task}, precision="float32"
-    )
+    backend = open_backend("openvino", bundle.trunk(), {"mood": loaded(bundle, "mood").task}, precision="float32")
     plan = merge({"mood": bundle.tasks["mood"].path})
     batches = [tiny_batch(bundle.trunk(), (9, 4, 7), seed=seed) for seed in range(24)]
     alone = [backend.run(plan, batch)["mood"].copy() for batch in batches]

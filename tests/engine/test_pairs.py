@@ -39,16 +39,12 @@ def root(tmp_path_factory):
     """Single texts cut, in windows and word by word; a joined pair; two tasks over pairs read apart, of two depths."""
     folder = tmp_path_factory.mktemp("pairs") / "bundle"
     write_bundle(folder, TRUNK)
-    windows = {
-        name: msgspec.structs.replace(TASKS[name], long_texts="windows") for name in ("topics", "names")
-    }
+    windows = {name: msgspec.structs.replace(TASKS[name], long_texts="windows") for name in ("topics", "names")}
     low = msgspec.structs.replace(TASKS["alike"], name="low")
     tasks = [TASKS["mood"], *windows.values(), TASKS["same"], TASKS["alike"], low]
     for seed, task in enumerate(tasks):
         stop = 1 if task.name in ("low", "mood") else 2
-        add_tiny(
-            folder, TRUNK, task, tiny_path(task, TRUNK, pool=Pool(positions="mean"), stop=stop), seed=seed
-        )
+        add_tiny(folder, TRUNK, task, tiny_path(task, TRUNK, pool=Pool(positions="mean"), stop=stop), seed=seed)
     return folder
 
 
@@ -147,10 +143,7 @@ def test_a_text_is_counted_for_the_input_that_it_is_else_for_the_first_pair(sess
     apart = ("alike", "low")
     joined = [session.predict([given], tasks=["same"])[0].receipt for given in MIXED]
     size = {text: len(session.tokenizer.encode([(text,)])[0].ids) for given in MIXED for text in given}
-    counted = {
-        1: [B],
-        9: [LONE, "anna"],
-    }  # A and LONG are inputs, and the other pairs hold B, LONE and "anna" again
+    counted = {1: [B], 9: [LONE, "anna"]}  # A and LONG are inputs, and the other pairs hold B, LONE and "anna" again
     for row, given in enumerate(MIXED):
         one, other = results[row], alone[row]
         assert (one.cut, one.windows, one.repaired) == (other.cut, other.windows, other.repaired), row
@@ -195,9 +188,7 @@ def test_pairs_of_one_call_that_could_not_be_compared_are_named_in_a_stream(sess
     stream = session.stream(MIXED)
     early = [(one.task, row) for one in stream for row in one.answers]
     assert len(set(early)) == len(early)
-    assert set(early) == {
-        (name, row) for row, one in enumerate(whole) for name in one.answers if name != "low"
-    }
+    assert set(early) == {(name, row) for row, one in enumerate(whole) for name in one.answers if name != "low"}
     failed = stream.columns()["low"].failed
     assert set(failed) == {row for row, one in enumerate(whole) if "low" in one.answers}
 

@@ -35,9 +35,7 @@ FLAGS = {  # of each processor those that matter here, among others
 
 def told(flags):
     """What Linux tells of a processor with these flags."""
-    name = (
-        "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Some CPU\nvmx flags\t: avx512_vnni\n"
-    )
+    name = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Some CPU\nvmx flags\t: avx512_vnni\n"
     return f"{name}flags\t\t: fpu sse4_1 {flags}\n\nprocessor\t: 1\n"
 
 
@@ -179,8 +177,7 @@ def kernels(compiled):
 
 
 @pytest.mark.skipif(
-    processor().has_wide_sums,
-    reason="this process may use VNNI; `make test` runs these files in one that may not",
+    processor().has_wide_sums, reason="this process may use VNNI; `make test` runs these files in one that may not"
 )
 def test_in_this_process_weights_of_eight_bits_saturate_and_no_kernel_of_avx512_multiplies():
     """The cap bites: what the other tests of this process see is a processor without VNNI."""
@@ -199,9 +196,7 @@ def test_a_layer_norm_of_any_width_is_that_of_numpy_where_onednn_is_capped(monke
     made = Processor(machine="x86_64", features=frozenset(), cap="AVX2")
     monkeypatch.setattr("polyhead.engine.backends.openvino.ops.processor", lambda: made)
     rng = np.random.default_rng(0)
-    x, gain, bias = (
-        rng.standard_normal(size).astype(np.float32) + 2 for size in ((2, 5, width), width, width)
-    )
+    x, gain, bias = (rng.standard_normal(size).astype(np.float32) + 2 for size in ((2, 5, width), width, width))
 
     def build(ops):
         return {"out": ops.norm(ops.input("x", "float", (-1, -1, width)), gain, bias, 1e-5)}

@@ -95,9 +95,7 @@ def test_scale_of_a_value_with_an_outlying_channel_beats_plain_minimum_and_maxim
     x, weight = drawn(256, 16), drawn(32, 16, seed=1)
     x[:, 3] *= 100
     scale = seen_of(x, weight).scale()
-    plain = Scale(
-        smooth=np.ones(16, np.float32), step=float(np.ptp(x)) / 255, zero=round(-x.min() / np.ptp(x) * 255)
-    )
+    plain = Scale(smooth=np.ones(16, np.float32), step=float(np.ptp(x)) / 255, zero=round(-x.min() / np.ptp(x) * 255))
 
     def error(one):
         return np.abs(one.product(x, weight, bits=8) - x @ weight.T).mean()
@@ -435,7 +433,6 @@ def test_a_task_that_int8_cannot_answer_is_named(made, scales):
         return runtime
 
     with pytest.raises(
-        BackendError,
-        match=r"int8 cannot answer task 'mood'.*24 of 24 texts failed: RuntimeError: no such product\. Do",
+        BackendError, match=r"int8 cannot answer task 'mood'.*24 of 24 texts failed: RuntimeError: no such product\. Do"
     ):
         calibrate.measured(made, ROWS[24:], runtimes, scales, labelled=None, show=silent)

@@ -150,9 +150,7 @@ def test_rounding_of_weights_shifts_no_output_over_the_texts_that_were_read(bits
     assert np.abs(error.mean(axis=0)).max() > 0.02
     bare = Scale(smooth=scale.smooth, step=scale.step, zero=scale.zero)
     assert bare.weights(weight, bits=bits).shift is None
-    left, before = (
-        np.abs((one.product(x, weight, bits=bits) - x @ weight.T).mean()) for one in (scale, bare)
-    )
+    left, before = (np.abs((one.product(x, weight, bits=bits) - x @ weight.T).mean()) for one in (scale, bare))
     assert left < before
 
 

@@ -30,9 +30,7 @@ TRUNK = tiny_trunk()
 BY_NAME = {task.name: task for task in tiny_tasks()}
 POOL = Pool(layers="mean", of=2, positions="attention", part="task:x", heads=2)
 CHOICE = Question(text="is the lamp good?", options=("not good", "good", "the kettle is late"))
-ABOUT = Question(
-    text="when was it late?", options=("today", "monday"), context="my order was late on monday."
-)
+ABOUT = Question(text="when was it late?", options=("today", "monday"), context="my order was late on monday.")
 PASSAGES = (
     ("who is happy?", "anna was sad today. ben is happy and not late."),
     ("what is broken?", "the lamp."),
@@ -59,9 +57,7 @@ def make(root, *tasks, path=lambda task: None):
 def branch(task):
     """A path with a layer of the task's own above the first."""
     embed, _, pool, head = tiny_path(task, TRUNK, pool=Pool()).nodes
-    return TaskPath(
-        nodes=(embed, Layers(start=0, stop=1), Layers(start=1, stop=2, weights=head.part), pool, head)
-    )
+    return TaskPath(nodes=(embed, Layers(start=0, stop=1), Layers(start=1, stop=2, weights=head.part), pool, head))
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +147,10 @@ def test_receipt_counts_a_pass_for_each_option(fixed):
 
 
 def test_inputs_that_do_not_fit_say_what_the_task_reads(fixed):
-    pair, question, passage, text = fixed.predict(
-        [PASSAGES[1], CHOICE, Passage(question="a", context="b"), "a"]
-    )
+    pair, question, passage, text = fixed.predict([PASSAGES[1], CHOICE, Passage(question="a", context="b"), "a"])
     assert pair.skipped["reply"] == "this task reads a question with options, a pair was given"
     assert question.skipped["mood"] == "this task reads one text, a question with options was given"
-    assert (
-        question.skipped["who"]
-        == "this task reads a question and its context, a question with options was given"
-    )
+    assert question.skipped["who"] == "this task reads a question and its context, a question with options was given"
     assert passage.skipped["same"] == "this task reads a pair of texts, a question about a context was given"
     assert text.skipped["who"] == "this task reads a question and its context, one text was given"
     blank = [Passage(question=" ", context="b"), Question(text="a", options=("b", " "))]
@@ -199,10 +190,7 @@ def test_bits_of_a_span_do_not_depend_on_how_many_words_a_mate_has(tmp_path, lay
 
 def test_tasks_answered_together_have_the_bits_that_each_has_alone(fixed):
     asked = {name: [PinnedInput(one) for one in asked_of(name)] for name in ("reply", "where", "who")}
-    asked |= {
-        "same": [PinnedInput(pair) for pair in PASSAGES],
-        "mood": [PinnedInput((c,)) for _, c in PASSAGES],
-    }
+    asked |= {"same": [PinnedInput(pair) for pair in PASSAGES], "mood": [PinnedInput((c,)) for _, c in PASSAGES]}
     found = outputs_of(fixed, asked)
     for name, some in asked.items():
         alone = fixed.outputs(name, [one.given for one in some])
@@ -279,8 +267,7 @@ def test_a_long_text_keeps_no_features_of_words_that_a_window_does_not_hold(tmp_
     """Of a text with thousands of words, each window's batch has only its own."""
     task = msgspec.structs.replace(BY_NAME["names"], long_texts="windows")
     session = Session(
-        make(tmp_path / "b", task, msgspec.structs.replace(BY_NAME["who"], long_texts="windows")),
-        backend="reference",
+        make(tmp_path / "b", task, msgspec.structs.replace(BY_NAME["who"], long_texts="windows")), backend="reference"
     )
     widths = []
     inner = ReferenceBackend.run
@@ -305,9 +292,7 @@ def probes_of(name):
     return [Probe.of(one).line() for one in asked_of(name)]
 
 
-@pytest.mark.parametrize(
-    "given", [("a",), ("a", "b"), CHOICE, ABOUT], ids=["text", "pair", "options", "context"]
-)
+@pytest.mark.parametrize("given", [("a",), ("a", "b"), CHOICE, ABOUT], ids=["text", "pair", "options", "context"])
 def test_a_probe_is_its_line_and_back(given):
     words = np.array([[-1, -1], [0, 1]], np.int32)
     for probe in (Probe.of(given), Probe.of(given, words)):
@@ -377,8 +362,7 @@ def test_whole_splits_of_both_kinds_are_scored_from_a_bundle(tmp_path):
     root = make(tmp_path / "bundle", *(BY_NAME[name] for name in ("reply", "who")))
     session = Session(root)
     questions = [
-        {"question": f"{word} {CHOICE.text}", "choices": list(CHOICE.options)}
-        for word in ("my", "the", "you", "not")
+        {"question": f"{word} {CHOICE.text}", "choices": list(CHOICE.options)} for word in ("my", "the", "you", "not")
     ]
     for index, row in enumerate(questions):
         given, _ = input_of(row, where="")

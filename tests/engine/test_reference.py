@@ -83,9 +83,7 @@ def test_every_form_of_delta_has_its_formula():
     assert {delta.kind for delta in deltas.values()} == set(typing.get_args(plan.DeltaKind))
 
 
-@pytest.mark.parametrize(
-    "form", sorted(set(FORMULAS) - {"scale", "prefix", "low-rank-serial", "attention-serial"})
-)
+@pytest.mark.parametrize("form", sorted(set(FORMULAS) - {"scale", "prefix", "low-rank-serial", "attention-serial"}))
 def test_delta_with_a_zero_decoder_is_the_trunk_bit_for_bit(form):
     batch, _ = texts()
     task = loaded(all_tokens(delta_path(TRUNK, "t", *[tiny_deltas("task:t")[form]] * LAYERS)))
@@ -140,14 +138,7 @@ def halves(node, arrays, name, hidden):
         narrow(feed_forward=12),
         narrow(feed_forward=0, residual=False),
     ],
-    ids=[
-        "attention",
-        "feed-forward",
-        "three-hidden-layers",
-        "nothing-added",
-        "both-halves",
-        "attention-alone",
-    ],
+    ids=["attention", "feed-forward", "three-hidden-layers", "nothing-added", "both-halves", "attention-alone"],
 )
 def test_narrow_layers_on_top_give_what_their_formula_gives(node):
     task = loaded(all_tokens(on_top_path(TRUNK, "t", node)))
@@ -173,11 +164,7 @@ def test_whole_layer_on_top_is_one_more_layer():
     assert_rows(features(task, batch), wanted)
 
 
-GROUP = [
-    Prompt(part="family:prompts:g", rows=2),
-    Prompt(part="task:s", rows=1),
-    Prompt(part="task:t", rows=3),
-]
+GROUP = [Prompt(part="family:prompts:g", rows=2), Prompt(part="task:s", rows=1), Prompt(part="task:t", rows=3)]
 
 
 @pytest.mark.parametrize("shift", [False, True], ids=["in-place", "shifted"])
@@ -190,9 +177,7 @@ def test_joint_prompts_stand_before_the_text_and_all_see_all(shift):
     ]
     batch, rows = texts()
     hidden = [
-        run_by_hand(
-            embedded(TRUNK.arrays, *row, prompts=prompts, first=6 * shift), everything(6 + len(row[0]))
-        )
+        run_by_hand(embedded(TRUNK.arrays, *row, prompts=prompts, first=6 * shift), everything(6 + len(row[0])))
         for row in rows
     ]
     np.testing.assert_allclose(features(task, batch), [one[3:6].mean(axis=0) for one in hidden], atol=NEAR)

@@ -74,10 +74,7 @@ def test_a_plain_pass_and_what_tasks_added_alone_and_together_are_the_whole(trun
     ways = {"mood": Prompted(), "urgency": Prompted(), "topics": Prompted(isolated=True), "names": UPPER}
     groups = prompt_groups([(tasks[name], way) for name, way in ways.items()])
     shape, digest = trunk.architecture, trunk.digest
-    paths = {
-        name: way.path(tasks[name], trunk=digest, shape=shape, group=groups[name])
-        for name, way in ways.items()
-    }
+    paths = {name: way.path(tasks[name], trunk=digest, shape=shape, group=groups[name]) for name, way in ways.items()}
     tiny_bundle(tmp_path / "b", trunk, paths)
     plain = msgspec.structs.replace(tasks["topics"], name="plain")
     path = ATTENTION.path(plain, trunk=digest, shape=shape)
@@ -284,9 +281,7 @@ def test_a_long_text_is_read_in_windows_by_one_task_and_cut_for_another_in_one_c
     assert result.receipt.windows == result.receipt.passes == 3
     assert result.receipt.cut == encoded.cut  # what the task that cuts did not read
     only = mixed.predict([TOO_LONG], tasks=["mood"])[0]
-    assert (
-        only.receipt.cut == 0 and only.receipt.windows == 3 and only.answers["mood"] == result.answers["mood"]
-    )
+    assert only.receipt.cut == 0 and only.receipt.windows == 3 and only.answers["mood"] == result.answers["mood"]
     cut = mixed.predict([TOO_LONG], tasks=["topics"])[0]
     assert (cut.receipt.windows, cut.receipt.passes, cut.receipt.cut) == (1, 1, encoded.cut)
     assert cut.answers["topics"] == result.answers["topics"]
@@ -319,9 +314,7 @@ def test_a_text_in_windows_has_the_mean_of_the_outputs_of_its_windows(trunk, tmp
 
 def test_tagging_reads_words_of_later_windows_at_their_true_offsets(trunk, tmp_path):
     plain = Task(name="words", kind="tagging", labels=("a", "b", "c"), long_texts="windows")
-    path = ATTENTION.path(
-        plain, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec()
-    )
+    path = ATTENTION.path(plain, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec())
     write_bundle(tmp_path / "b", trunk)
     add_tiny(tmp_path / "b", trunk, plain, path, seed=3)
     session = Session(tmp_path / "b")
@@ -382,9 +375,7 @@ def test_lone_surrogates_are_counted_and_offsets_stay_true(session):
 
 def test_given_words_are_the_words_that_are_answered(session, trunk, tmp_path):
     plain = Task(name="words", kind="tagging", labels=("a", "b"))
-    path = ATTENTION.path(
-        plain, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec()
-    )
+    path = ATTENTION.path(plain, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec())
     write_bundle(tmp_path / "b", trunk)
     add_tiny(tmp_path / "b", trunk, plain, path, seed=3)
     given, words = input_of({"tokens": ["order", "#12", "is", "late"]}, where="row 1")

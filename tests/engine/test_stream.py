@@ -132,9 +132,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("deadline", [1.5, 2.5])
-def test_after_the_deadline_nothing_further_is_begun_and_the_late_tasks_are_named(
-    session, monkeypatch, deadline
-):
+def test_after_the_deadline_nothing_further_is_begun_and_the_late_tasks_are_named(session, monkeypatch, deadline):
     """The second and third layer are one stage, which was begun before; the fourth never is."""
     monkeypatch.setattr(call, "monotonic", Clock(session))
     (result,) = session.predict(TEXTS[:1], tasks=list(DEPTHS), deadline=deadline)
@@ -218,9 +216,7 @@ def test_a_stream_answers_as_it_began_where_its_tasks_are_replaced_and_removed_m
     found = {early.task: early.answers for early in stream}
     assert list(found) == ["urgency", "topics"]
     for row, result in enumerate(before):
-        assert {name: answers[row] for name, answers in found.items()} == {
-            name: result.answers[name] for name in found
-        }
+        assert {name: answers[row] for name, answers in found.items()} == {name: result.answers[name] for name in found}
     after = session.predict(TEXTS)
     assert after[0].answers["topics"] != before[0].answers["topics"] and "urgency" not in after[0].answers
 

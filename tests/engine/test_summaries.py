@@ -177,9 +177,7 @@ def test_a_model_that_threads_ask_for_at_once_is_opened_once(session, monkeypatc
     module = SimpleNamespace(Seq2Seq=Seq2Seq)
     monkeypatch.setattr(summaries, "importlib", SimpleNamespace(import_module=lambda name: module))
     mine, found = session.summaries, []
-    threads = [
-        threading.Thread(target=lambda: found.append(mine._written("brief", [("a",)]))) for _ in range(4)
-    ]
+    threads = [threading.Thread(target=lambda: found.append(mine._written("brief", [("a",)]))) for _ in range(4)]
     for thread in threads:
         thread.start()
     assert inside.wait(10)

@@ -25,11 +25,7 @@ ROWS, ADAPTERS, POOLER = "family:prompts:moods", "family:adapters", "family:pool
 
 def prompted(name, trunk):
     """A task of a prompt group of two, with shared rows before theirs."""
-    prompts = (
-        Prompt(part=ROWS, rows=1),
-        Prompt(part="task:glad", rows=2),
-        Prompt(part="task:sad", rows=2),
-    )
+    prompts = (Prompt(part=ROWS, rows=1), Prompt(part="task:glad", rows=2), Prompt(part="task:sad", rows=2))
     nodes = (
         Embed(trunk=trunk, prompts=prompts, shift=True),
         Layers(start=0, stop=2),
@@ -42,13 +38,7 @@ def prompted(name, trunk):
 def adapted(name, trunk):
     """A task with adapters between matrices, and a pooler, that all such tasks share."""
     delta = Delta(
-        kind="projected_attention",
-        part=f"task:{name}",
-        size=4,
-        heads=2,
-        tied=True,
-        ends=ADAPTERS,
-        gelu="inside",
+        kind="projected_attention", part=f"task:{name}", size=4, heads=2, tied=True, ends=ADAPTERS, gelu="inside"
     )
     nodes = (
         Embed(trunk=trunk),
@@ -64,9 +54,7 @@ PATHS = {"glad": prompted, "sad": prompted, "long": adapted, "short": adapted}
 
 def arrays(path, owner, start):
     """The owner's arrays on the path, ramps from `start` on."""
-    return {
-        name: ramp(size, start + i) for i, (name, size) in enumerate(part_arrays(path, SHAPE, owner).items())
-    }
+    return {name: ramp(size, start + i) for i, (name, size) in enumerate(part_arrays(path, SHAPE, owner).items())}
 
 
 def write(folder: Path) -> Bundle:

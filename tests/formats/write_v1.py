@@ -21,9 +21,7 @@ from polyhead.trunk.data import TextSettings, TrunkData
 from polyhead.trunk.shape import Architecture, trunk_arrays
 
 SHAPE = Architecture(layers=2, width=16, heads=2, feed_forward=16, vocabulary=24, positions=8)
-TOKENIZER = (
-    b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}\n'
-)
+TOKENIZER = b'{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}\n'
 
 
 def ramp(shape, start):
@@ -35,11 +33,7 @@ def golden_trunk():
     """The trunk of the golden bundle."""
     arrays = {name: ramp(shape, i) for i, (name, shape) in enumerate(trunk_arrays(SHAPE))}
     return TrunkData(
-        name="golden",
-        architecture=SHAPE,
-        arrays=arrays,
-        tokenizer=TOKENIZER,
-        settings=TextSettings(max_tokens=8),
+        name="golden", architecture=SHAPE, arrays=arrays, tokenizer=TOKENIZER, settings=TextSettings(max_tokens=8)
     )
 
 
@@ -49,14 +43,10 @@ def golden_record(trunk):
     nodes = (
         Embed(trunk=trunk),
         Layers(start=0, stop=2),
-        Pool(
-            layers="mean", of=2, positions="mean", codec=Codec(name="uint8", scale=(0.0625,), zero=(128.0,))
-        ),
+        Pool(layers="mean", of=2, positions="mean", codec=Codec(name="uint8", scale=(0.0625,), zero=(128.0,))),
         Head(kind="single_label", width=2, part="task:mood", hidden=16),
     )
-    return TaskRecord(
-        task=task, path=TaskPath(nodes=nodes), trunk=trunk, trained_with={"seed": 0, "epochs": 3}
-    )
+    return TaskRecord(task=task, path=TaskPath(nodes=nodes), trunk=trunk, trained_with={"seed": 0, "epochs": 3})
 
 
 def golden_part():

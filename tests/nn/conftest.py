@@ -13,13 +13,7 @@ from polyhead.trunk.data import TextSettings, TrunkData
 from polyhead.trunk.names import to_hugging_face
 from polyhead.trunk.shape import Architecture, trunk_arrays
 
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    *["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "big", "red"],
-]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "big", "red"]]
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +30,10 @@ def ramp(shape, phase):
 
 
 def tokenizer_json(words=WORDS):
-    made = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]")
-    )
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.post_processor = tokenizers.processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return made.to_str().encode()
 
@@ -61,9 +51,7 @@ def make_data():
             if name.endswith("norm.weight"):
                 arrays[name] = arrays[name] + 1
         settings = TextSettings(max_tokens=shape.max_tokens)
-        return TrunkData(
-            name="tiny", architecture=shape, arrays=arrays, tokenizer=tokenizer_json(), settings=settings
-        )
+        return TrunkData(name="tiny", architecture=shape, arrays=arrays, tokenizer=tokenizer_json(), settings=settings)
 
     return make
 
@@ -100,9 +88,7 @@ def make_folder(tmp_path, data, config):
         (folder / "config.json").write_text(json.dumps(config | (settings or {})))
         (folder / "tokenizer.json").write_bytes(tokenizer or data.tokenizer)
         arrays = to_hugging_face(data.arrays, "bert") if weights is None else weights
-        save_file(
-            {key: np.ascontiguousarray(value) for key, value in arrays.items()}, folder / "model.safetensors"
-        )
+        save_file({key: np.ascontiguousarray(value) for key, value in arrays.items()}, folder / "model.safetensors")
         return folder
 
     return make

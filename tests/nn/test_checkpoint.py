@@ -24,9 +24,7 @@ def assert_reads_as_given(folder):
 def shard(folder, weight_map):
     for file in set(weight_map.values()):
         save_file({name: ARRAYS[name] for name, where in weight_map.items() if where == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"metadata": {}, "weight_map": weight_map})
-    )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
 
 
 def test_safetensors_are_read(tmp_path):
@@ -77,9 +75,7 @@ def test_folder_without_weights_says_what_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b"", b"abc", struct.pack("<Q", 2**40) + b"{}", b"\0" * 64],
-    ids=["empty", "short", "huge", "zeros"],
+    "raw", [b"", b"abc", struct.pack("<Q", 2**40) + b"{}", b"\0" * 64], ids=["empty", "short", "huge", "zeros"]
 )
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"])
 def test_broken_files_are_refused(tmp_path, name, raw):
@@ -118,9 +114,7 @@ def test_pickled_file_that_is_no_state_dict_is_refused(tmp_path):
         open_checkpoint(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "file", ["../model-1.safetensors", "/tmp/x.safetensors", "..\\x.safetensors", "x.bin"]
-)
+@pytest.mark.parametrize("file", ["../model-1.safetensors", "/tmp/x.safetensors", "..\\x.safetensors", "x.bin"])
 def test_index_that_points_elsewhere_is_refused(tmp_path, file):
     index = json.dumps({"weight_map": {"a": file}})
     (tmp_path / "model.safetensors.index.json").write_text(index)

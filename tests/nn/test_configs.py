@@ -28,9 +28,7 @@ def test_bert_counts_positions_from_zero_whatever_its_padding_index(config):
 
 def test_electra_embeds_narrower_where_its_config_says_so(config):
     assert read(config | {"model_type": "electra", "embedding_size": 8}).embedding_width == 8
-    assert read(config | {"model_type": "electra", "embedding_size": 16}) == read(
-        config | {"model_type": "electra"}
-    )
+    assert read(config | {"model_type": "electra", "embedding_size": 16}) == read(config | {"model_type": "electra"})
 
 
 def test_distilbert_has_its_own_keys_and_no_segments():
@@ -45,14 +43,7 @@ def test_distilbert_has_its_own_keys_and_no_segments():
         "activation": "gelu",
     }
     expected = Architecture(
-        family="distilbert",
-        layers=2,
-        width=16,
-        heads=4,
-        feed_forward=24,
-        vocabulary=9,
-        positions=12,
-        segments=0,
+        family="distilbert", layers=2, width=16, heads=4, feed_forward=24, vocabulary=9, positions=12, segments=0
     )
     assert read(config) == expected
 
@@ -99,8 +90,7 @@ def test_missing_settings_are_named(config):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("hidden_size", "16"), ("num_hidden_layers", 2.5), ("vocab_size", -1), ("hidden_size", 15)],
+    ("key", "value"), [("hidden_size", "16"), ("num_hidden_layers", 2.5), ("vocab_size", -1), ("hidden_size", 15)]
 )
 def test_impossible_values_are_refused(config, key, value):
     with pytest.raises(TrunkError):

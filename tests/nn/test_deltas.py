@@ -26,13 +26,7 @@ KINDS = {
     "low rank": {"kind": "low_rank", "size": 3},
     "low rank with a gelu": {"kind": "low_rank", "size": 3, "tied": True, "gelu": "inside"},
     "feed-forward": {"kind": "feed_forward", "size": 4, "tied": True},
-    "scaled attention": {
-        "kind": "projected_attention",
-        "size": 6,
-        "heads": 2,
-        "scaled": True,
-        "gelu": "after",
-    },
+    "scaled attention": {"kind": "projected_attention", "size": 6, "heads": 2, "scaled": True, "gelu": "after"},
     "scale": {"kind": "scale"},
     "bottleneck": {"kind": "bottleneck", "size": 3},
     "lora": {"kind": "lora", "size": 2, "alpha": 3.0, "targets": ("attention.query", "attention.value")},
@@ -241,9 +235,7 @@ def test_a_prefix_starts_as_small_noise():
 def test_a_prefix_loses_some_of_its_numbers_while_it_learns():
     """As the released code of P-Tuning v2 has it: a share is 0, the rest larger by as much; not when it answers."""
     node = Delta(kind="prefix", part="task:a", size=64)
-    made = Deltas(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0), dropout=0.25).at(
-        0
-    )
+    made = Deltas(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0), dropout=0.25).at(0)
     whole = made.eval().prefix(2).keys.key
     torch.manual_seed(1)
     learning = made.train().prefix(2).keys.key
@@ -378,9 +370,7 @@ def test_dropout_acts_on_projected_attention_in_training_only(layer, hidden, mas
     deltas, plain = made("untied", dropout=0.5), made("untied")
     assert torch.equal(layer(hidden, mask, deltas.at(0)), layer(hidden, mask, plain.at(0)))
     torch.manual_seed(0)
-    many = (
-        deltas.train().at(0).term(hidden.repeat(2000, 1, 1), mask.repeat(2000, 1)).view(2000, *hidden.shape)
-    )
+    many = deltas.train().at(0).term(hidden.repeat(2000, 1, 1), mask.repeat(2000, 1)).view(2000, *hidden.shape)
     assert (many.std(0)[mask] > 0.1).all()  # not the last bits of one sum taken in other orders
     torch.testing.assert_close(many.mean(0)[mask], plain.at(0).term(hidden, mask)[mask], atol=0.1, rtol=0)
 
@@ -422,9 +412,7 @@ def assert_each_its_own(layer, deltas, hidden, mask):
     together = SideBySide(deltas)
     found = layer(rows, seen, together)
     torch.testing.assert_close(found[seen], torch.cat(apart)[seen], atol=2e-6, rtol=0)
-    torch.testing.assert_close(
-        layer(rows, seen, together, first=True), torch.cat(apart)[:, :1], atol=2e-6, rtol=0
-    )
+    torch.testing.assert_close(layer(rows, seen, together, first=True), torch.cat(apart)[:, :1], atol=2e-6, rtol=0)
 
 
 @every_kind

@@ -101,19 +101,13 @@ def test_every_class_that_is_read_was_tried():
 
 def test_ends_of_the_path_read_the_first_position_or_each_word():
     pool, head = read_head(checkpoints.trained("mood", family="Electra")).ends("task:x")
-    assert (pool.positions, pool.codec.name, head.activation, head.part) == (
-        "first",
-        "float32",
-        "gelu",
-        "task:x",
-    )
+    assert (pool.positions, pool.codec.name, head.activation, head.part) == ("first", "float32", "gelu", "task:x")
     pool, head = read_head(checkpoints.trained("names", frozen=3)).ends("task:x")
     assert (pool.positions, head.hidden, head.kind, head.width) == ("tokens", 0, "tagging", 4)
 
 
 @pytest.mark.parametrize(
-    ("task", "kind", "labels"),
-    [("topics", "multi_label", checkpoints.LABELS["topics"]), ("score", "regression", ())],
+    ("task", "kind", "labels"), [("topics", "multi_label", checkpoints.LABELS["topics"]), ("score", "regression", ())]
 )
 def test_problem_type_decides_the_kind(task, kind, labels):
     found = read_head(checkpoints.trained(task))
@@ -189,18 +183,10 @@ def test_digest_of_the_weights_is_that_of_the_file():
 
 
 REFUSED = {
-    "another class": (
-        {"architectures": ["BertForQuestionAnswering"]},
-        TrunkError,
-        "BertForQuestionAnswering",
-    ),
+    "another class": ({"architectures": ["BertForQuestionAnswering"]}, TrunkError, "BertForQuestionAnswering"),
     "no class": ({"architectures": None}, TrunkError, "architectures"),
     "an encoder alone": ({"architectures": ["BertModel"]}, TrunkError, "BertForSequenceClassification"),
-    "a class of another type": (
-        {"architectures": ["RobertaForSequenceClassification"]},
-        TrunkError,
-        "roberta",
-    ),
+    "a class of another type": ({"architectures": ["RobertaForSequenceClassification"]}, TrunkError, "roberta"),
     "another problem": ({"problem_type": "ranking"}, TrunkError, "ranking"),
     "several numbers": ({"problem_type": "regression"}, TrunkError, "1 for regression"),
     "a gap in the labels": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, TrunkError, "numbered from 0"),

@@ -41,11 +41,7 @@ def test_parameters_are_the_papers_count():
 
 def test_linear_head_has_no_hidden_arrays():
     assert set(Head(4, 3).state_dict()) == {"output.weight", "output.bias"}
-    assert set(Head(4, 3, bias=False, hidden=2).state_dict()) == {
-        "hidden.weight",
-        "hidden.bias",
-        "output.weight",
-    }
+    assert set(Head(4, 3, bias=False, hidden=2).state_dict()) == {"hidden.weight", "hidden.bias", "output.weight"}
 
 
 def test_head_reads_words_as_it_reads_texts():

@@ -44,9 +44,7 @@ def mask():
 
 def test_layer_equals_torchs_own_post_norm_layer(layer, hidden, mask):
     """The reference is torch.nn.TransformerEncoderLayer with the same weights."""
-    other = nn.TransformerEncoderLayer(
-        8, 2, 12, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True
-    )
+    other = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, activation="gelu", layer_norm_eps=1e-12, batch_first=True)
     ours = layer.state_dict()
     inner = [f"attention.{name}" for name in ("query", "key", "value")]
     other.load_state_dict(
@@ -190,9 +188,7 @@ def test_the_first_positions_alone_are_those_of_the_whole_layer(hidden, mask, fe
 def test_the_first_position_alone_is_that_of_the_whole_layer_where_a_row_sees_nothing(layer, hidden, mask):
     padded = mask.clone()
     padded[1] = False
-    torch.testing.assert_close(
-        layer(hidden, padded, first=True), layer(hidden, padded)[:, :1], atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(layer(hidden, padded, first=True), layer(hidden, padded)[:, :1], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("seeing", [lambda mask: mask, near], ids=["padding", "who sees whom"])

@@ -141,9 +141,7 @@ def test_folder_without_a_config_is_refused(tmp_path):
         load_trunk(str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "name", ["./absent", "/absent/model", "a/b/c", "", "../x", "a b", "x\n", "~nobody/x"]
-)
+@pytest.mark.parametrize("name", ["./absent", "/absent/model", "a/b/c", "", "../x", "a b", "x\n", "~nobody/x"])
 def test_names_that_are_neither_folder_nor_hub_id_are_refused(name):
     with pytest.raises(TrunkNotFound, match="hub id"):
         load_trunk(name)

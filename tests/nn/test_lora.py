@@ -26,10 +26,7 @@ def read(folder, family="Bert"):
 
 def pair(name, rank=2, *, inputs=32, outputs=32):
     """The two matrices of one map."""
-    return {
-        f"{name}.lora_A.weight": torch.ones(rank, inputs),
-        f"{name}.lora_B.weight": torch.ones(outputs, rank),
-    }
+    return {f"{name}.lora_A.weight": torch.ones(rank, inputs), f"{name}.lora_B.weight": torch.ones(outputs, rank)}
 
 
 HEAD = {"classifier.weight": torch.zeros(3, 32), "classifier.bias": torch.zeros(3)}
@@ -47,9 +44,7 @@ def written(tmp_path):
 
 
 def test_matrices_stand_in_their_layers_under_our_names(written):
-    folder = written(
-        pair(QUERY) | pair("bert.encoder.layer.3.output.dense", inputs=64), target_modules="all-linear"
-    )
+    folder = written(pair(QUERY) | pair("bert.encoder.layer.3.output.dense", inputs=64), target_modules="all-linear")
     lora, _ = read(folder)
     assert [list(maps) for maps in lora.layers] == [[], ["attention.query"], [], ["feed_forward.outer"]]
     first, second, third, fourth = lora.nodes("task:x")
@@ -95,10 +90,7 @@ SETTINGS = {
     "another kind": ({"peft_type": "IA3"}, "peft_type IA3.*LORA"),
     "another task": ({"task_type": "CAUSAL_LM"}, "CAUSAL_LM.*SEQ_CLS, TOKEN_CLS"),
     "no task": ({"task_type": None}, "task_type"),
-    "another class": (
-        {"task_type": None, "auto_mapping": {"base_model_class": "BertForMaskedLM"}},
-        "BertForMaskedLM",
-    ),
+    "another class": ({"task_type": None, "auto_mapping": {"base_model_class": "BertForMaskedLM"}}, "BertForMaskedLM"),
     "weight decomposition": ({"use_dora": True}, "use_dora.*true.*merge_and_unload"),
     "trained biases": ({"bias": "all"}, 'bias.*"all".*none'),
     "biases of adapted maps": ({"bias": "lora_only"}, "bias.*lora_only"),
@@ -124,9 +116,7 @@ def test_settings_that_mean_more_are_refused_with_the_folder_named(written, case
     assert str(folder) in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"init_lora_weights": "gaussian"}, {"lora_dropout": 0.5}, {"revision": "x"}]
-)
+@pytest.mark.parametrize("settings", [{"init_lora_weights": "gaussian"}, {"lora_dropout": 0.5}, {"revision": "x"}])
 def test_settings_of_training_are_let_be(written, settings):
     assert read(written(**settings))[0].modules == (QUERY,)
 
@@ -140,21 +130,13 @@ ARRAYS = {
         TrunkError,
         "lora_embedding_A.*dense maps in layers",
     ),
-    "a norm": (
-        {"bert.encoder.layer.0.output.LayerNorm.weight": torch.ones(32)},
-        TrunkError,
-        r"LayerNorm\.weight",
-    ),
+    "a norm": ({"bert.encoder.layer.0.output.LayerNorm.weight": torch.ones(32)}, TrunkError, r"LayerNorm\.weight"),
     "a magnitude": ({f"{QUERY}.lora_magnitude_vector": torch.ones(32)}, TrunkError, "lora_magnitude_vector"),
     "A alone": ({f"{QUERY.replace('query', 'key')}.lora_A.weight": torch.ones(2, 32)}, TrunkError, "lora_A"),
     "another rank": (pair(QUERY, 3), WeightsMismatch, r"A \(3, 32\).*rank 2"),
     "another width": (pair(QUERY, inputs=31), WeightsMismatch, "32 inputs and 32 outputs"),
     "a layer that is not there": (pair(QUERY.replace("1", "7")), TrunkError, "layer.7"),
-    "numbers that are none": (
-        {f"{QUERY}.lora_A.weight": torch.full((2, 32), float("nan"))},
-        WeightsMismatch,
-        "lora_A",
-    ),
+    "numbers that are none": ({f"{QUERY}.lora_A.weight": torch.full((2, 32), float("nan"))}, WeightsMismatch, "lora_A"),
 }
 
 
@@ -202,9 +184,7 @@ def test_maps_of_one_layer_with_several_ranks_or_scales_are_refused(written):
         (pair(value), {"alpha_pattern": {"value": 2}}),
     ):
         folder = written(pair(QUERY) | arrays, **settings)
-        with pytest.raises(
-            TrunkError, match="layer 2 have several.*attention.query: rank 2, scale 4.*one rank"
-        ):
+        with pytest.raises(TrunkError, match="layer 2 have several.*attention.query: rank 2, scale 4.*one rank"):
             read(folder)
 
 

@@ -31,20 +31,10 @@ def test_what_fits_is_what_re_matches(expression, text):
     assert Matcher("f").fits(expression, text) == (re.fullmatch(expression, text) is not None)
 
 
-NAMES = st.lists(
-    st.sampled_from(["layer", "encoder", "0", "1", "12", "query", "value"]), min_size=1, max_size=6
-).map(".".join)
-PATTERNS = [
-    "query",
-    "layer.1",
-    r"layer\.0\..*",
-    "^encoder.layer",
-    ".*",
-    "[^.]*",
-    "layer",
-    "encoder.*",
-    "query$",
-]
+NAMES = st.lists(st.sampled_from(["layer", "encoder", "0", "1", "12", "query", "value"]), min_size=1, max_size=6).map(
+    ".".join
+)
+PATTERNS = ["query", "layer.1", r"layer\.0\..*", "^encoder.layer", ".*", "[^.]*", "layer", "encoder.*", "query$"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -63,16 +53,7 @@ def test_numbers_of_layers_are_looked_up_as_peft_does(module, pattern):
 
 HOSTILE = [
     *("(a+)+b", "(a|a)*b", "(a|aa)+b", "(a*)*b", "(.*)*x", ".*.*.*.*.*.*.*x", "((a+)+)+b", "(a?){30}a{30}b"),
-    *(
-        "(a|a?)+b",
-        "(?:a|a|a)+b",
-        "([a-z]+)*1",
-        "(a+){10}b",
-        "(.+)+\\.b",
-        "(?:.*a){12}b",
-        "(a*a*)*b",
-        "^(a+)+$b",
-    ),
+    *("(a|a?)+b", "(?:a|a|a)+b", "([a-z]+)*1", "(a+){10}b", "(.+)+\\.b", "(?:.*a){12}b", "(a*a*)*b", "^(a+)+$b"),
 ]
 
 

@@ -54,9 +54,7 @@ def test_mean_of_one_layer_is_the_last_layer(stored):
 
 
 def test_mean_of_layers_is_that_of_the_last_ones(stored):
-    torch.testing.assert_close(
-        LayerMean(3)(stored), (stored[:, :, 2] + stored[:, :, 3] + stored[:, :, 4]) / 3
-    )
+    torch.testing.assert_close(LayerMean(3)(stored), (stored[:, :, 2] + stored[:, :, 3] + stored[:, :, 4]) / 3)
 
 
 @pytest.mark.parametrize("of", [0, 6])
@@ -124,10 +122,7 @@ def test_attention_computed_folded_equals_unfolded_in_value_and_gradients(attent
         (out * weights).sum().backward()
         gradients = {name: p.grad for name, p in attention.named_parameters()} | {"values": values.grad}
         found.append(
-            (
-                out.detach(),
-                {n: torch.zeros(WIDTH).double() if g is None else g.clone() for n, g in gradients.items()},
-            )
+            (out.detach(), {n: torch.zeros(WIDTH).double() if g is None else g.clone() for n, g in gradients.items()})
         )
     (value, gradients), (expected, reference) = found
     torch.testing.assert_close(value, expected, atol=1e-12, rtol=0)
@@ -193,9 +188,7 @@ def test_folded_arrays_are_frozen_copies(attention, values, mask):
 
 def test_attention_draws_from_its_generator_only():
     before = torch.random.get_rng_state()
-    first, again, other = (
-        Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)
-    )
+    first, again, other = (Attention(WIDTH, HEADS, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.query, again.query)
     assert torch.equal(first.output.weight, again.output.weight)

@@ -119,10 +119,7 @@ def test_beams_and_other_settings_of_the_folder_are_used():
         ours = Seq2Seq(load_seq2seq(str(place), summary_tokens=LENGTH, beams=beams))
         given = library(TEXTS[0], return_tensors="pt")
         made = theirs.generate(
-            input_ids=given["input_ids"],
-            attention_mask=given["attention_mask"],
-            num_beams=beams,
-            max_new_tokens=LENGTH,
+            input_ids=given["input_ids"], attention_mask=given["attention_mask"], num_beams=beams, max_new_tokens=LENGTH
         )
         (found,) = ours.write(TEXTS[:1])
         assert found.text == library.decode(made[0], skip_special_tokens=True).strip()
@@ -255,9 +252,7 @@ def test_arrays_that_are_not_the_config_s_are_refused(loaded):
         Seq2Seq(msgspec.structs.replace(loaded, arrays=fewer))
 
 
-@pytest.mark.parametrize(
-    "key", ["encoder_layers", "vocab_size", "max_position_embeddings", "decoder_ffn_dim"]
-)
+@pytest.mark.parametrize("key", ["encoder_layers", "vocab_size", "max_position_embeddings", "decoder_ffn_dim"])
 def test_a_config_of_a_giant_is_refused_before_it_is_built(loaded, key):
     config = json.dumps(json.loads(loaded.config) | {key: 10**12}).encode()
     with pytest.raises(WeightsMismatch, match="another model"):
@@ -276,9 +271,7 @@ def test_a_tokenizer_is_needed_and_must_fit(tmp_path):
         load_seq2seq(place)
 
 
-@pytest.mark.parametrize(
-    "limits", [{"max_tokens": 41}, {"summary_tokens": 41}, {"max_tokens": 2}, {"beams": 0}]
-)
+@pytest.mark.parametrize("limits", [{"max_tokens": 41}, {"summary_tokens": 41}, {"max_tokens": 2}, {"beams": 0}])
 def test_limits_that_the_model_does_not_have_are_refused(limits):
     with pytest.raises(ConfigError, match=next(iter(limits))):
         load_seq2seq(str(summarizers.taught()), **{"summary_tokens": LENGTH, **limits})

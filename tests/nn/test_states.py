@@ -39,9 +39,7 @@ def test_states_up_to_a_layer_that_is_not_there_are_refused_with_the_range(state
 
 
 def test_rows_pick_the_same_rows_of_every_layer(states):
-    marked = States(
-        hidden=tuple(h + torch.arange(3)[:, None, None] for h in states.hidden), mask=states.mask, first=2
-    )
+    marked = States(hidden=tuple(h + torch.arange(3)[:, None, None] for h in states.hidden), mask=states.mask, first=2)
     picked = marked.rows([2, 0])
     assert [h[:, 0, 0].tolist() for h in picked.hidden] == [[4, 2], [5, 3], [6, 4]]
     assert picked.first == 2

@@ -106,14 +106,10 @@ def test_padding_changes_no_real_token(any_trunk, batch):
     for row in range(len(ids)):
         length = int(mask[row].sum())
         alone = any_trunk(
-            ids[row : row + 1, :length],
-            mask[row : row + 1, :length],
-            segments=segments[row : row + 1, :length],
+            ids[row : row + 1, :length], mask[row : row + 1, :length], segments=segments[row : row + 1, :length]
         )
         for index in range(padded.depth + 1):
-            torch.testing.assert_close(
-                alone.layer(index)[0], padded.layer(index)[row, :length], atol=2e-6, rtol=0
-            )
+            torch.testing.assert_close(alone.layer(index)[0], padded.layer(index)[row, :length], atol=2e-6, rtol=0)
 
 
 def test_what_stands_in_padding_changes_no_bit(trunk, batch):
@@ -134,9 +130,7 @@ def test_fully_padded_row_is_finite_and_leaves_others_alone(trunk, batch):
 
 def test_missing_segments_are_segment_zero(any_trunk, batch):
     ids, mask, segments = batch
-    assert torch.equal(
-        any_trunk(ids, mask).last, any_trunk(ids, mask, segments=torch.zeros_like(segments)).last
-    )
+    assert torch.equal(any_trunk(ids, mask).last, any_trunk(ids, mask, segments=torch.zeros_like(segments)).last)
 
 
 def test_segments_matter_where_the_family_has_two(trunk, batch):
@@ -199,9 +193,7 @@ def test_prompts_receive_gradients(trunk, batch):
 def test_zero_deltas_change_no_bit(trunk, batch):
     ids, mask, _ = batch
     zero = {i: Hidden(0) for i in range(3)}
-    assert torch.equal(
-        trunk.run(trunk.embed(ids), mask, start=0, stop=3, deltas=zero).last, trunk(ids, mask).last
-    )
+    assert torch.equal(trunk.run(trunk.embed(ids), mask, start=0, stop=3, deltas=zero).last, trunk(ids, mask).last)
 
 
 def test_a_delta_acts_in_its_own_layer_only(trunk, batch):
@@ -230,9 +222,7 @@ def test_layers_computed_again_have_the_gradients_of_the_deltas_too(data, batch)
         trunk.layers[1].register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
         for again in (False, True):
             generator = torch.Generator().manual_seed(0)
-            deltas = Deltas(
-                node, range(3), width=16, heads=2, dropout=0.5, generator=generator, init="normal"
-            )
+            deltas = Deltas(node, range(3), width=16, heads=2, dropout=0.5, generator=generator, init="normal")
             trunk.checkpointing = again
             torch.manual_seed(1)
             states = trunk.start(ids, mask)
@@ -303,14 +293,9 @@ def test_prompts_beside_the_text_go_on_from_any_state(trunk, batch):
 
 def test_rows_of_kept_keys_go_with_their_texts(trunk, batch):
     ids, mask, _ = batch
-    text, embedded = (
-        trunk.go_on(trunk.start(ids, mask), stop=3, keep=True),
-        trunk.embed_prompts(prompts_of(trunk)),
-    )
+    text, embedded = (trunk.go_on(trunk.start(ids, mask), stop=3, keep=True), trunk.embed_prompts(prompts_of(trunk)))
     found = trunk.beside(text.rows([2, 0]), embedded, sizes=SIZES).last
-    torch.testing.assert_close(
-        found, trunk.beside(text, embedded, sizes=SIZES).last[[2, 0]], atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(found, trunk.beside(text, embedded, sizes=SIZES).last[[2, 0]], atol=1e-6, rtol=0)
     assert sorted(text.upto(1).keys) == [0]
 
 

@@ -21,14 +21,7 @@ BERT = {
     "vocab_size": 50,
     "max_position_embeddings": 30,
 }
-DISTILBERT = {
-    "dim": 32,
-    "n_layers": 3,
-    "n_heads": 4,
-    "hidden_dim": 64,
-    "vocab_size": 50,
-    "max_position_embeddings": 30,
-}
+DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 64, "vocab_size": 50, "max_position_embeddings": 30}
 ROBERTA = BERT | {"type_vocab_size": 1, "layer_norm_eps": 1e-5, "pad_token_id": 1}
 CASES = {
     "bert": ("Bert", BERT),
@@ -62,9 +55,7 @@ def case(request, tmp_path):
             value.copy_(centre + 0.3 * torch.randn(value.shape, generator=generator))
     model.save_pretrained(tmp_path)
     words = {f"w{i}": i for i in range(50)}
-    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(
-        str(tmp_path / "tokenizer.json")
-    )
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w0")).save(str(tmp_path / "tokenizer.json"))
     return model, load_trunk(str(tmp_path))
 
 
@@ -82,9 +73,7 @@ def assert_same_layers(model, trunk, ids, mask, segments, *, padding, tolerance=
     ids = torch.where(mask, ids, padding)
     given = {} if segments is None else {"token_type_ids": segments}
     with torch.inference_mode():
-        expected = model(
-            input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **given
-        ).hidden_states
+        expected = model(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **given).hidden_states
         states = trunk(ids, mask, segments=segments)
     assert states.depth + 1 == len(expected)
     differences = [(states.layer(i) - h)[mask].abs().max().item() for i, h in enumerate(expected)]

@@ -18,15 +18,8 @@ def test_a_tree_names_every_task_once_below_what_it_shares():
     assert lines[0].startswith("Embed") and trunk.digest[:12] in lines[0]
     for name in paths:
         assert sum(name in line.split() for line in lines) == 1, lines
-    assert [line.split("[")[1] for line in lines if "[" in line] == [
-        "3 tasks]",
-        "3 tasks]",
-        "2 tasks]",
-        "2 tasks]",
-    ]
-    depth = {
-        name: next(len(x) - len(x.lstrip(" │├└─")) for x in lines if name in x.split()) for name in paths
-    }
+    assert [line.split("[")[1] for line in lines if "[" in line] == ["3 tasks]", "3 tasks]", "2 tasks]", "2 tasks]"]
+    depth = {name: next(len(x) - len(x.lstrip(" │├└─")) for x in lines if name in x.split()) for name in paths}
     assert depth["mood"] < depth["topics"] == depth["alike"]
 
 
@@ -40,9 +33,7 @@ def test_every_node_says_what_is_its_own():
     layers = Layers(start=2, stop=4, weights="task:a", delta=Delta(kind="low_rank", part="task:b", size=4))
     for piece in ("3", "4", "of task:a", "with low_rank 4 of task:b"):
         assert piece in describe(layers)
-    pool = Pool(
-        layers="mean", of=4, positions="attention", heads=6, part="task:a", codec=Codec(before_mean=True)
-    )
+    pool = Pool(layers="mean", of=4, positions="attention", heads=6, part="task:a", codec=Codec(before_mean=True))
     for piece in ("mean", "4", "attention", "6 heads", "float16", "before the mean"):
         assert piece in describe(pool)
 

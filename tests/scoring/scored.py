@@ -72,12 +72,7 @@ def failed(columns, task, errors):
     keep = [at for at, row in enumerate(column.rows.tolist()) if row not in errors]
     outputs = Outputs(rows=column.rows[keep], values=[column.outputs[at] for at in keep])
     columns.tasks[task] = Column(
-        column.task,
-        columns.inputs,
-        outputs,
-        skipped=column.skipped,
-        failed={**column.errors, **errors},
-        late=(),
+        column.task, columns.inputs, outputs, skipped=column.skipped, failed={**column.errors, **errors}, late=()
     )
     return columns
 

@@ -52,11 +52,7 @@ def with_long_rows(*numbers):
 MACHINE = [
     (MemoryError("no room"), MemoryError, "no room"),
     (_ArrayMemoryError("Unable to allocate 3 GiB"), MemoryError, "3 GiB"),
-    (
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
-        MemoryError,
-        "DefaultCPUAllocator",
-    ),
+    (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), MemoryError, "DefaultCPUAllocator"),
     (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), MemoryError, "ALLOC_FAILED"),
     (OSError(errno.EIO, "the disk is gone"), OSError, "the disk is gone"),
     (FileNotFoundError(errno.ENOENT, "weights are gone"), OSError, "weights are gone"),
@@ -65,9 +61,7 @@ MACHINE = [
 
 @pytest.mark.parametrize(("error", "kind", "said"), MACHINE, ids=[type(one[0]).__name__ for one in MACHINE])
 @pytest.mark.parametrize("long", [(5,), (3, 4, 5)], ids=["beside_answers", "alone"])
-def test_want_of_memory_or_of_a_file_is_nobodys_answer(
-    session, tmp_path, monkeypatch, error, kind, said, long
-):
+def test_want_of_memory_or_of_a_file_is_nobodys_answer(session, tmp_path, monkeypatch, error, kind, said, long):
     """It stood in `error` as the final reason of these rows, and the command ended with 0."""
     source, out = write(tmp_path / "in.jsonl", with_long_rows(*long)), tmp_path / "out.jsonl"
     run(session, source, tmp_path / "whole.jsonl", tasks=TASKS)
@@ -81,9 +75,7 @@ def test_want_of_memory_or_of_a_file_is_nobodys_answer(
 
 
 @pytest.mark.parametrize("tasks", [("mood",), TASKS], ids=["one", "two"])
-def test_a_backend_that_fails_on_everything_stops_the_job_and_keeps_its_pieces(
-    session, tmp_path, monkeypatch, tasks
-):
+def test_a_backend_that_fails_on_everything_stops_the_job_and_keeps_its_pieces(session, tmp_path, monkeypatch, tasks):
     """All rows that were left had its reason, and the pieces were gone."""
     source, out = write(tmp_path / "in.jsonl", texts(8)), tmp_path / "out.jsonl"
     run(session, source, tmp_path / "whole.jsonl", tasks=tasks)
@@ -96,9 +88,7 @@ def test_a_backend_that_fails_on_everything_stops_the_job_and_keeps_its_pieces(
         return columns(inputs, **options)
 
     monkeypatch.setattr(session, "columns", dying)
-    said = (
-        f"fail on every text.*is kept. Got: {', '.join(tasks)}: RuntimeError: device lost.*the same command"
-    )
+    said = f"fail on every text.*is kept. Got: {', '.join(tasks)}: RuntimeError: device lost.*the same command"
     with pytest.raises(BackendError, match=said):
         run(session, source, out, tasks=tasks)
     assert not out.exists()
@@ -156,13 +146,7 @@ def test_rows_without_answers_are_counted_by_their_reason(session, tmp_path, mon
     write(
         source,
         [{"text": "good"}, {"text": "bad"}, {"text": "urgent"}, {"text": "urgent too"}, {"text": "urgent 3"}]
-        + [
-            {"text": "a lamp", "text_b": "a box"},
-            {"text": "lamp " * 60},
-            {"text": " "},
-            {"text": None},
-            {"id": 9},
-        ],
+        + [{"text": "a lamp", "text_b": "a box"}, {"text": "lamp " * 60}, {"text": " "}, {"text": None}, {"id": 9}],
     )
     with source.open("a") as file:
         file.write("no JSON\n")

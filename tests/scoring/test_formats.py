@@ -131,9 +131,7 @@ STRANGE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("given", "wanted"), sorted(itertools.product((".jsonl", ".csv", ".parquet"), repeat=2))
-)
+@pytest.mark.parametrize(("given", "wanted"), sorted(itertools.product((".jsonl", ".csv", ".parquet"), repeat=2)))
 def test_strange_characters_come_through_every_format(session, tmp_path, given, wanted):
     rows = [{"note": text, "text": f"{text} lamp"} for text in STRANGE]
     out = tmp_path / f"out{wanted}"
@@ -201,9 +199,7 @@ def test_a_table_in_utf_16_is_said_to_be_one(session, tmp_path, ending, encoding
 def test_a_header_that_is_not_utf8_is_shown(session, tmp_path):
     source = tmp_path / "in.csv"
     source.write_bytes(b"id,t\xe9xt\n1,a\n")
-    with pytest.raises(
-        DataError, match="header of .* is not UTF-8. Got: id, t.*xt. Do: save the file as UTF-8"
-    ):
+    with pytest.raises(DataError, match="header of .* is not UTF-8. Got: id, t.*xt. Do: save the file as UTF-8"):
         run(session, source, tmp_path / "out.csv", tasks=("mood",))
 
 
@@ -214,13 +210,7 @@ def test_records_that_are_not_csv_have_the_reason(session, tmp_path):
     found = read(tmp_path / "out.csv")
     assert [row["id"] for row in found] == ["1", "", "", "4", "", "6", "", "8"]
     assert [bool(row["mood"]) for row in found] == [True, False, False, False, False, True, False, True]
-    said = (
-        "",
-        "row 2: the record is not CSV",
-        "another number of cells",
-        "column 'text' is empty",
-        "not UTF-8",
-    )
+    said = ("", "row 2: the record is not CSV", "another number of cells", "column 'text' is empty", "not UTF-8")
     for row, piece in zip(found, (*said, "", "row 7: the record is not CSV", ""), strict=True):
         assert piece in row["error"] and bool(piece) == bool(row["error"])
 
@@ -347,11 +337,7 @@ def test_types_of_json_become_those_of_parquet(session, tmp_path):
 @pytest.mark.parametrize("large", [2**53 + 1, -(2**53) - 1, 2**63 - 1], ids=["above", "below", "largest"])
 def test_numbers_that_no_column_of_parquet_holds_are_text(session, tmp_path, large):
     """It was a fault of polyhead itself, after a finished piece."""
-    rows = [
-        {"text": "good", "n": 1.5, "m": 0.5},
-        {"text": "bad", "n": 1, "m": 2**53},
-        {"text": "late", "n": large},
-    ]
+    rows = [{"text": "good", "n": 1.5, "m": 0.5}, {"text": "bad", "n": 1, "m": 2**53}, {"text": "late", "n": large}]
     source = write(tmp_path / "in.jsonl", rows)
     run(session, source, tmp_path / "out.parquet", tasks=("mood",), piece_rows=1)
     found = parquet.read_table(tmp_path / "out.parquet")
@@ -372,9 +358,7 @@ def test_pieces_are_joined_into_large_row_groups(session, tmp_path, monkeypatch)
 
 def test_lone_surrogates_are_replaced_and_counted(session, tmp_path):
     source = tmp_path / "in.jsonl"
-    source.write_text(
-        '{"text": "the \\ud800 lamp", "more": [{"\\udfff": "\\ud800"}]}\n{"text": "a", "\\udfff": 1}\n'
-    )
+    source.write_text('{"text": "the \\ud800 lamp", "more": [{"\\udfff": "\\ud800"}]}\n{"text": "a", "\\udfff": 1}\n')
     for ending in (".jsonl", ".csv", ".parquet"):
         done = run(session, source, tmp_path / f"out{ending}", tasks=("mood",))
         assert done.counts.repaired == 1
@@ -385,12 +369,7 @@ def test_lone_surrogates_are_replaced_and_counted(session, tmp_path):
 
 
 def test_a_long_text_is_cut_and_counted(session, tmp_path):
-    done = run(
-        session,
-        write(tmp_path / "in.csv", [{"text": "lamp " * 1000}]),
-        tmp_path / "out.csv",
-        tasks=("mood",),
-    )
+    done = run(session, write(tmp_path / "in.csv", [{"text": "lamp " * 1000}]), tmp_path / "out.csv", tasks=("mood",))
     assert (done.counts.errors, done.counts.tokens) == (0, 48) and done.counts.cut == 1000 - 46
 
 
@@ -431,9 +410,7 @@ def test_values_as_cells(value, text):
 def test_numbers_that_are_not_finite_are_null_in_every_format(session, tmp_path):
     """In cells of CSV, and in strings of Parquet, they were the text `null`."""
     source = tmp_path / "in.jsonl"
-    source.write_text(
-        '{"text": "good", "x": NaN, "mixed": -Infinity}\n{"text": "bad", "x": 1e400, "mixed": "null"}\n'
-    )
+    source.write_text('{"text": "good", "x": NaN, "mixed": -Infinity}\n{"text": "bad", "x": 1e400, "mixed": "null"}\n')
     for ending in (".jsonl", ".csv", ".parquet"):
         run(session, source, tmp_path / f"out{ending}", tasks=("mood",))
     cells, values, rows = (read(tmp_path / f"out{ending}") for ending in (".csv", ".jsonl", ".parquet"))
@@ -508,10 +485,7 @@ def test_a_column_whose_name_holds_a_comma_is_kept(session, tmp_path):
     ):
         run(session, source, out, tasks=("mood",), kept=kept)
         assert list(read(out)[0]) == [*wanted, "mood", "error"]
-    for kept, said in (
-        ("id,price, EUR", "no column 'price', 'EUR' to keep.*of its own"),
-        (",", "no column ','"),
-    ):
+    for kept, said in (("id,price, EUR", "no column 'price', 'EUR' to keep.*of its own"), (",", "no column ','")):
         with pytest.raises(ConfigError, match=said):
             run(session, source, out, tasks=("mood",), kept=(kept,))
 

@@ -73,9 +73,7 @@ print(kills)
 
 
 @pytest.mark.parametrize(("ending", "rows"), [(".jsonl", 8), (".parquet", 4)])
-def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_was_not(
-    bundle, tmp_path, ending, rows
-):
+def test_a_kill_at_any_step_leaves_every_row_once_and_the_bytes_of_a_run_that_was_not(bundle, tmp_path, ending, rows):
     write(tmp_path / "in.jsonl", texts(rows))
     assert int(run_forking(KILLED, bundle.root, tmp_path, ending, "once")) >= 30
     assert [row["id"] for row in read(tmp_path / f"out{ending}")] == list(range(rows))
@@ -174,9 +172,7 @@ def test_pieces_of_another_job_are_refused_and_say_what_differs(bundle, tmp_path
 
 
 @pytest.mark.parametrize("name", ["v.2.jsonl", "in.JSONL", "v.1.jsonl.gz"])
-def test_a_file_that_was_renamed_is_gone_on_with_unless_its_format_is_another(
-    session, tmp_path, monkeypatch, name
-):
+def test_a_file_that_was_renamed_is_gone_on_with_unless_its_format_is_another(session, tmp_path, monkeypatch, name):
     """All that followed the first point of its name was taken for its format."""
     source, out = write(tmp_path / "v.1.jsonl", texts(7)), tmp_path / "out.jsonl"
     with monkeypatch.context() as patch:
@@ -195,11 +191,7 @@ def test_a_file_that_was_renamed_is_gone_on_with_unless_its_format_is_another(
     ("names", "scores", "said"),
     [
         (("mood", "error"), False, "Got: error. Do: name other tasks with --tasks.$"),
-        (
-            ("mood", "mood.scores"),
-            True,
-            "Got: mood.scores. Do: name other tasks with --tasks, or leave out --scores",
-        ),
+        (("mood", "mood.scores"), True, "Got: mood.scores. Do: name other tasks with --tasks, or leave out --scores"),
     ],
     ids=["error", "scores"],
 )
@@ -342,9 +334,7 @@ def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_pat
     source, out = write(tmp_path / "in.jsonl", texts(2)), tmp_path / "out.jsonl"
     done = run(session, source, out, tasks=("mood", "urgency"))
     broken, whole = read(out)
-    assert (
-        broken["mood"] and broken["urgency"] is None and broken["error"] == "urgency: RuntimeError: it broke"
-    )
+    assert broken["mood"] and broken["urgency"] is None and broken["error"] == "urgency: RuntimeError: it broke"
     assert "error" not in whole and whole["urgency"] is not None
     assert (done.counts.errors, done.counts.unanswered) == (1, {"mood": 0, "urgency": 1})
 
@@ -438,9 +428,7 @@ def test_progress_says_rows_rate_and_time_left(session, tmp_path):
         ("in.csv", "text,error\na,b\n", ConfigError, "error.*--prefix"),
     ],
 )
-def test_what_cannot_be_read_is_refused_at_the_start_and_leaves_nothing(
-    session, tmp_path, name, content, error, said
-):
+def test_what_cannot_be_read_is_refused_at_the_start_and_leaves_nothing(session, tmp_path, name, content, error, said):
     source = tmp_path / name
     source.write_text(content)
     with pytest.raises(error, match=said):
@@ -543,9 +531,7 @@ def test_a_task_that_is_attached_and_not_in_the_bundle_is_refused(tmp_path):
     other = msgspec.structs.replace(record, trained_with={"seed": 9}, arrays="0" * 64)
     session.attach(msgspec.structs.replace(alone, owner=record.owner), session.bundle.part("mood"))
     for name in ("alone", "mood"):
-        with pytest.raises(
-            ConfigError, match=f"attached to the session alone. Got: {name}. Allowed: .*topics"
-        ):
+        with pytest.raises(ConfigError, match=f"attached to the session alone. Got: {name}. Allowed: .*topics"):
             run(session, source, out, tasks=(name, "urgency"))
         session.attach(other, session.bundle.part("mood"))
     assert run(session, source, out, tasks=("urgency",)).counts.rows == 2
@@ -607,11 +593,7 @@ def test_a_job_without_a_finished_piece_is_not_begun(session, tmp_path, monkeypa
 
 
 def test_a_symbolic_link_stays_one_and_its_file_is_written(session, tmp_path):
-    source, file, link = (
-        write(tmp_path / "in.jsonl", texts(4)),
-        tmp_path / "there" / "data",
-        tmp_path / "out.csv",
-    )
+    source, file, link = (write(tmp_path / "in.jsonl", texts(4)), tmp_path / "there" / "data", tmp_path / "out.csv")
     file.parent.mkdir()
     link.symlink_to(file)
     for _ in ("new", "older"):
@@ -640,20 +622,14 @@ def test_a_survey_of_another_format_or_version_is_not_taken(session, tmp_path):
 
     first = begun("in.tsv", None)
     wrong = msgspec.structs.replace(first.survey, columns={"id\ttext": "text"})
-    assert (
-        begun("in.tsv", msgspec.structs.replace(first, survey=wrong, form="csv to jsonl")).survey
-        == first.survey
-    )
+    assert begun("in.tsv", msgspec.structs.replace(first, survey=wrong, form="csv to jsonl")).survey == first.survey
     assert begun("in.tsv", msgspec.structs.replace(first, survey=wrong, version="0")).survey == first.survey
     with pytest.raises(MissingColumn):  # what is of the same format, bytes and version is taken
         begun("in.tsv", msgspec.structs.replace(first, survey=wrong))
 
 
 def test_a_name_that_is_no_utf8_is_written_and_told(session, tmp_path):
-    source, out = (
-        write(tmp_path / "in.jsonl", texts(2)),
-        Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.jsonl")),
-    )
+    source, out = (write(tmp_path / "in.jsonl", texts(2)), Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9.jsonl")))
     summary = run(session, source, out, tasks=("mood",))
     assert len(read(out)) == 2 and b"caf" in to_json(summary)
     with pytest.raises(ConfigError, match="prefix .* is not UTF-8"):

@@ -15,14 +15,7 @@ from scoring.test_job import stopping
 
 FOLDER = ".out.jsonl.pieces"
 OURS = ("job.json", "lock", "00000000.json", "00000000.piece", "00000001.piece")
-OTHERS = (
-    MARKER,
-    "notes.txt",
-    ".new-whole",
-    ".new-00000000.piece",
-    ".new-0123456789abcdef-out.jsonl",
-    "7.piece",
-)
+OTHERS = (MARKER, "notes.txt", ".new-whole", ".new-00000000.piece", ".new-0123456789abcdef-out.jsonl", "7.piece")
 
 
 @pytest.fixture
@@ -44,10 +37,7 @@ def test_a_folder_of_pieces_is_not_ours_by_its_name(session, source, tmp_path, k
     else:
         plant(folder, kind, others)
     wish = {"columns": {"text": "txet"}} if fails else {}
-    with (
-        untouched(tmp_path),
-        pytest.raises(ConfigError, match="something else has its name.*Got.*Allowed.*Do"),
-    ):
+    with untouched(tmp_path), pytest.raises(ConfigError, match="something else has its name.*Got.*Allowed.*Do"):
         run(session, source, tmp_path / "out.jsonl", tasks=("mood",), fresh=fresh, **wish)
 
 
@@ -58,10 +48,7 @@ def test_pieces_that_an_earlier_version_began_are_refused_and_left(session, sour
     (tmp_path / FOLDER / MARKER).unlink()
     monkeypatch.undo()
     for fresh in (False, True):
-        with (
-            untouched(tmp_path),
-            pytest.raises(ConfigError, match=f"job.json.*without {MARKER}.*move it away"),
-        ):
+        with untouched(tmp_path), pytest.raises(ConfigError, match=f"job.json.*without {MARKER}.*move it away"):
             run(session, source, tmp_path / "out.jsonl", tasks=("mood",), fresh=fresh)
 
 
@@ -198,8 +185,5 @@ def test_pieces_that_are_not_of_all_rows_give_no_output(session, tmp_path, monke
 @pytest.mark.parametrize("rows", [0, -1, True, 2.0, "3", None])
 def test_pieces_without_rows_are_refused(session, source, tmp_path, rows):
     """With 0 nothing was written, and the call succeeded."""
-    with (
-        untouched(tmp_path),
-        pytest.raises(ConfigError, match="piece_rows.*Got.*Allowed: (1 or more|a whole number)"),
-    ):
+    with untouched(tmp_path), pytest.raises(ConfigError, match="piece_rows.*Got.*Allowed: (1 or more|a whole number)"):
         run(session, source, tmp_path / "out.jsonl", tasks=("mood",), piece_rows=rows)

@@ -23,18 +23,10 @@ def plain_arrays():
         "list": pyarrow.array(LISTS, pyarrow.list_(WHOLE)),
         "large_list": pyarrow.array(LISTS, pyarrow.large_list(WHOLE)),
         "list_view": pyarrow.array(LISTS, pyarrow.list_view(WHOLE)),
-        "fixed": pyarrow.FixedSizeListArray.from_arrays(
-            pyarrow.array(range(6)), 2, mask=pyarrow.array(HIDDEN)
-        ),
-        "map": pyarrow.array(
-            [[("z", 0)], [("a", 1)], None, [], [("b", 2), ("b", None)]], pyarrow.map_(TEXT, WHOLE)
-        ),
-        "map_with_null": pyarrow.MapArray.from_arrays(
-            places, pyarrow.array(["a", "b", "c"]), pyarrow.array([1, 2, 3])
-        ),
-        "struct": pyarrow.StructArray.from_arrays(
-            [pyarrow.array([1, 2, None])], ["x"], mask=pyarrow.array(HIDDEN)
-        ),
+        "fixed": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(range(6)), 2, mask=pyarrow.array(HIDDEN)),
+        "map": pyarrow.array([[("z", 0)], [("a", 1)], None, [], [("b", 2), ("b", None)]], pyarrow.map_(TEXT, WHOLE)),
+        "map_with_null": pyarrow.MapArray.from_arrays(places, pyarrow.array(["a", "b", "c"]), pyarrow.array([1, 2, 3])),
+        "struct": pyarrow.StructArray.from_arrays([pyarrow.array([1, 2, None])], ["x"], mask=pyarrow.array(HIDDEN)),
         "no_fields": pyarrow.array([{}, None], pyarrow.struct([])),
         "deep": pyarrow.array([[{"x": ["a"]}], [], None, [{"x": None}, None]]),
         "codes": pyarrow.array(["a", "b", None, "a"]).dictionary_encode(),
@@ -58,26 +50,18 @@ def test_ordinary_values_are_those_of_pyarrow_from_any_row_on(name):
 FAR = 10**15  # milliseconds: the year 33,658
 STRANGE = {
     "late_day": (pyarrow.array([0, 2_932_897], pyarrow.date32()), ["1970-01-01", "10000-01-01"]),
-    "no_day": (
-        pyarrow.array([0, 2**31 - 1], pyarrow.date32()),
-        ["1970-01-01", f"<value out of range: {2**31 - 1}>"],
-    ),
+    "no_day": (pyarrow.array([0, 2**31 - 1], pyarrow.date32()), ["1970-01-01", f"<value out of range: {2**31 - 1}>"]),
     "early": (
         pyarrow.array([0, -62_135_596_801_000], pyarrow.timestamp("ms")),
         ["1970-01-01T00:00:00", "0000-12-31 23:59:59.000"],
     ),
-    "far": (
-        pyarrow.array([0, FAR], pyarrow.timestamp("ms")),
-        ["1970-01-01T00:00:00", f"<value out of range: {FAR}>"],
-    ),
+    "far": (pyarrow.array([0, FAR], pyarrow.timestamp("ms")), ["1970-01-01T00:00:00", f"<value out of range: {FAR}>"]),
     "nested_nanoseconds": (
         pyarrow.array([[1], None], pyarrow.list_(pyarrow.timestamp("ns"))),
         ['["1970-01-01 00:00:00.000000001"]', "null"],
     ),
     "nanoseconds_in_structs": (
-        pyarrow.array(
-            [{"at": [1]}, {"at": None}], pyarrow.struct([("at", pyarrow.list_(pyarrow.time64("ns")))])
-        ),
+        pyarrow.array([{"at": [1]}, {"at": None}], pyarrow.struct([("at", pyarrow.list_(pyarrow.time64("ns")))])),
         ['{"at":["00:00:00.000000001"]}', '{"at":null}'],
     ),
     "nested_durations": (

@@ -45,12 +45,7 @@ def as_texts(batch):
 
 def path_of(trunk, task="mood", *, tap=2, layers=2, **strategy):
     return branch_path(
-        TASKS[task],
-        Branch(**strategy),
-        trunk=trunk.digest,
-        shape=trunk.architecture,
-        tap=tap,
-        layers=layers,
+        TASKS[task], Branch(**strategy), trunk=trunk.digest, shape=trunk.architecture, tap=tap, layers=layers
     )
 
 
@@ -89,9 +84,7 @@ def test_a_branch_is_the_trunk_to_the_tap_then_layers_of_its_own(trunk, tap, lay
     assert tap_of(path) == tap and list(private_layers(path)) == list(range(tap, tap + layers))
 
 
-@pytest.mark.parametrize(
-    ("tap", "layers"), [(-1, 2), (0, 0), (0, DEPTH + 1), (3, 2), (DEPTH, 1), (DEPTH, 0)], ids=str
-)
+@pytest.mark.parametrize(("tap", "layers"), [(-1, 2), (0, 0), (0, DEPTH + 1), (3, 2), (DEPTH, 1), (DEPTH, 0)], ids=str)
 def test_a_branch_that_the_trunk_has_no_place_for_is_refused(trunk, tap, layers):
     with pytest.raises(ConfigError, match="no such branch on a trunk of 4 layers") as caught:
         path_of(trunk, tap=tap, layers=layers)
@@ -120,19 +113,14 @@ def test_what_is_kept_for_a_branch_is_every_position_at_its_tap(trunk, tap):
     path = path_of(trunk, tap=tap, layers=1)
     shared = (Layers(start=0, stop=tap),) if tap else ()
     for precision, codec in (("bfloat16", "float16"), ("float32", "float32")):
-        expected = Path(
-            nodes=(Embed(trunk=trunk.digest), *shared, Pool(positions="all", codec=Codec(name=codec)))
-        )
+        expected = Path(nodes=(Embed(trunk=trunk.digest), *shared, Pool(positions="all", codec=Codec(name=codec))))
         for other in (path, path_of(trunk, "names", tap=tap, layers=DEPTH - tap, positions="mean")):
             assert tap_path(other, precision=precision) == expected
 
 
 def test_a_path_without_private_layers_is_a_pooled_one(trunk):
     path = Pooled(layers="last", positions="mean").path(
-        TASKS["mood"],
-        trunk="d",
-        shape=trunk.architecture,
-        codec=Codec(),
+        TASKS["mood"], trunk="d", shape=trunk.architecture, codec=Codec()
     )
     assert tap_of(path) == DEPTH and not private_layers(path)
     assert not isinstance(make_part(path, trunk.architecture), BranchPart)
@@ -143,9 +131,7 @@ def test_a_path_without_private_layers_is_a_pooled_one(trunk):
 
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("tap", range(DEPTH + 1))
-def test_a_branch_of_the_trunks_own_layers_is_the_plain_trunk_from_every_tap(
-    trunk, live, texts, tap, positions
-):
+def test_a_branch_of_the_trunks_own_layers_is_the_plain_trunk_from_every_tap(trunk, live, texts, tap, positions):
     """The off-by-one trap: private layer k + 1 must read state k, h^0 being the embedding's output."""
     task = "names" if positions == "tokens" else "mood"
     said = {"positions": positions} if positions != "tokens" else {}
@@ -190,9 +176,7 @@ def test_padding_and_other_rows_change_nothing_of_a_branch(trunk, live, position
     with torch.inference_mode():
         alone = features(live, path, part, as_texts(batch), task=task)
         among = features(live, path, part, wide, task=task)
-        unmasked = features(
-            live, path, part, msgspec.structs.replace(wide, mask=torch.ones_like(wide.mask)), task=task
-        )
+        unmasked = features(live, path, part, msgspec.structs.replace(wide, mask=torch.ones_like(wide.mask)), task=task)
     torch.testing.assert_close(among[:2], alone, atol=1e-6, rtol=0)
     assert (unmasked[:2] - alone).abs().max() > 1e-3  # the mask is what keeps the padding out
 
@@ -234,9 +218,7 @@ def test_a_tagging_branch_reads_the_first_subtoken_of_each_word(trunk, live, tex
             torch.testing.assert_close(found[row, place], expected, atol=1e-5, rtol=0)
 
 
-def test_branches_of_several_taps_run_the_trunk_once_to_the_deepest_and_each_its_own_layers(
-    trunk, live, texts
-):
+def test_branches_of_several_taps_run_the_trunk_once_to_the_deepest_and_each_its_own_layers(trunk, live, texts):
     taps = {"mood": (0, 3), "topics": (2, 1), "urgency": (3, 1)}
     paths = {name: path_of(trunk, name, tap=tap, layers=layers) for name, (tap, layers) in taps.items()}
     parts = {name: part_of(path, trunk, start=False) for name, path in paths.items()}
@@ -293,9 +275,7 @@ def test_arrays_of_a_part_are_copies(trunk):
 
 def test_a_branch_starts_from_the_trunks_layers_of_the_same_indices_and_a_drawn_head(trunk):
     path = path_of(trunk, tap=1, layers=2)
-    parts = [
-        BranchPart(path, trunk.architecture, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)
-    ]
+    parts = [BranchPart(path, trunk.architecture, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     for part in parts:
         part.start_from(trunk.arrays)
     one, two = map(arrays_of_part, parts)

@@ -29,9 +29,7 @@ FORMS = {
     "low rank below projected attention": InLayer(
         adapters=(Adapter(size=6, heads=2, start=1), Adapter(delta="low_rank", size=3, stop=1))
     ),
-    "tied over two ranges": InLayer(
-        adapters=(Adapter(size=6, heads=2, stop=1), Adapter(size=6, heads=3, start=1))
-    ),
+    "tied over two ranges": InLayer(adapters=(Adapter(size=6, heads=2, stop=1), Adapter(size=6, heads=3, start=1))),
     "feed forward": InLayer(adapters=(Adapter(delta="feed_forward", size=4),)),
     "scale": InLayer(adapters=(Adapter(delta="scale"),), hidden=5),
     "bottleneck": InLayer(adapters=(Adapter(delta="bottleneck", size=4),)),
@@ -246,11 +244,7 @@ def test_the_papers_start_and_its_dropout_are_the_strategys(trunk):
     [
         ({"init": "zero"}, {"init": "normal"}, "init = 'zero' and 'normal'"),
         ({"dropout": 0.1}, {"dropout": 0.2}, "dropout = 0.1 and 0.2"),
-        (
-            {"heads": 2, "init": "normal"},
-            {"heads": 3},
-            "init = 'normal' and 'zero'",
-        ),  # two deltas, tied alike
+        ({"heads": 2, "init": "normal"}, {"heads": 3}, "init = 'normal' and 'zero'"),  # two deltas, tied alike
     ],
     ids=["init", "dropout", "tied"],
 )
@@ -272,10 +266,7 @@ def test_what_tasks_share_cannot_start_in_two_ways(trunk, share):
 
 def test_adapters_of_two_ranges_with_arrays_of_their_own_start_each_in_its_way(trunk):
     strategy = InLayer(
-        adapters=(
-            Adapter(delta="low_rank", size=4, stop=1),
-            Adapter(delta="low_rank", size=3, start=1, init="normal"),
-        )
+        adapters=(Adapter(delta="low_rank", size=4, stop=1), Adapter(delta="low_rank", size=3, start=1, init="normal"))
     )
     (path,) = paths_of(trunk, strategy, "mood").values()
     generator = torch.Generator().manual_seed(0)
@@ -291,10 +282,7 @@ def test_adapters_of_two_ranges_with_arrays_of_their_own_start_each_in_its_way(t
 def test_arrays_are_named_and_owned_as_cost_counts_them(trunk, form):
     paths, shape = paths_of(trunk, FORMS[form], *TWO), trunk.architecture
     families, merged = make_families(paths, shape), plan.merge(paths)
-    modules = {
-        **families,
-        **{path.head.part: make_part(path, shape, families=families) for path in paths.values()},
-    }
+    modules = {**families, **{path.head.part: make_part(path, shape, families=families) for path in paths.values()}}
     counted = {}
     for array in cost.arrays_of_plan(merged, shape):
         counted.setdefault(array.owner, {})[array.name] = array.shape
@@ -321,8 +309,7 @@ def test_ends_of_a_family_are_used_by_its_tasks_and_owned_by_none(trunk, form):
     parts = [make_part(path, shape, families=families) for path in paths.values()]
     (family,) = families.values()
     ends = [
-        part.delta.at(path.layers[0].delta, 0).maps["decoder"]
-        for part, path in zip(parts, paths.values(), strict=True)
+        part.delta.at(path.layers[0].delta, 0).maps["decoder"] for part, path in zip(parts, paths.values(), strict=True)
     ]
     assert ends[0] is ends[1] is family.delta.ends(paths["mood"].layers[0].delta, 0)["decoder"]
     assert not any("coder" in name for part in parts for name in part.state_dict())
@@ -375,9 +362,7 @@ def test_tied_adapters_of_two_owners_may_have_two_sizes():
 
 
 def test_families_of_two_shapes_under_one_name_are_refused(trunk):
-    paths = paths_of(
-        trunk, [InLayer(adapters=(Adapter(size=size, heads=2, share="ends"),)) for size in (4, 6)], *TWO
-    )
+    paths = paths_of(trunk, [InLayer(adapters=(Adapter(size=size, heads=2, share="ends"),)) for size in (4, 6)], *TWO)
     with pytest.raises(ConfigError, match="'mood' and 'urgency' share arrays, 'family:adapters'") as caught:
         make_families(paths, trunk.architecture)
     assert (

@@ -22,9 +22,7 @@ FORMS = {
     "attention, mean": OnTop(width=8, heads=4, layers=1, positions="mean"),
     "attention alone": OnTop(width=8, heads=2, layers=2, residual=False, positions="attention"),
     "feed forward": OnTop(form="feed_forward", width=6),
-    "feed forward alone": OnTop(
-        form="feed_forward", width=6, feed_forward=5, layers=2, residual=False, hidden=0
-    ),
+    "feed forward alone": OnTop(form="feed_forward", width=6, feed_forward=5, layers=2, residual=False, hidden=0),
     "two hidden layers": OnTop(form="feed_forward", width=6, hidden_layers=2),
     "layer": OnTop(form="layer", layers=2),
     "a pooler for all tasks": OnTop(form="layer", pooler="shared"),
@@ -51,16 +49,7 @@ def path_on(shape, strategy, task="mood"):
     [
         (
             OnTop(),
-            Layers(
-                start=12,
-                stop=18,
-                weights="task:mood",
-                width=204,
-                feed_forward=0,
-                heads=6,
-                enter=True,
-                leave=True,
-            ),
+            Layers(start=12, stop=18, weights="task:mood", width=204, feed_forward=0, heads=6, enter=True, leave=True),
         ),
         (
             OnTop(form="feed_forward", residual=False),
@@ -146,9 +135,7 @@ def test_projected_attention_on_top_is_the_formula_on_each_text_alone(trunk, tex
             hidden = by_hand.norm(arrays, f"{name}.attention.norm", hidden + mixed)
         first = by_hand.linear(arrays, "leave", hidden)[:1]
         inner = np.tanh(by_hand.linear(arrays, "head.hidden", first))
-        np.testing.assert_allclose(
-            found[row].numpy(), by_hand.linear(arrays, "head.output", inner)[0], atol=1e-5
-        )
+        np.testing.assert_allclose(found[row].numpy(), by_hand.linear(arrays, "head.output", inner)[0], atol=1e-5)
 
 
 def test_the_trunk_is_run_once_below_all_tasks(trunk, texts):

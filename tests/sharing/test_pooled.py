@@ -39,11 +39,7 @@ def test_a_mean_of_more_layers_than_the_trunk_has_is_the_mean_of_all():
 
 
 def test_heads_are_one_for_64_dimensions_unless_said():
-    assert (
-        path_of().pool.heads == 2
-        and path_of(shape=SMALL).pool.heads == 1
-        and path_of(heads=4).pool.heads == 4
-    )
+    assert path_of().pool.heads == 2 and path_of(shape=SMALL).pool.heads == 1 and path_of(heads=4).pool.heads == 4
     assert path_of(positions="mean").pool.heads == 0
 
 
@@ -60,11 +56,7 @@ def test_a_tagging_task_reads_words_whatever_the_positions():
 
 
 def test_hidden_of_nothing_is_the_width_and_zero_is_no_layer():
-    assert (
-        path_of().head.hidden == 128
-        and path_of(hidden=0).head.hidden == 0
-        and path_of(hidden=7).head.hidden == 7
-    )
+    assert path_of().head.hidden == 128 and path_of(hidden=0).head.hidden == 0 and path_of(hidden=7).head.hidden == 7
 
 
 def test_a_pair_read_separately_has_a_head_over_both():

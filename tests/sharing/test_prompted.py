@@ -82,9 +82,7 @@ def test_a_group_is_one_input_with_the_tasks_prompts_in_order(trunk):
 
 def test_an_isolated_task_stands_alone_in_its_path(trunk):
     paths = paths_of(trunk, Prompted(isolated=True, hidden=5), *GROUP)
-    assert [path.embed.prompts for path in paths.values()] == [
-        (Prompt(part=f"task:{name}", rows=2),) for name in GROUP
-    ]
+    assert [path.embed.prompts for path in paths.values()] == [(Prompt(part=f"task:{name}", rows=2),) for name in GROUP]
     assert all(path.embed.isolated and path.head.hidden == 5 for path in paths.values())
 
 
@@ -241,9 +239,7 @@ def gradients(model, paths, texts, *, learns):
     value = model.stored(merged, texts, learns=learns)["mood"]
     outputs = model.parts["mood"](value.values, value.mask)
     outputs.square().sum().backward()
-    owned = {
-        owner: module.prompt.weight.grad for owner, module in (*model.parts.items(), *model.families.items())
-    }
+    owned = {owner: module.prompt.weight.grad for owner, module in (*model.parts.items(), *model.families.items())}
     return outputs.detach(), {owner: grad is not None and bool(grad.any()) for owner, grad in owned.items()}
 
 

@@ -71,9 +71,7 @@ def test_decoding_and_encoding_again_changes_nothing(values, name):
     np.testing.assert_array_equal(through(once, codec), once)
 
 
-@pytest.mark.parametrize(
-    ("name", "per_token"), [("float32", 4096), ("float16", 2048), ("uint8", 1024), ("sign", 128)]
-)
+@pytest.mark.parametrize(("name", "per_token"), [("float32", 4096), ("float16", 2048), ("uint8", 1024), ("sign", 128)])
 def test_row_bytes_are_the_true_bytes_of_width_1024(name, per_token):
     """The table of Du et al. 2020: a fixed-size vector takes 2048, 1024 and 128 bytes."""
     values = np.sin(np.arange(1024, dtype=np.float32))
@@ -83,16 +81,12 @@ def test_row_bytes_are_the_true_bytes_of_width_1024(name, per_token):
 
 def test_values_out_of_range_are_clipped_to_its_ends():
     codec = Codec(name="uint8", scale=(0.5,), zero=(10.0,))
-    np.testing.assert_array_equal(
-        through(np.array([-1e9, 1e9, np.inf], np.float32), codec), [-5, 122.5, 122.5]
-    )
+    np.testing.assert_array_equal(through(np.array([-1e9, 1e9, np.inf], np.float32), codec), [-5, 122.5, 122.5])
     assert np.isfinite(through(np.array([1e6, -np.inf], np.float32), Codec(name="float16"))).all()
 
 
 def test_constant_dimensions_and_ranges_far_from_zero_survive_calibration():
-    values = np.stack([np.zeros(7), np.full(7, 1000.0), np.linspace(1000, 1000.001, 7)], axis=1).astype(
-        np.float32
-    )
+    values = np.stack([np.zeros(7), np.full(7, 1000.0), np.linspace(1000, 1000.001, 7)], axis=1).astype(np.float32)
     codec = calibrate(values, name="uint8", per="dimension")
     error = np.abs(through(values, codec) - values).max(axis=0)
     assert error[0] == 0 and (error <= 1000 / 2**16).all()

@@ -28,9 +28,7 @@ def codec_named(name):
 
 
 def open_store(root, codec, **changes):
-    return FeatureStore.open(
-        root, **{"digest": "d1", "layers": LAYERS, "width": WIDTH, "codec": codec} | changes
-    )
+    return FeatureStore.open(root, **{"digest": "d1", "layers": LAYERS, "width": WIDTH, "codec": codec} | changes)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,10 +92,7 @@ def test_reopened_store_gives_the_same_bytes(tmp_path):
     codec, keys, values = codec_named("uint8"), keys_of(9), rows_of(9)
     store = open_store(tmp_path, codec)
     store.append(keys, values)
-    before, after = (
-        store.features(keys).take(range(9)),
-        open_store(tmp_path, codec).features(keys).take(range(9)),
-    )
+    before, after = (store.features(keys).take(range(9)), open_store(tmp_path, codec).features(keys).take(range(9)))
     np.testing.assert_array_equal(before.values, after.values)
     open_store(tmp_path, codec).verify()
 

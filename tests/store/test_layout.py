@@ -41,9 +41,7 @@ print(kills)
 
 
 def make_store(root, **changes):
-    return FeatureStore.open(
-        root, **{"digest": "d", "layers": 1, "width": 8, "codec": Codec(name="float16")} | changes
-    )
+    return FeatureStore.open(root, **{"digest": "d", "layers": 1, "width": 8, "codec": Codec(name="float16")} | changes)
 
 
 def value(number, tokens=2):

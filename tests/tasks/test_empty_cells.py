@@ -45,9 +45,7 @@ CELLS = [list(some) for some in itertools.product(("", "a", "a;b"), repeat=2)]
 @pytest.mark.parametrize("form", ["csv", "tsv"])
 @pytest.mark.parametrize("empty", [None, "none", "skip"])
 @pytest.mark.parametrize("cells", CELLS, ids=["|".join(some) for some in CELLS])
-def test_an_empty_cell_of_several_labels_is_a_row_without_any_unless_it_is_to_be_skipped(
-    tmp_path, form, empty, cells
-):
+def test_an_empty_cell_of_several_labels_is_a_row_without_any_unless_it_is_to_be_skipped(tmp_path, form, empty, cells):
     """True negatives were dropped: an empty cell counted as a row that nobody labelled."""
     source = Source(path=write(tmp_path, form, cells), separator=";", empty=empty)
     blank = cells.count("")
@@ -109,6 +107,4 @@ def test_a_project_says_it_in_the_tables_of_its_tasks(tmp_path):
     )
     assert entry.source(entry.train, tmp_path).empty == "skip"
     with pytest.raises(ConfigError, match="empty"):
-        to_value(
-            {"name": "t", "kind": "multi_label", "train": "x", "empty": "zero"}, TaskEntry, source="here"
-        )
+        to_value({"name": "t", "kind": "multi_label", "train": "x", "empty": "zero"}, TaskEntry, source="here")

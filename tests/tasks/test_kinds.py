@@ -46,9 +46,7 @@ class Case(msgspec.Struct):
     def example(self, **where):
         """What the labels are about: a text, for `span` beside a question, or a question with the options."""
         given = ("which?", self.text) if self.task.kind == "span" else (self.text,)
-        return Example(
-            given=Question(text="which?", options=self.options) if self.options else given, **where
-        )
+        return Example(given=Question(text="which?", options=self.options) if self.options else given, **where)
 
     def encoded(self, label, **where):
         return kind_of(self.task).encode(self.task, label, self.example(**where))
@@ -61,12 +59,8 @@ class Case(msgspec.Struct):
 
 
 CASES = {
-    "single_label": [
-        Case(Task(name="t", kind="single_label", labels=("no", "yes")), ["yes", "no", "yes"], "maybe")
-    ],
-    "multi_label": [
-        Case(Task(name="t", kind="multi_label", labels=("x", "y", "z")), [["z", "x"], [], ["y"]], ["w"])
-    ],
+    "single_label": [Case(Task(name="t", kind="single_label", labels=("no", "yes")), ["yes", "no", "yes"], "maybe")],
+    "multi_label": [Case(Task(name="t", kind="multi_label", labels=("x", "y", "z")), [["z", "x"], [], ["y"]], ["w"])],
     "regression": [Case(Task(name="t", kind="regression", range=(-1.0, 4.0)), [-1, 4, 0.25], 4.01)],
     "tagging": [
         Case(
@@ -75,16 +69,9 @@ CASES = {
             ["O", "I-date"],
             text="take red pills",
         ),
-        Case(
-            Task(name="t", kind="tagging", labels=("NOUN", "VERB")),
-            [["VERB", "NOUN"]],
-            ["ADV"],
-            text="take pills",
-        ),
+        Case(Task(name="t", kind="tagging", labels=("NOUN", "VERB")), [["VERB", "NOUN"]], ["ADV"], text="take pills"),
     ],
-    "multiple_choice": [
-        Case(Task(name="t", kind="multiple_choice"), [2, 0, 1], 3, options=("red", "green", "blue")),
-    ],
+    "multiple_choice": [Case(Task(name="t", kind="multiple_choice"), [2, 0, 1], 3, options=("red", "green", "blue"))],
     "span": [
         Case(
             Task(name="t", kind="span"),
@@ -131,9 +118,7 @@ def answered(answer):
 
 
 def test_every_kind_has_a_case():
-    assert {case.values[0].task.kind for case in ALL} == set(KINDS) - {
-        "summarization"
-    }  # its outputs are texts
+    assert {case.values[0].task.kind for case in ALL} == set(KINDS) - {"summarization"}  # its outputs are texts
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -158,9 +143,7 @@ def test_decoding_gives_back_what_was_encoded(case):
         elif case.task.kind == "multiple_choice":
             assert (answer["index"], answer["option"]) == (label, case.options[label])
         elif case.task.kind == "span":
-            assert [{name: answer[name] for name in ("text", "start")}] == (
-                label or [{"text": None, "start": None}]
-            )
+            assert [{name: answer[name] for name in ("text", "start")}] == (label or [{"text": None, "start": None}])
         elif "words" in answer:
             assert [word["label"] for word in answer["words"]] == label
         else:
@@ -187,9 +170,7 @@ def test_a_wrong_label_names_task_file_and_row(case):
 
 
 @pytest.mark.parametrize("case", ALL)
-@pytest.mark.parametrize(
-    "label", [{}, 1.5e9, math.nan, math.inf, [1.5], [None], [[]], object(), 10**400, True]
-)
+@pytest.mark.parametrize("label", [{}, 1.5e9, math.nan, math.inf, [1.5], [None], [[]], object(), 10**400, True])
 def test_a_label_of_the_wrong_type_is_refused(case, label):
     with pytest.raises(BadValue, match="row 3"):
         case.encoded(label, row=3, source="a.csv")
@@ -303,9 +284,7 @@ def test_single_label_and_tagging_weights_equal_scikit_learn(seed):
     ours = kind_of(single).class_weights(single, [np.asarray(t) for t in targets])
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
     words = Task(name="t", kind="tagging", labels=("a", "b", "c", "d"))
-    np.testing.assert_allclose(
-        kind_of(words).class_weights(words, np.split(targets, [3, 9, 9])), expected, rtol=1e-6
-    )
+    np.testing.assert_allclose(kind_of(words).class_weights(words, np.split(targets, [3, 9, 9])), expected, rtol=1e-6)
 
 
 def test_a_label_that_never_occurs_weighs_one():
@@ -321,9 +300,7 @@ def test_multi_label_weights_are_ratios_of_scikit_learns():
     for ours, column in zip(kind_of(task).class_weights(task, list(rows)), rows.T, strict=True):
         negative, positive = compute_class_weight("balanced", classes=np.array([0.0, 1.0]), y=column)
         assert ours == pytest.approx(positive / negative, rel=1e-6)
-    np.testing.assert_array_equal(
-        kind_of(task).class_weights(task, [np.array([1, 0, 1], np.float32)]), [1, 1, 1]
-    )
+    np.testing.assert_array_equal(kind_of(task).class_weights(task, [np.array([1, 0, 1], np.float32)]), [1, 1, 1])
 
 
 def test_windows_of_a_label_are_averaged():
@@ -394,10 +371,7 @@ def test_unread_words_count_as_outside_or_as_wrong():
     output = tagged(["B-drug", "B-date"])
     output[1] = np.nan
     target = kind_of(task).encode(task, ["B-drug", "B-date"], Example())
-    assert kind_of(task).evaluate(task, [output], [target], []) == {
-        "span_f1": pytest.approx(2 / 3),
-        "accuracy": 0.5,
-    }
+    assert kind_of(task).evaluate(task, [output], [target], []) == {"span_f1": pytest.approx(2 / 3), "accuracy": 0.5}
     assert len(kind_of(task).decode(task, output, Example(given=("a b",)))["spans"]) == 1
     plain = Task(name="t", kind="tagging", labels=("N", "V"))
     row = np.array([[1, 0], [np.nan, np.nan]], np.float32)

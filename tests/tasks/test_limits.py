@@ -64,9 +64,7 @@ def test_a_text_of_the_largest_size_is_read(tmp_path):
         assert row.values["text"] == "x" * 100
 
 
-@pytest.mark.parametrize(
-    "value", ["[" + "[]," * 60 + "0]", '{"a":' * 50 + "1" + "}" * 50, "[" + "0," * 60 + "0]"]
-)
+@pytest.mark.parametrize("value", ["[" + "[]," * 60 + "0]", '{"a":' * 50 + "1" + "}" * 50, "[" + "0," * 60 + "0]"])
 def test_a_line_of_too_many_values_is_named(tmp_path, value):
     path = written(tmp_path / "a.jsonl", f'{{"text": "one"}}\n{{"text": {value}}}\n')
     first, second = Rows(path, ("text",)).each()

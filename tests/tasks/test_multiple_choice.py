@@ -65,10 +65,7 @@ def test_columns_go_by_other_names(tmp_path):
         read(source(tmp_path, rows, **names | {"text_b": "stories"}), TASK)
     with pytest.raises(MissingColumn, match="no column 'choices'"):
         read(
-            source(
-                tmp_path, [{"question": "x", "options": ["a", "b"], "label": 0}, ROW | {"choices": None}][:1]
-            ),
-            TASK,
+            source(tmp_path, [{"question": "x", "options": ["a", "b"], "label": 0}, ROW | {"choices": None}][:1]), TASK
         )
 
 

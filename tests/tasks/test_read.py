@@ -124,9 +124,7 @@ def test_a_file_of_which_nothing_is_left_is_refused_with_counts(tmp_path):
 
 
 def test_where_and_limit_choose_rows(tmp_path):
-    rows = [
-        {"text": str(i), "label": "no", "fold": i % 3, "live": i > 1, "part": "ab"[i % 2]} for i in range(12)
-    ]
+    rows = [{"text": str(i), "label": "no", "fold": i % 3, "live": i > 1, "part": "ab"[i % 2]} for i in range(12)]
     path = written(tmp_path, rows)
     assert read(Source(path=path, where={"fold": 1}), YES_NO).rows == [2, 5, 8, 11]
     assert read(Source(path=path, where={"fold": "1", "part": "a"}, limit=1), YES_NO).rows == [5]
@@ -136,11 +134,7 @@ def test_where_and_limit_choose_rows(tmp_path):
 
 
 def test_bom_blank_lines_and_every_line_end_are_fine(tmp_path):
-    lines = [
-        b'{"text": "a\\u2028", "label": "no"}',
-        b'{"text": "b", "label": "yes"}',
-        b'{"text": "c", "label": "no"}',
-    ]
+    lines = [b'{"text": "a\\u2028", "label": "no"}', b'{"text": "b", "label": "yes"}', b'{"text": "c", "label": "no"}']
     content = codecs.BOM_UTF8 + lines[0] + b"\r\n\n  \r" + lines[1] + b"\r" + lines[2]
     found = read(source(tmp_path, content), YES_NO)
     assert [text for (text,) in found.inputs] == ["a\u2028", "b", "c"]
@@ -151,9 +145,7 @@ def test_bom_blank_lines_and_every_line_end_are_fine(tmp_path):
     assert found.rows == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "line", [b"[1]", b'"x"', b"null", b"3", b"{", b'{"text": }', b"[" * 100_000, b"nonsense"]
-)
+@pytest.mark.parametrize("line", [b"[1]", b'"x"', b"null", b"3", b"{", b'{"text": }', b"[" * 100_000, b"nonsense"])
 def test_lines_that_are_no_object_are_refused_by_row(tmp_path, line):
     with pytest.raises(BadValue, match=r"rows\.jsonl row 3") as caught:
         read(source(tmp_path, b'{"text": "x", "label": "no"}\n\n' + line + b"\n"), YES_NO)
@@ -199,11 +191,7 @@ def test_separators_work_in_json_too_and_numbers_there_must_be_numbers(tmp_path)
 
 
 def test_records_of_another_length_or_with_open_quotes_are_refused(tmp_path):
-    for table, row in (
-        ("text,label\na,no\nb,yes,c\n", 2),
-        ("text,label\nb\n", 1),
-        ('text,label\na,no\n"b,yes\n', 2),
-    ):
+    for table, row in (("text,label\na,no\nb,yes,c\n", 2), ("text,label\nb\n", 1), ('text,label\na,no\n"b,yes\n', 2)):
         with pytest.raises(BadValue, match=f"row {row}"):
             read(source(tmp_path, table, "a.csv"), YES_NO)
     with pytest.raises(DataError, match="two columns of one name"):
@@ -291,9 +279,7 @@ def test_tokens_are_joined_and_keep_their_offsets(tmp_path):
 def test_spans_become_tags_of_words(tmp_path):
     text = "order new phone, today"
     spans = [{"start": 17, "end": 22, "label": "y"}, {"start": 6, "end": 15, "label": "x"}]
-    found = read(
-        source(tmp_path, [{"text": text, "spans": spans}, {"text": "no", "spans": []}], spans="spans"), BIO
-    )
+    found = read(source(tmp_path, [{"text": text, "spans": spans}, {"text": "no", "spans": []}], spans="spans"), BIO)
     assert [target.tolist() for target in found.targets] == [[0, 1, 2, 0, 3], [0]]
     np.testing.assert_array_equal(found.words[0], words_of(text))
     assert found.report.widened == 0
@@ -328,12 +314,7 @@ def test_spans_that_mean_nothing_are_refused(tmp_path, spans, match):
 
 def test_tagging_columns_must_make_sense(tmp_path):
     path = written(tmp_path, [{"text": "x"}])
-    for columns in (
-        {},
-        {"tokens": "text"},
-        {"tokens": "a", "tags": "b", "spans": "c"},
-        {"tags": "a", "spans": "b"},
-    ):
+    for columns in ({}, {"tokens": "text"}, {"tokens": "a", "tags": "b", "spans": "c"}, {"tags": "a", "spans": "b"}):
         with pytest.raises(ConfigError, match="tagging task reads"):
             read(Source(path=path, **columns), BIO)
     with pytest.raises(ConfigError, match="for tagging tasks"):
@@ -368,9 +349,7 @@ def test_parquet_is_read_by_row_groups(tmp_path):
     path = str(tmp_path / "a.parquet")
     texts = [f"text {i}" for i in range(10)]
     labels = [["a"] if i % 2 else None if i == 4 else [] for i in range(10)]
-    table = pyarrow.table(
-        {"text": texts, "label": labels, "unused": [{"x": i} for i in range(10)], "n": range(10)}
-    )
+    table = pyarrow.table({"text": texts, "label": labels, "unused": [{"x": i} for i in range(10)], "n": range(10)})
     parquet.write_table(table, path, row_group_size=3)
     found = read(Source(path=path), TOPICS)
     assert found.rows == [1, 2, 3, 4, 6, 7, 8, 9, 10]
@@ -424,11 +403,7 @@ DATA = Path(os.environ.get("POLYHEAD_DATA", Path(__file__).parents[3] / "shared"
 REAL = {
     "tweeteval_irony": ("single_label", {}, {}),
     "glue_mrpc": ("single_label", {"pair": "joined"}, {"text": "text_a", "text_b": "text_b"}),
-    "glue_stsb": (
-        "regression",
-        {"pair": "separate", "range": (0.0, 5.0)},
-        {"text": "text_a", "text_b": "text_b"},
-    ),
+    "glue_stsb": ("regression", {"pair": "separate", "range": (0.0, 5.0)}, {"text": "text_a", "text_b": "text_b"}),
     "snips_slots": ("tagging", {}, {"tokens": "tokens", "tags": "tags"}),
     "wnut17": ("tagging", {}, {"tokens": "tokens", "tags": "tags"}),
     "ud_ewt_upos": ("tagging", {}, {"tokens": "tokens", "tags": "tags"}),

@@ -36,10 +36,7 @@ def test_answers_become_places_of_words_and_keep_their_characters(tmp_path):
     several = ROW | {"answers": [*ROW["answers"], {"text": "box", "start": 21}]}
     found = read(source(tmp_path, [ROW, several]), TASK)
     assert found.inputs == [("where?", CONTEXT)] * 2
-    assert [target.tolist() for target in found.targets] == [
-        [[4, 6, 14, 24]],
-        [[4, 6, 14, 24], [6, 6, 21, 24]],
-    ]
+    assert [target.tolist() for target in found.targets] == [[[4, 6, 14, 24]], [[4, 6, 14, 24], [6, 6, 21, 24]]]
     for target, places in zip(found.targets, found.words, strict=True):
         assert target.dtype == np.int64
         np.testing.assert_array_equal(places, places_of(CONTEXT))
@@ -64,9 +61,7 @@ def test_an_answer_inside_words_takes_them_whole_and_is_counted(tmp_path):
 
 def test_no_answer_needs_to_be_allowed(tmp_path):
     rows = [ROW, ROW | {"answers": []}, ROW | {"answers": None}]
-    with pytest.raises(
-        BadValue, match=r"rows\.jsonl row 2: there is no answer.*null_answers = true"
-    ) as caught:
+    with pytest.raises(BadValue, match=r"rows\.jsonl row 2: there is no answer.*null_answers = true") as caught:
         read(source(tmp_path, rows), TASK)
     assert caught.value.row == 2
     found = read(source(tmp_path, rows), NULL)
@@ -110,9 +105,7 @@ def test_answers_have_the_form_of_hub_data_sets_too(tmp_path):
 
 
 def test_cells_hold_a_json_list_of_answers(tmp_path):
-    table = (
-        'question,context,answers\nwhere?,"in, out","[{""text"": ""out"", ""start"": 4}]"\nb?,c,[]\nd?,e,\n'
-    )
+    table = 'question,context,answers\nwhere?,"in, out","[{""text"": ""out"", ""start"": 4}]"\nb?,c,[]\nd?,e,\n'
     found = read(source(tmp_path, table, "a.csv"), NULL)
     assert [target.tolist() for target in found.targets] == [[[3, 3, 4, 7]], [[0, 0, 0, 0]]]
     assert found.report.unlabelled == 1
@@ -129,13 +122,7 @@ def test_broken_surrogates_keep_every_answer_in_its_place(tmp_path):
 def test_columns_go_by_other_names_and_others_are_refused(tmp_path):
     rows = [{"ask": "where?", "passage": "here", "gold": [{"text": "here", "start": 0}]}]
     entry = TaskEntry(
-        name="where",
-        kind="span",
-        train="rows.jsonl",
-        text="ask",
-        text_b="passage",
-        answers="gold",
-        null_answers=True,
+        name="where", kind="span", train="rows.jsonl", text="ask", text_b="passage", answers="gold", null_answers=True
     )
     assert entry.task() == NULL
     assert read(source(tmp_path, rows, text="ask", text_b="passage", answers="gold"), TASK).rows == [1]
@@ -244,10 +231,7 @@ def test_an_answer_has_its_text_its_characters_and_the_chance_of_both_ends():
 
 def test_scores_are_over_texts_and_every_right_answer(tmp_path):
     rows = [
-        ROW
-        | {
-            "answers": [{"text": "box", "start": 21}, {"text": "in the box", "start": 14}]
-        },  # said: in the box,
+        ROW | {"answers": [{"text": "box", "start": 21}, {"text": "in the box", "start": 14}]},  # said: in the box,
         ROW | {"answers": [{"text": "in the box", "start": 14}]},  # said: box
         ROW | {"answers": []},  # said: nothing
         ROW | {"answers": []},  # said: box

@@ -86,13 +86,7 @@ def test_a_cell_holds_one_summary_or_several():
 
 @pytest.mark.parametrize(
     "field",
-    [
-        {"labels": ("a", "b")},
-        {"pair": "joined"},
-        {"threshold": 0.4},
-        {"long_texts": "windows"},
-        {"metric": "f1"},
-    ],
+    [{"labels": ("a", "b")}, {"pair": "joined"}, {"threshold": 0.4}, {"long_texts": "windows"}, {"metric": "f1"}],
 )
 def test_fields_of_other_kinds_are_refused(field):
     with pytest.raises(ConfigError, match="brief"):
@@ -131,9 +125,7 @@ def test_a_summarization_task_and_no_other_names_a_model():
         Project(tasks=(entry(model="x"),), recipe=Joint())
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"smoothing": 1.0}, {"summary_tokens": 2}, {"beams": 0}, {"max_tokens": 1}]
-)
+@pytest.mark.parametrize("wrong", [{"smoothing": 1.0}, {"summary_tokens": 2}, {"beams": 0}, {"max_tokens": 1}])
 def test_settings_of_a_model_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Summarizer(name="x", **wrong)

@@ -111,8 +111,7 @@ def test_a_span_of_another_label_is_not_gone_on_with():
     outputs = outputs_of([0, 5, 0, 0, 0], [0, 0, 2, 0, 3])
     kind = kind_of(task("greedy"))
     spans = [
-        kind.decode(task(name), outputs, Example(given=("red pills",)))["spans"]
-        for name in ("greedy", "constrained")
+        kind.decode(task(name), outputs, Example(given=("red pills",)))["spans"] for name in ("greedy", "constrained")
     ]
     assert [[span["label"] for span in found] for found in spans] == [["drug", "date"], ["drug"]]
 
@@ -122,9 +121,7 @@ def test_words_that_were_not_read_let_a_span_through():
     assert best_path(outputs, LABELS)[[0, 2]].tolist() == [1, 2]
     kind = kind_of(task("constrained"))
     assert kind.evaluate(task("constrained"), [outputs], [np.array([1, 0, 2])], [])["accuracy"] == 1.0
-    assert (
-        kind.evaluate(task("constrained"), [outputs * np.nan], [np.array([0, 0, 0])], [])["accuracy"] == 1.0
-    )
+    assert kind.evaluate(task("constrained"), [outputs * np.nan], [np.array([0, 0, 0])], [])["accuracy"] == 1.0
     assert UNREAD not in best_path(outputs, LABELS)
 
 

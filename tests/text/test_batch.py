@@ -44,11 +44,7 @@ def test_every_input_is_in_one_batch_as_it_was_given(lengths, budget, multiple, 
         assert batch.mask.shape == batch.segments.shape == batch.ids.shape
         assert (batch.ids.dtype, batch.mask.dtype) == (np.int64, bool)
         assert tokens % multiple == 0
-        assert (
-            rows == fixed
-            if fixed
-            else (rows == len(batch.members) and (rows * tokens <= budget or rows == 1))
-        )
+        assert rows == fixed if fixed else (rows == len(batch.members) and (rows * tokens <= budget or rows == 1))
         assert before is None or tokens <= before
         before = tokens
         for row, member in enumerate(batch.members):

@@ -15,11 +15,7 @@ from polyhead.text.prefix import beginning, tokens_beyond
 from polyhead.text.tokenize import Tokenizer, Windows
 from polyhead.trunk.data import TextSettings
 
-CORPUS = [
-    "the cat sat on the mat and was not happy about it",
-    "zwölf Boxkämpfer jagen Viktor quer",
-    "日本語 テスト",
-]
+CORPUS = ["the cat sat on the mat and was not happy about it", "zwölf Boxkämpfer jagen Viktor quer", "日本語 テスト"]
 SPECIAL = ["<s>", "</s>", "<pad>", "<unk>"]
 KEPT = (12, 13)  # tokens; a pair has an odd and an even number of them left
 
@@ -41,13 +37,9 @@ def _bpe():
 
 def _unigram():
     made = tokenizers.Tokenizer(models.Unigram())
-    made.normalizer = normalizers.Sequence(
-        [normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")]
-    )
+    made.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(tokenizers.Regex(" {2,}"), " ")])
     made.pre_tokenizer = pre_tokenizers.Metaspace()
-    return made, trainers.UnigramTrainer(
-        vocab_size=90, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
-    )
+    return made, trainers.UnigramTrainer(vocab_size=90, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
 
 
 def _whole_unigram():
@@ -70,21 +62,7 @@ def content(request):
     return made.to_str().encode()
 
 
-WORDS = [
-    "the",
-    "cat",
-    "mat",
-    "Boxkämpfer",
-    "日本",
-    "x" * 30,
-    "x" * 150,
-    "  ",
-    "\n",
-    ".",
-    "<s>",
-    "e\u0301",
-    "don't",
-]
+WORDS = ["the", "cat", "mat", "Boxkämpfer", "日本", "x" * 30, "x" * 150, "  ", "\n", ".", "<s>", "e\u0301", "don't"]
 TEXTS = st.builds(
     lambda words, times, between: between.join(words * times),
     st.lists(st.sampled_from(WORDS), min_size=1, max_size=12),
@@ -95,9 +73,7 @@ INPUTS = st.one_of(st.tuples(TEXTS), st.tuples(TEXTS, TEXTS))
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    inputs=st.lists(INPUTS, min_size=1, max_size=4), size=st.integers(150, 400), kept=st.sampled_from(KEPT)
-)
+@given(inputs=st.lists(INPUTS, min_size=1, max_size=4), size=st.integers(150, 400), kept=st.sampled_from(KEPT))
 def _compare(content, inputs, size, kept):
     tokenizer = Tokenizer(content, TextSettings(max_tokens=kept))
     whole = tokenizer.encode(inputs)

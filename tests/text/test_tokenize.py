@@ -52,9 +52,7 @@ def word_piece():
     trainer = trainers.WordPieceTrainer(vocab_size=160, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     tokenizer.enable_padding(length=16)
     tokenizer.enable_truncation(12)
@@ -107,9 +105,7 @@ def random_inputs(seed, count, longest=12):
     chance = random.Random(seed)
 
     def text():
-        return "".join(
-            chance.choice(PIECES) + chance.choice([" ", "", " "]) for _ in range(chance.randint(0, longest))
-        )
+        return "".join(chance.choice(PIECES) + chance.choice([" ", "", " "]) for _ in range(chance.randint(0, longest)))
 
     return [(text(),) if chance.random() < 0.5 else (text(), text()) for _ in range(count)]
 
@@ -158,10 +154,7 @@ def test_strange_texts_have_the_ids_that_the_library_gives_each_alone(raw, input
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @drawn(
-    inputs=STRANGE_INPUTS,
-    pairs=st.booleans(),
-    limit=st.sampled_from([8, 13, 30]),
-    stride=st.sampled_from([None, 0, 2]),
+    inputs=STRANGE_INPUTS, pairs=st.booleans(), limit=st.sampled_from([8, 13, 30]), stride=st.sampled_from([None, 0, 2])
 )
 def test_flat_encodings_are_those_of_each_input_alone(raw, inputs, pairs, limit, stride):
     """With offsets and without them, cut and in windows."""
@@ -231,9 +224,7 @@ def test_cutting_equals_transformers(name):
         # transformers reads a pair whose second text is empty as one text; the library below it does not
         inputs = [given for given in random_inputs(limit, 60, longest=20) if given[-1]]
         for given, one in zip(inputs, ours(raw, limit).encode(inputs), strict=True):
-            expected = reference(
-                *given, truncation="longest_first", max_length=limit, return_token_type_ids=True
-            )
+            expected = reference(*given, truncation="longest_first", max_length=limit, return_token_type_ids=True)
             assert one.ids.tolist() == expected["input_ids"]
             assert one.segments.tolist() == expected["token_type_ids"]
 
@@ -312,10 +303,7 @@ def test_windows_of_a_pair_run_over_the_longer_text(raw):
         assert len(windows) > 3
         assert rejoined(windows, longer, 3) == reference.encode(long, add_special_tokens=False).ids
         for one in windows:
-            assert (
-                one.ids[one.sequence == 1 - longer].tolist()
-                == reference.encode(short, add_special_tokens=False).ids
-            )
+            assert one.ids[one.sequence == 1 - longer].tolist() == reference.encode(short, add_special_tokens=False).ids
 
 
 def test_windows_of_two_long_texts_cut_the_shorter_and_say_so(raw):

@@ -81,9 +81,7 @@ def test_no_answer_is_read_at_the_first_token_of_every_window():
 def test_the_windows_of_a_pair_read_each_word_of_the_second_text():
     text = "b c d e f g h i j"
     windows = tokenizer().encode([("a", text)], windows=Windows(size=8, stride=2))
-    for (window, token), (start, stop) in zip(
-        best_windows(windows, words_of(text)), words_of(text), strict=True
-    ):
+    for (window, token), (start, stop) in zip(best_windows(windows, words_of(text)), words_of(text), strict=True):
         assert windows[window].sequence[token] == 1
         assert windows[window].offsets[token].tolist() == [start, stop]
 

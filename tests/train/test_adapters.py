@@ -112,8 +112,7 @@ def test_the_base_is_the_trunk_and_each_task_owns_its_matrices_alone(four):
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both classes of the family, every dense map of a layer; torch and the reference agree too."""
     models = {
-        task: adapters.adapter(tmp_path / task, task, family=family, maps=adapters.ALL)
-        for task in ("mood", "names")
+        task: adapters.adapter(tmp_path / task, task, family=family, maps=adapters.ALL) for task in ("mood", "names")
     }
     outcome = import_folders(wanted(*(tmp_path / t for t in models)), tmp_path / "b", TEXTS)
     assert all(one.parity.max_abs_difference < LIMIT for one in outcome.tasks)
@@ -128,14 +127,8 @@ def test_every_family_answers_as_in_transformers(family, tmp_path):
 QUERY = ("attention.query",)
 BOTH = ("attention.query", "attention.value")
 FORMS = {
-    "some layers": (
-        {"layers": (1, 3), "layers_to_transform": [1, 3]},
-        [(1, 2, 2, 4.0, BOTH), (3, 4, 2, 4.0, BOTH)],
-    ),
-    "one layer": (
-        {"layers": (2,), "layers_to_transform": 2, "layers_pattern": "layer"},
-        [(2, 3, 2, 4.0, BOTH)],
-    ),
+    "some layers": ({"layers": (1, 3), "layers_to_transform": [1, 3]}, [(1, 2, 2, 4.0, BOTH), (3, 4, 2, 4.0, BOTH)]),
+    "one layer": ({"layers": (2,), "layers_to_transform": 2, "layers_pattern": "layer"}, [(2, 3, 2, 4.0, BOTH)]),
     "an expression": (
         {"maps": ("query",), "layers": (0, 1), "target_modules": r".*\.layer\.[01]\..*query"},
         [(0, 2, 2, 4.0, QUERY)],
@@ -281,9 +274,7 @@ def without_pooler(folder):
 def test_a_pooler_that_nobody_kept_is_refused_and_one_that_was_saved_is_taken(tmp_path):
     base = without_pooler(tmp_path / "base")
     adapters.adapter(tmp_path / "lost", base=base)
-    refused(
-        tmp_path / "b", tmp_path / "lost", match=r"lost.*bert\.pooler\.dense.*modules_to_save = \['pooler'\]"
-    )
+    refused(tmp_path / "b", tmp_path / "lost", match=r"lost.*bert\.pooler\.dense.*modules_to_save = \['pooler'\]")
     model = adapters.adapter(
         tmp_path / "mood", base=base, saved=("classifier", "pooler"), modules_to_save=["pooler", "classifier"]
     )
@@ -301,9 +292,7 @@ def test_an_adapter_over_a_classifier_may_leave_head_and_labels_to_it(tmp_path):
     """Without a task_type PEFT keeps the matrices alone, and the class under auto_mapping."""
     base = checkpoints.trained("mood")
     named = {"base_model_class": "BertForSequenceClassification", "parent_library": "transformers"}
-    model = adapters.adapter(
-        tmp_path / "mood", base=base, saved=(), labels=False, task_type=None, auto_mapping=named
-    )
+    model = adapters.adapter(tmp_path / "mood", base=base, saved=(), labels=False, task_type=None, auto_mapping=named)
     import_folders(wanted(tmp_path / "mood"), tmp_path / "b", TEXTS)
     assert Bundle.open(tmp_path / "b").tasks["mood"].task.labels == checkpoints.LABELS["mood"]
     assert_answers(Session(tmp_path / "b"), "mood", model)

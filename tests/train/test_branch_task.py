@@ -72,9 +72,7 @@ def kept(home, tmp_path_factory):
 def trained(monkeypatch):
     """The modules that were trained for an epoch, one entry an epoch."""
     epochs, epoch = [], fitting._Run.epoch
-    monkeypatch.setattr(
-        fitting._Run, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given)
-    )
+    monkeypatch.setattr(fitting._Run, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given))
     return epochs
 
 
@@ -146,9 +144,7 @@ def chosen(prepared, grove, name, kept, folder):
     return chosen_part(prepared, grove, option, kept, precision="float32", folder=folder)
 
 
-def test_a_student_as_deep_as_the_teacher_that_was_found_is_not_grown_and_the_run_says_so(
-    home, kept, tmp_path
-):
+def test_a_student_as_deep_as_the_teacher_that_was_found_is_not_grown_and_the_run_says_so(home, kept, tmp_path):
     strategy, lines = Branch(least=3, hidden=8, students=(1, 3)), []
     prepared = prepared_of(home, "mood", strategy=strategy)
     told = Events(say=lines.append)
@@ -189,9 +185,7 @@ def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeyp
     """Optimizer states are three times the size of what is kept; nothing reads them any more."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     save, seen = fitting._Run.save, []
-    monkeypatch.setattr(
-        fitting._Run, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0]
-    )
+    monkeypatch.setattr(fitting._Run, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0])
     grown(home, kept, tmp_path)
     assert len(seen) == 9 and all(seen)
     assert not list(tmp_path.glob("*.pt"))
@@ -344,9 +338,7 @@ def test_the_rule_and_the_wording_choose_from_the_options_of_every_task(kept, c)
     assert choose(groves, Choice(c=c), shape) == by_rule(options, c)
     assert choose(groves, Choice(rule="greedy", c=c), shape) == greedy(options, c)
     if c == 1.0:  # the rule looks over the dip, the wording stops before it
-        names = [
-            choose(groves, Choice(rule=rule, c=c), shape)["mood"].name for rule in ("marginal", "greedy")
-        ]
+        names = [choose(groves, Choice(rule=rule, c=c), shape)["mood"].name for rule in ("marginal", "greedy")]
         assert names == ["branch-3", "branch-1"]
 
 
@@ -403,9 +395,7 @@ def test_the_line_of_a_task_says_every_branch_with_its_layers_tap_and_score():
 def test_the_chosen_part_is_scored_on_validation_and_once_on_test(home, kept, tmp_path, monkeypatch):
     asked, evaluate = [], Branches.evaluate
     monkeypatch.setattr(
-        Branches,
-        "evaluate",
-        lambda this, one, split: asked.append(split.name) or evaluate(this, one, split),
+        Branches, "evaluate", lambda this, one, split: asked.append(split.name) or evaluate(this, one, split)
     )
     prepared, grove = grown(home, kept, tmp_path)
     assert not asked  # nothing was chosen on anything but the validation scores of training
@@ -584,9 +574,7 @@ def test_a_budget_counts_branches_that_leave_no_choice(home, tmp_path):
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["cache kept", "cache deleted"])
-def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(
-    home, tmp_path, monkeypatch, trained, gone
-):
+def test_a_budget_is_kept_by_a_run_that_was_killed_between_two_tasks(home, tmp_path, monkeypatch, trained, gone):
     """The second run finds one task done: the choice is that among both, and the first is not written again."""
     base, whole = contested(home, tmp_path / "whole", left=4)  # or the test could not tell
     cut, training = copied(home, tmp_path / "cut"), base.training
@@ -669,9 +657,7 @@ def test_live_answers_score_what_training_wrote(home, tmp_path, precision):
     """In bfloat16 the served layers are those that validation was scored with; few rows may round otherwise."""
     folder = copied(home, tmp_path)
     training = seeded(precision=precision)
-    asked = project(
-        folder, "urgency", "names", "alike", strategy=Branch(layers=2, hidden=8), training=training
-    )
+    asked = project(folder, "urgency", "names", "alike", strategy=Branch(layers=2, hidden=8), training=training)
     outcome = train_project(asked, folder=folder)
     session = Session(folder / "bundle", backend="torch")
     assert session.backend.precision == precision

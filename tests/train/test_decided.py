@@ -145,9 +145,7 @@ def answers(root, home, task):
     project = tiny.project(home, task)
     session = Session(root, backend="reference")
     (score,) = evaluate_bundle(session, project, folder=home, split="validation")
-    texts = [
-        json.loads(x)["text"] for x in (home / "data/messages-validation.jsonl").read_text().splitlines()
-    ]
+    texts = [json.loads(x)["text"] for x in (home / "data/messages-validation.jsonl").read_text().splitlines()]
     found = [result.answers[task] for result in session.predict(texts, tasks=[task])]
     return found, score.scores
 
@@ -251,9 +249,7 @@ def test_test_rows_that_the_old_version_may_have_learned_from_are_said(train, ho
     outcome, said = train(validation=0.3, training=OTHER, test=moved)
     compared = outcome.compared["mood"]
     assert compared.split == "test" and not compared.held_out
-    assert (
-        "the old version was scored on other test rows, so it may have been trained on some of these" in said
-    )
+    assert "the old version was scored on other test rows, so it may have been trained on some of these" in said
 
 
 def test_without_test_rows_grown_data_are_compared_on_the_same_rows(train):
@@ -285,13 +281,9 @@ def test_without_test_rows_the_scores_of_training_on_the_same_rows_are_compared(
 def test_versions_that_answer_different_questions_are_not_compared(train):
     train()
     outcome, said = train(labels=("bad", "good", "other"), if_better=True)
-    assert "its live version answers something else (another labels)" in said and set(outcome.left) == {
-        "mood"
-    }
+    assert "its live version answers something else (another labels)" in said and set(outcome.left) == {"mood"}
     outcome, said = train(labels=("bad", "good", "other"))
-    assert (
-        "mood: not compared with v0001" in said and not outcome.compared and set(outcome.trained) == {"mood"}
-    )
+    assert "mood: not compared with v0001" in said and not outcome.compared and set(outcome.trained) == {"mood"}
 
 
 def test_other_test_rows_alone_train_and_publish_nothing(train, home):
@@ -339,14 +331,7 @@ CASES = {
     "pinned": ({"a": PINNED}, {}, [], {}, {"b"}, {"a"}),
     "removed": ({}, {}, ["a"], {}, {"b"}, {"a"}),
     "lost": ({"a": LIVE}, {"a": LOST}, [], {}, {"b"}, {"a"}),
-    "lost another way": (
-        {"a": LIVE},
-        {"a": msgspec.structs.replace(LOST, fingerprint="x")},
-        [],
-        {},
-        {"a", "b"},
-        set(),
-    ),
+    "lost another way": ({"a": LIVE}, {"a": msgspec.structs.replace(LOST, fingerprint="x")}, [], {}, {"a", "b"}, set()),
     "pinned and named": ({"a": PINNED}, {}, [], {"retrain": ("a",)}, {"a", "b"}, set()),
     "removed and named": ({}, {}, ["a"], {"retrain": ("a",)}, {"a", "b"}, set()),
     "lost and named": ({"a": LIVE}, {"a": LOST}, [], {"retrain": ("a",)}, {"a", "b"}, set()),
@@ -354,14 +339,7 @@ CASES = {
     "done and named": ({}, {}, [], {"retrain": ("c",)}, {"a", "b", "c"}, set()),
     "another is named": ({"a": PINNED}, {}, [], {"retrain": ("b",)}, {"b"}, {"a"}),
     "other labels": ({"a": LIVE}, {}, [], {"if_better": True}, {"b"}, {"a"}),
-    "other labels and named": (
-        {"a": LIVE},
-        {},
-        [],
-        {"if_better": True, "retrain": ("a",)},
-        {"a", "b"},
-        set(),
-    ),
+    "other labels and named": ({"a": LIVE}, {}, [], {"if_better": True, "retrain": ("a",)}, {"a", "b"}, set()),
 }
 
 
@@ -405,15 +383,7 @@ def test_attempts_count_while_the_version_that_they_lost_to_is_live(train):
 
 @pytest.mark.parametrize(
     "raw",
-    [
-        b"",
-        b"[]",
-        b"{",
-        b'{"attempts": []}',
-        b'{"attempts": {"mood": 1}}',
-        b'{"attempts": {"mood": {}}}',
-        b'{"x": 1}',
-    ],
+    [b"", b"[]", b"{", b'{"attempts": []}', b'{"attempts": {"mood": 1}}', b'{"attempts": {"mood": {}}}', b'{"x": 1}'],
 )
 def test_a_damaged_list_of_attempts_is_named(train, raw):
     train()

@@ -30,9 +30,7 @@ SHAPES = {
 CUT = UNLABELLED
 TARGETS = {
     "cross_entropy": np.array([0, 2, 1, 1, 0, 2]),
-    "binary_cross_entropy": np.array(
-        [[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1], [1, 0, 1]], np.float64
-    ),
+    "binary_cross_entropy": np.array([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1], [1, 0, 1]], np.float64),
     "squared_error": np.array([0.1, 0.9, 0.4, 0.0, 1.0, 0.3]),
     "word_cross_entropy": np.array(
         [[0, 2, UNLABELLED, UNLABELLED], [1, UNLABELLED, 2, 0], [UNLABELLED, 1, 1, UNLABELLED]]
@@ -184,21 +182,14 @@ def kept(home, tmp_path_factory):
 def with_teacher(home, kept, name="mood", *, depth=2, training=None, **strategy):
     """The task's branches under this strategy, and their teacher."""
     branches = branches_of(
-        home,
-        kept,
-        name,
-        strategy=Branch(layers=depth, hidden=8, **strategy),
-        training=training or seeded(),
-        depths=(),
+        home, kept, name, strategy=Branch(layers=depth, hidden=8, **strategy), training=training or seeded(), depths=()
     )
     return branches, branches.teacher(depth)
 
 
 @pytest.mark.parametrize("name", tiny.ENTRIES)
 @pytest.mark.parametrize("noisy", [False, True], ids=["calm", "noisy"])
-def test_a_student_of_every_kind_sits_above_its_teachers_tap_and_leaves_the_teacher_alone(
-    home, kept, name, noisy
-):
+def test_a_student_of_every_kind_sits_above_its_teachers_tap_and_leaves_the_teacher_alone(home, kept, name, noisy):
     branches, teacher = with_teacher(home, kept, name, depth=3, noisy_teacher=noisy)
     before = weights_of(teacher.module)
     student = branches.student(teacher, 1)
@@ -249,9 +240,7 @@ def test_a_student_no_deeper_than_its_teacher_is_allowed_and_a_deeper_one_refuse
 def test_the_first_loss_of_a_student_is_the_formula_on_both_models_outputs(home, kept, name):
     """The whole way: states, teacher's answers by example, targets, and the loss, against numpy."""
     branches, teacher = with_teacher(home, kept, name, depth=3, dropout=0.0, temperature=3.0)
-    examples = tap_examples(
-        branches.prepared, branches.prepared.train, teacher.path, kept, precision="float32"
-    )
+    examples = tap_examples(branches.prepared, branches.prepared.train, teacher.path, kept, precision="float32")
     soft = outputs_of(teacher.module, examples)
     path = branches.path(1, tap=0)
     start = branches._module(path, None, teacher.arrays, head=True).eval()
@@ -261,8 +250,7 @@ def test_the_first_loss_of_a_student_is_the_formula_on_both_models_outputs(home,
     if kind.per_word:
         read = [~np.isnan(one).any(axis=1) for one in hard]
         both = [
-            np.concatenate([o[r] for o, r in zip(side, read, strict=True)]).astype(np.float64)
-            for side in (hard, soft)
+            np.concatenate([o[r] for o, r in zip(side, read, strict=True)]).astype(np.float64) for side in (hard, soft)
         ]
         wanted = np.concatenate([t[r] for t, r in zip(targets, read, strict=True)])
         expected = by_hand("cross_entropy", *both, wanted, 3.0)
@@ -277,9 +265,9 @@ def test_a_noisy_teacher_answers_with_its_dropout_on_and_is_as_it_was_afterwards
     branches, teacher = with_teacher(home, kept, dropout=0.3)
     batch = next(
         iter(
-            tap_examples(
-                branches.prepared, branches.prepared.train, teacher.path, kept, precision="float32"
-            ).in_order(8)
+            tap_examples(branches.prepared, branches.prepared.train, teacher.path, kept, precision="float32").in_order(
+                8
+            )
         )
     )
     before = weights_of(teacher.module)
@@ -299,9 +287,7 @@ def test_a_noisy_teacher_answers_with_its_dropout_on_and_is_as_it_was_afterwards
 def test_students_of_a_noisy_and_of_a_calm_teacher_are_equal_where_nothing_is_dropped(home, kept):
     found = []
     for noisy in (False, True):
-        branches, teacher = with_teacher(
-            home, kept, dropout=0.0, noisy_teacher=noisy, training=seeded(dropout=0.0)
-        )
+        branches, teacher = with_teacher(home, kept, dropout=0.0, noisy_teacher=noisy, training=seeded(dropout=0.0))
         found.append(branches.student(teacher, 1).arrays)
     for name, array in found[0].items():
         if not name.endswith("key.bias"):  # it cancels in the softmax, so that its steps are rounding

@@ -22,9 +22,7 @@ from polyhead.train.loop.devices import Place, from_first, place_in
 from polyhead.train.recipes.lineage import lineage_of
 
 NAMES = ("mood", "urgency", "names", "same")
-TRAINING = msgspec.structs.replace(
-    tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4
-)
+TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)
 RECIPE = Joint(micro_batches=4, steps=3, layer_dropout=0.0)
 KINDS = ("ddp", "fsdp")
 
@@ -54,9 +52,7 @@ def on_both(pair, one):
     """What two processes learn; they hold the same to the bit."""
     first, second = pair.run(learn, one)
     assert first["seen"] == second["seen"]
-    assert {n: a.tobytes() for n, a in first["arrays"].items()} == {
-        n: a.tobytes() for n, a in second["arrays"].items()
-    }
+    assert {n: a.tobytes() for n, a in first["arrays"].items()} == {n: a.tobytes() for n, a in second["arrays"].items()}
     assert [untimed(row) for row in first["history"]] == [untimed(row) for row in second["history"]]
     return first
 
@@ -120,9 +116,7 @@ def test_two_processes_learn_prompts_and_adapters_as_one_does(pair, home, name):
 
 
 def test_prompts_and_adapters_refuse_sharded_layers(pair, home):
-    one = job(
-        home, "mood", recipe=recipe(parallel="fsdp"), strategies={"mood": Prompted(isolated=True, hidden=6)}
-    )
+    one = job(home, "mood", recipe=recipe(parallel="fsdp"), strategies={"mood": Prompted(isolated=True, hidden=6)})
     for kind, said in pair.run(refused, one):
         assert kind == "ConfigError" and "sharded" in said and "ddp" in said
 
@@ -211,9 +205,7 @@ def passages(home, name, seed):
             happy, other = chance.sample(tiny.THINGS, 2)
             begin = f"my {other} is {chance.choice(tiny.BAD)}, the "
             answers = [{"text": happy, "start": len(begin)}]
-            rows.append(
-                {"question": "what is happy?", "context": f"{begin}{happy} is happy", "answers": answers}
-            )
+            rows.append({"question": "what is happy?", "context": f"{begin}{happy} is happy", "answers": answers})
         tiny.write_jsonl(home / f"{name}-{split}.jsonl", rows)
     files = {split: str(home / f"{name}-{split}.jsonl") for split in ("train", "validation")}
     return TaskEntry(name=name, kind="span", **files)
@@ -228,9 +220,7 @@ def questions(home, name, seed):
             options = [f"it is {chance.choice(tiny.BAD)}" for _ in range(chance.randint(1, 3))]
             right = chance.randint(0, len(options))
             options.insert(right, "it is happy")
-            rows.append(
-                {"question": f"how is my {chance.choice(tiny.THINGS)}?", "choices": options, "label": right}
-            )
+            rows.append({"question": f"how is my {chance.choice(tiny.THINGS)}?", "choices": options, "label": right})
         tiny.write_jsonl(home / f"{name}-{split}.jsonl", rows)
     files = {split: str(home / f"{name}-{split}.jsonl") for split in ("train", "validation")}
     return TaskEntry(name=name, kind="multiple_choice", **files)
@@ -315,8 +305,7 @@ def test_the_first_process_alone_tells_and_counts_everything(pair, home, tmp_pat
     learn(Place(), job(home, events=str(tmp_path / "alone.jsonl")))
     pair.run(learn, job(home, events=str(events)))
     told, alone = (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (events, tmp_path / "alone.jsonl")
+        [json.loads(line) for line in path.read_text().splitlines()] for path in (events, tmp_path / "alone.jsonl")
     )
     assert [one["event"] for one in told] == ["training", "epoch"] * 2
     for one, other in zip(told, alone, strict=True):
@@ -327,9 +316,7 @@ def test_the_first_process_alone_tells_and_counts_everything(pair, home, tmp_pat
 
 def test_what_processes_cannot_share_is_refused_by_all(pair, home):
     uneven = pair.run(refused, job(home, recipe=recipe(micro_batches=3)))
-    every = pair.run(
-        refused, job(home, "mood", "urgency", "same", recipe=recipe(sampling=Sampling(kind="all")))
-    )
+    every = pair.run(refused, job(home, "mood", "urgency", "same", recipe=recipe(sampling=Sampling(kind="all"))))
     smooth = pair.run(refused, job(home, recipe=recipe(parallel="fsdp", smoothing=Smoothing())))
     for found, said in ((uneven, "3 micro-batches"), (every, "number of tasks"), (smooth, "urgency")):
         assert found[0] == found[1] and found[0][0] == "ConfigError" and said in found[0][1]
@@ -357,9 +344,7 @@ def held(place, one):
     learning, devices, feed = parts_of(one, place)
     curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=one.training)
     curriculum.train()
-    moments = [
-        s for state in curriculum._run.optimizer.state.values() for n, s in state.items() if n != "step"
-    ]
+    moments = [s for state in curriculum._run.optimizer.state.values() for n, s in state.items() if n != "step"]
     return {
         "whole": sum(p.numel() for p in learning.parameters()),
         "weights": sum(p.to_local().numel() for p in devices.module.parameters()),
@@ -426,9 +411,7 @@ def test_torchrun_trains_one_bundle_and_says_everything_once(home, tmp_path):
 def joint_project(home, folder, recipe):
     project = tiny.project(home, *NAMES, training=TRAINING)
     entries = tuple(
-        msgspec.structs.replace(
-            entry, **{s: str(home / getattr(entry, s)) for s in ("train", "validation", "test")}
-        )
+        msgspec.structs.replace(entry, **{s: str(home / getattr(entry, s)) for s in ("train", "validation", "test")})
         for entry in project.tasks
     )
     path = folder / "polyhead.toml"

@@ -30,9 +30,7 @@ from polyhead.train.run import train_project
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, batch=4)
-STRATEGY = Prompted(
-    hidden=6, shared=1, init="donors", pooler_init="donors", donor_epochs=2, donor_learning_rate=1e-2
-)
+STRATEGY = Prompted(hidden=6, shared=1, init="donors", pooler_init="donors", donor_epochs=2, donor_learning_rate=1e-2)
 TOGETHER = Joint(families=(), micro_batches=1, layer_dropout=0.0)
 
 
@@ -55,12 +53,7 @@ def started(made, home):
     prepared, _ = without_leaks(prepare(made, home))
     data = load_trunk(str(home / "trunk"))
     course = JointCourse(
-        prepared,
-        joint_paths(prepared, data, ONE_TASK),
-        data,
-        ONE_TASK,
-        training=TRAINING,
-        precision="float32",
+        prepared, joint_paths(prepared, data, ONE_TASK), data, ONE_TASK, training=TRAINING, precision="float32"
     )
     start_parts(course)
     return {
@@ -155,9 +148,7 @@ def test_tasks_without_prompts_are_read_so_that_no_donor_learns_their_texts(home
     pooled = msgspec.structs.replace(pooled, strategy=Pooled(), train=pooled.test, test=pooled.train)
     made, told = msgspec.structs.replace(made, tasks=(*made.tasks, pooled)), []
     outcome = train_donors(made, folder=home, events=Events(say=told.append))
-    assert (
-        set(outcome.trained) == {"mood"} and "topics: without prompts, so read for their texts alone" in told
-    )
+    assert set(outcome.trained) == {"mood"} and "topics: without prompts, so read for their texts alone" in told
     texts = [json.loads(line)["text"] for line in (home / pooled.test).read_text().splitlines()]
     short = [text for text in texts if sum(map(str.isalnum, text)) < LEAST]
     record = Bundle.open(tmp_path / "donors").tasks["mood"]

@@ -14,9 +14,7 @@ from polyhead.text.words import first_subtokens, words_of
 from polyhead.train.data import extract as extraction
 from polyhead.train.data.extract import Extractor, FeatureRequest
 
-TEXTS = [
-    (t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")
-]
+TEXTS = [(t,) for t in ("where is my order?", "good", "the lamp is broken and late today", "thank you ben", "12")]
 LONG = ("please refund the broken lamp " * 20,)
 
 
@@ -59,10 +57,7 @@ def reference_states(trunk, extractor, text):
 POOLS = {
     "first of the last": (Pool(), lambda s: s[-1:, :1]),
     "mean of the last": (Pool(positions="mean"), lambda s: s[-1:].mean(axis=1, keepdims=True)),
-    "mean of two": (
-        Pool(layers="mean", of=2, positions="mean"),
-        lambda s: s[1:].mean(axis=(0, 1), keepdims=True),
-    ),
+    "mean of two": (Pool(layers="mean", of=2, positions="mean"), lambda s: s[1:].mean(axis=(0, 1), keepdims=True)),
     "two before their mean": (
         Pool(layers="mean", of=2, codec=Codec(name="float32", before_mean=True)),
         lambda s: s[1:, :1],
@@ -160,9 +155,7 @@ def test_features_pass_their_codec_once(trunk, tmp_path, extractor, codec):
 
 
 def test_one_pass_fills_every_store_and_equal_texts_are_read_once(trunk, extractor):
-    requests = [
-        FeatureRequest(path=prefix(trunk, pool), inputs=[*TEXTS, *TEXTS]) for pool, _ in POOLS.values()
-    ]
+    requests = [FeatureRequest(path=prefix(trunk, pool), inputs=[*TEXTS, *TEXTS]) for pool, _ in POOLS.values()]
     words = [words_of(text[0]) for text in TEXTS]
     requests.append(FeatureRequest(path=prefix(trunk, Pool(positions="tokens")), inputs=TEXTS, words=words))
     done = extractor.fill(requests)
@@ -225,9 +218,7 @@ def test_a_kill_loses_the_unwritten_segment_alone(trunk, extractor, tmp_path, mo
 def test_a_resumed_extraction_goes_on_in_the_same_batches(trunk, tmp_path, monkeypatch):
     """A state's last bits depend on its batch: what was lacking at the start decides the batches, not what is left."""
     texts = [(" ".join(["order"] * (1 + i % 7)) + f" {i}",) for i in range(40)]
-    wanted = FeatureRequest(
-        path=prefix(trunk, Pool(positions="mean", codec=Codec(name="float32"))), inputs=texts
-    )
+    wanted = FeatureRequest(path=prefix(trunk, Pool(positions="mean", codec=Codec(name="float32"))), inputs=texts)
     monkeypatch.setattr(extraction, "TOKEN_BUDGET", 40)
     monkeypatch.setattr(extraction, "FLUSH_BYTES", 5 * 16 * 4)
     seen = {}

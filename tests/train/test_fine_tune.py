@@ -48,9 +48,7 @@ def test_each_task_has_a_bundle_with_what_the_best_candidate_learned(home, tmp_p
     start = load_trunk(str(home / "trunk"))
     assert list(found.tasks) == list(NAMES) and found.learned_from == start.digest
     for name, one in found.tasks.items():
-        (prepared,) = prepare(
-            msgspec.structs.replace(made, tasks=tuple(t for t in made.tasks if t.name == name)), home
-        )
+        (prepared,) = prepare(msgspec.structs.replace(made, tasks=tuple(t for t in made.tasks if t.name == name)), home)
         known = refine(prepared, start, search=SEARCH, precision="float32")
         bundle, lineage = Bundle.open(tmp_path / "out" / name), lineage_of(tmp_path / "out" / name)
         assert bundle.digest == known.learned.data.digest == one.trunk == lineage.trunk != start.digest
@@ -63,9 +61,7 @@ def test_each_task_has_a_bundle_with_what_the_best_candidate_learned(home, tmp_p
             assert one.scores[split] == pytest.approx(known.scores[split], abs=1e-6)
         session = Session(tmp_path / "out" / name)
         outputs = session.outputs(name, prepared.test.examples.inputs, words=prepared.test.examples.words)
-        assert prepared.test.examples.scores(prepared.task, outputs) == pytest.approx(
-            one.scores["test"], abs=1e-6
-        )
+        assert prepared.test.examples.scores(prepared.task, outputs) == pytest.approx(one.scores["test"], abs=1e-6)
     chosen = [line for line in told if line.endswith(", chosen")]
     assert len(chosen) == 2 and all(line.strip().startswith("rate ") for line in chosen)
     assert not list((tmp_path / "out-cache").rglob("*.pt"))
@@ -80,9 +76,7 @@ def test_a_second_run_keeps_what_is_there_and_other_numbers_are_refused(home, tm
     for other in (FineTune(search=STILL), FineTune(search=SEARCH, smoothing=Smoothing())):
         with pytest.raises(BundleError, match="trained otherwise"):
             fine_tune_project(msgspec.structs.replace(made, recipe=other), folder=home)
-    assert lineage_of(tmp_path / "out" / "mood").search["chosen"] == msgspec.to_builtins(
-        first.tasks["mood"].chosen
-    )
+    assert lineage_of(tmp_path / "out" / "mood").search["chosen"] == msgspec.to_builtins(first.tasks["mood"].chosen)
 
 
 def test_a_kept_head_starts_as_pre_finetuning_left_it(home, tmp_path):
@@ -94,9 +88,7 @@ def test_a_kept_head_starts_as_pre_finetuning_left_it(home, tmp_path):
     made = project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over)
     fine_tune_project(made, folder=home)
     texts = [("the lamp is broken",), ("my phone is good today",)]
-    before, after = (
-        Session(place).outputs("mood", texts) for place in (tmp_path / "joint", tmp_path / "out" / "mood")
-    )
+    before, after = (Session(place).outputs("mood", texts) for place in (tmp_path / "joint", tmp_path / "out" / "mood"))
     assert np.allclose(before, after, atol=1e-6)
     fresh = msgspec.structs.replace(made, recipe=FineTune(search=STILL), bundle=str(tmp_path / "fresh"))
     fine_tune_project(fresh, folder=home)
@@ -112,9 +104,7 @@ def test_a_kept_head_that_is_not_there_is_said_before_any_training(home, tmp_pat
     train_together(project(home, tmp_path / "joint", "mood", recipe=joint), folder=home)
     over = TrunkChoice(name=str(tmp_path / "joint"))
     turned = msgspec.structs.replace(tiny.ENTRIES["mood"], labels=("good", "bad"))
-    made = msgspec.structs.replace(
-        project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over), tasks=(turned,)
-    )
+    made = msgspec.structs.replace(project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over), tasks=(turned,))
     with pytest.raises(ConfigError, match="asks something else"):
         fine_tune_project(made, folder=home)
     with pytest.raises(ConfigError, match="'names' has no part"):

@@ -55,12 +55,7 @@ def accuracy(module, points):
 def run(points=None, *, training=TRAINING, score=None, module=None, **arguments):
     points, module = points or Points(), module or line()
     fitted = Course(
-        module,
-        points,
-        loss=cross_entropy,
-        score=score or accuracy(module, points),
-        training=training,
-        **arguments,
+        module, points, loss=cross_entropy, score=score or accuracy(module, points), training=training, **arguments
     ).train()
     return module, fitted
 
@@ -154,11 +149,7 @@ def test_weights_decay_in_matrices_alone():
     assert [[p.ndim for p in group["params"]] for group in groups] == [[2], [1, 0]]
     assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
     apart = groups_of(module, 0.5, lambda name: 3.0 if name == "scale" else 1.0)
-    assert [(g["scale"], g["weight_decay"], len(g["params"])) for g in apart] == [
-        (1, 0.5, 1),
-        (1, 0, 1),
-        (3, 0, 1),
-    ]
+    assert [(g["scale"], g["weight_decay"], len(g["params"])) for g in apart] == [(1, 0.5, 1), (1, 0, 1), (3, 0, 1)]
 
 
 def test_the_best_epoch_is_kept_and_the_earlier_of_equals():
@@ -244,9 +235,7 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
     heard.clear()
     resumed, found = run(checkpoint=tmp_path / "c.pt", module=line(seed=99))
     steps = Points().steps(4)
-    assert (
-        heard == straight[epoch * steps + updates :]
-    )  # what was done is not done again, the rest to the bit
+    assert heard == straight[epoch * steps + updates :]  # what was done is not done again, the rest to the bit
     assert state(resumed) == state(whole) and found.best_epoch == wanted.best_epoch
     assert [row["loss"] for row in found.history] == [row["loss"] for row in wanted.history]
 

@@ -55,9 +55,7 @@ def test_every_row_is_in_one_fold_and_equal_texts_are_in_the_same(home, count):
     parts = folds(doubled, count, 3, task)
     assert sorted(row for part in parts for row in part) == list(range(len(doubled.targets)))
     for part in parts:
-        assert {row % len(whole.targets) for row in part} == {
-            row for row in range(len(whole.targets)) if row in part
-        }
+        assert {row % len(whole.targets) for row in part} == {row for row in range(len(whole.targets)) if row in part}
     assert folds(doubled, count, 3, task) == parts != folds(doubled, count, 4, task)
 
 
@@ -79,10 +77,7 @@ def test_few_rows_are_each_held_out_once_and_the_kept_part_learns_from_all(home,
     # The score is of outputs for rows not seen: the part itself, which has seen them, scores no worse.
     whole = prepare(project, home)[0].whole
     outputs = Session(tmp_path / "b").outputs("mood", whole.inputs)
-    assert (
-        whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"]
-        >= notes["splits"]["validation"]["accuracy"]
-    )
+    assert whole.scores(bundle.tasks["mood"].task, outputs)["accuracy"] >= notes["splits"]["validation"]["accuracy"]
 
 
 @pytest.mark.parametrize(("far", "rounds"), [(0, 10), (1e9, 30)], ids=["far behind", "not far"])
@@ -100,8 +95,7 @@ def test_a_head_that_stays_far_behind_the_linear_one_is_given_up(home, monkeypat
     extractor.fill([feature for path in paths for feature in wanted(prepared, path, extractor)])
     trials = Trials(prepared, extractor, checkpoints=None, events=Events())
     linear, *_, attention = (
-        trials.tried(candidate, path)
-        for candidate, path in zip(candidates(prepared, extractor), paths, strict=True)
+        trials.tried(candidate, path) for candidate, path in zip(candidates(prepared, extractor), paths, strict=True)
     )
     scores = [score_of(prepared.task, trials.held, trial.outputs) for trial in (linear, attention)]
     assert scores[0] > scores[1]
@@ -208,9 +202,7 @@ def test_a_part_with_an_offset_answers_as_its_scores_say(home, tmp_path):
 
 def test_class_weights_weigh_linear_heads_too(home, tmp_path):
     weighed = [
-        trained(
-            home, tmp_path / str(on), "topics", training=msgspec.structs.replace(QUICK, class_weights=on)
-        )[0]
+        trained(home, tmp_path / str(on), "topics", training=msgspec.structs.replace(QUICK, class_weights=on))[0]
         for on in (False, True)
     ]
     assert all(bundle.scores("topics")["chosen"].startswith("linear") for bundle in weighed)
@@ -293,14 +285,7 @@ def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     project = tiny.project(home, "urgency", strategy=AUTO, training=QUICK)
     entry = msgspec.structs.replace(
-        project.tasks[0],
-        train=str(data),
-        validation=0.3,
-        test=None,
-        text="a",
-        text_b="b",
-        label="score",
-        pair=None,
+        project.tasks[0], train=str(data), validation=0.3, test=None, text="a", text_b="b", label="score", pair=None
     )
     project = msgspec.structs.replace(project, tasks=(entry,), bundle=str(tmp_path / "b"))
     assert project.tasks[0].pair == "separate"
@@ -315,9 +300,7 @@ def test_the_cosine_of_texts_is_answered_where_few_pairs_are_labelled(home, tmp_
     [("names", AUTO, True), ("names", Branch(layers=1), False), ("mood", AUTO, False)],
     ids=["words", "words with layers of their own", "texts"],
 )
-def test_layers_of_their_own_are_advised_for_words_of_enough_texts(
-    home, monkeypatch, name, strategy, is_advised
-):
+def test_layers_of_their_own_are_advised_for_words_of_enough_texts(home, monkeypatch, name, strategy, is_advised):
     prepared = prepare(tiny.project(home, name, strategy=strategy, validation=0.3), home)[0]
     count = len(prepared.whole.targets)
     for least in (count, count + 1):

@@ -71,9 +71,7 @@ def bundle(tmp_path_factory):
     out = tmp_path_factory.mktemp("imported") / "bundle"
     folders = [checkpoints.trained(task, frozen=frozen) for task, frozen in FROZEN.items()]
     names = {str(folder): task for folder, task in zip(folders, FROZEN, strict=True)}
-    outcome = import_folders(
-        wanted(*folders, names=names, base=str(checkpoints.base()), range=(0.0, 5.0)), out, TEXTS
-    )
+    outcome = import_folders(wanted(*folders, names=names, base=str(checkpoints.base()), range=(0.0, 5.0)), out, TEXTS)
     return out, outcome
 
 
@@ -103,9 +101,7 @@ def test_multi_label_answers_are_the_sigmoid_of_transformers(session):
     for answer, (logits, _) in zip(answers(session, "topics"), theirs, strict=True):
         scores = 1 / (1 + np.exp(-logits))
         np.testing.assert_allclose(list(answer["scores"].values()), scores, atol=1e-5)
-        assert answer["labels"] == [
-            n for n, s in zip(checkpoints.LABELS["topics"], scores, strict=True) if s >= 0.5
-        ]
+        assert answer["labels"] == [n for n, s in zip(checkpoints.LABELS["topics"], scores, strict=True) if s >= 0.5]
 
 
 def test_regression_answers_are_the_values_of_transformers_clipped_to_the_range(session):
@@ -135,10 +131,7 @@ def test_tagging_answers_are_those_of_each_words_first_token(session):
 @pytest.mark.parametrize("family", checkpoints.FAMILIES)
 def test_every_family_answers_as_in_transformers(family, tmp_path):
     """Both heads of the family, pairs of checkpoints without a base; torch and the reference agree too."""
-    folders = [
-        checkpoints.trained("mood", family=family),
-        checkpoints.trained("names", family=family, frozen=3),
-    ]
+    folders = [checkpoints.trained("mood", family=family), checkpoints.trained("names", family=family, frozen=3)]
     outcome = import_folders(wanted(*folders), tmp_path / "b", TEXTS)
     assert [one.tap for one in outcome.tasks] == [2, 2]
     assert outcome.trunk_layers == 2
@@ -228,11 +221,7 @@ def test_costs_of_the_bundle_are_those_that_scan_promised(bundle):
     found = Bundle.open(bundle[0])
     paths = {name: record.path for name, record in found.tasks.items()}
     real = cost.cost_of(merge(paths), found.architecture, 32)
-    assert (real.layer_evaluations, real.flops, real.bytes) == (
-        promised.layers,
-        promised.flops,
-        promised.bytes,
-    )
+    assert (real.layer_evaluations, real.flops, real.bytes) == (promised.layers, promised.flops, promised.bytes)
 
 
 # what is kept
@@ -255,9 +244,7 @@ def test_the_proof_is_kept_with_the_task(bundle):
     assert kept["parity"]["tolerance"] == pytest.approx(1e-4 * max(1, largest), rel=1e-5)
     assert 0 <= kept["parity"]["max_abs_difference"] <= kept["parity"]["tolerance"]
     assert record.trained_with["numerics"]["precision"] == "float32"
-    others = {
-        t: Bundle.open(bundle[0]).tasks[t].trained_with["imported"]["parity"]["activation"] for t in FROZEN
-    }
+    others = {t: Bundle.open(bundle[0]).tasks[t].trained_with["imported"]["parity"]["activation"] for t in FROZEN}
     assert others == {"mood": "softmax", "topics": "sigmoid", "score": "identity", "names": "softmax"}
 
 
@@ -323,10 +310,7 @@ def test_a_name_that_is_taken_is_refused(grown):
 
 def test_another_base_or_length_than_the_bundles_is_refused(grown):
     folder = checkpoints.trained("mood", frozen=3, seed=9)
-    for fields, error in (
-        ({"base": str(checkpoints.base(seed=5))}, WrongTrunk),
-        ({"max_tokens": 20}, ConfigError),
-    ):
+    for fields, error in (({"base": str(checkpoints.base(seed=5))}, WrongTrunk), ({"max_tokens": 20}, ConfigError)):
         with pytest.raises(error):
             import_folders(wanted(folder, **fields), grown, TEXTS)
     outcome = import_folders(wanted(folder, base=str(checkpoints.base())), grown, TEXTS)
@@ -408,9 +392,7 @@ def test_two_labels_of_one_name_are_refused(tmp_path):
 
 
 def test_a_token_classifier_of_pairs_is_refused(tmp_path):
-    refused(
-        tmp_path / "b", checkpoints.trained("names", frozen=3), texts=PAIRS, pair="joined", match="one text"
-    )
+    refused(tmp_path / "b", checkpoints.trained("names", frozen=3), texts=PAIRS, pair="joined", match="one text")
 
 
 @pytest.mark.parametrize(
@@ -498,9 +480,7 @@ def test_a_wide_range_allows_no_larger_difference(tmp_path, monkeypatch, high):
     allowed = 1e-4 * max(1, largest)
     assert allowed < 1e-3
     shifted(2 * allowed, monkeypatch)
-    refused(
-        tmp_path / "b", folder, range=(0.0, high), error=TrunkError, match="(?s)would not.*--range of the"
-    )
+    refused(tmp_path / "b", folder, range=(0.0, high), error=TrunkError, match="(?s)would not.*--range of the")
     shifted(0.5 * allowed, monkeypatch)
     (one,) = import_folders(wanted(folder, range=(0.0, high)), tmp_path / "b", TEXTS).tasks
     assert one.parity.tolerance == pytest.approx(allowed, rel=1e-5)
@@ -535,9 +515,7 @@ def test_outputs_that_overflow_prove_nothing(tmp_path, monkeypatch):
 
 def test_a_failed_import_leaves_an_existing_bundle_as_it_was(grown, monkeypatch):
     before = {p: p.read_bytes() for p in grown.rglob("*") if p.is_file()}
-    monkeypatch.setattr(
-        importing, "card_of", lambda *given: "\ud800"
-    )  # fails when the second file is written
+    monkeypatch.setattr(importing, "card_of", lambda *given: "\ud800")  # fails when the second file is written
     with pytest.raises(BundleError):
         import_folders(wanted(checkpoints.trained("mood", frozen=3, seed=9)), grown, TEXTS)
     assert {p: p.read_bytes() for p in grown.rglob("*") if p.is_file()} == before
@@ -637,13 +615,7 @@ def test_lone_surrogates_in_the_texts_are_repaired(tmp_path):
 
 @pytest.mark.parametrize(
     ("folder", "name"),
-    [
-        ("runs/cola", "cola"),
-        ("my model (v2)/", "my-model-v2"),
-        ("..a..b", "a.b"),
-        ("/", "task"),
-        ("é", "task"),
-    ],
+    [("runs/cola", "cola"), ("my model (v2)/", "my-model-v2"), ("..a..b", "a.b"), ("/", "task"), ("é", "task")],
 )
 def test_tasks_are_named_after_their_folder(folder, name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -114,26 +114,17 @@ def _state(part):
     return {name: value.detach().numpy() for name, value in part.state_dict().items()}
 
 
-def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by_their_number(
-    home, monkeypatch
-):
+def test_where_every_task_is_in_an_update_it_is_the_papers_sum_over_the_tasks_by_their_number(home, monkeypatch):
     """Du et al. weigh losses by N^0.1 over the sum of these; here an update is the mean of its micro-batches."""
-    recipe = Joint(
-        sampling=Sampling(kind="all"), weighting=Weighting(kind="size", exponent=0.1), layer_dropout=0.0
-    )
+    recipe = Joint(sampling=Sampling(kind="all"), weighting=Weighting(kind="size", exponent=0.1), layer_dropout=0.0)
     base = project(home)
     fewer = [
         msgspec.structs.replace(e, train="data/messages-validation.jsonl") if e.name == "urgency" else e
         for e in base.tasks
     ]
-    prepared, data = (
-        prepare(msgspec.structs.replace(base, tasks=tuple(fewer)), home),
-        load_trunk(str(home / "trunk")),
-    )
+    prepared, data = (prepare(msgspec.structs.replace(base, tasks=tuple(fewer)), home), load_trunk(str(home / "trunk")))
     plain, made = (
-        JointCourse(
-            prepared, joint_paths(prepared, data, one), data, one, training=TRAINING, precision="float32"
-        )
+        JointCourse(prepared, joint_paths(prepared, data, one), data, one, training=TRAINING, precision="float32")
         for one in (RECIPE, recipe)
     )
     before, found = copy.deepcopy(made.module).train(), first_gradient(made, monkeypatch)
@@ -165,14 +156,10 @@ def test_a_task_that_was_drawn_and_is_idle_now_moves_no_more(home):
     assert {name for name in NAMES if idle[name] != drawn[name]} == {"mood"}
 
 
-STOPPED = {
-    kind: Joint(sampling=Sampling(kind=kind)) for kind in ("size", "all", "shuffled", "round_robin")
-} | {
+STOPPED = {kind: Joint(sampling=Sampling(kind=kind)) for kind in ("size", "all", "shuffled", "round_robin")} | {
     "annealed": Joint(sampling=Sampling(kind="annealed")),
     "schedule": Joint(
-        sampling=Sampling(
-            kind="schedule", schedule=({"mood": 1.0}, {"urgency": 1.0, "names": 1.0}, {"same": 1.0})
-        )
+        sampling=Sampling(kind="schedule", schedule=({"mood": 1.0}, {"urgency": 1.0, "names": 1.0}, {"same": 1.0}))
     ),
     "batch": Joint(scheme="batch"),
     "dataset": Joint(scheme="dataset"),
@@ -395,9 +382,7 @@ def test_a_place_that_is_no_bundle_is_refused_before_training(home, tmp_path):
         (place / "notes.txt" if name == "folder" else place).write_text("mine")
         events = []
         with pytest.raises(BundleError, match="no bundle"):
-            train_together(
-                project(home, "mood", bundle=str(place)), folder=home, events=Events(say=events.append)
-            )
+            train_together(project(home, "mood", bundle=str(place)), folder=home, events=Events(say=events.append))
         assert not any("micro-batches" in line for line in events)
         assert not (tmp_path / name / ".learned.learning").exists()
 

@@ -32,19 +32,12 @@ def home(tmp_path_factory):
     return folder
 
 
-def course_of(
-    home, *, strategy=APART, frozen=True, recipe=ONE_TASK, precision="float32", said=None, **changes
-):
+def course_of(home, *, strategy=APART, frozen=True, recipe=ONE_TASK, precision="float32", said=None, **changes):
     made = msgspec.structs.replace(
-        tiny.project(home, "mood"),
-        strategy=strategy,
-        training=msgspec.structs.replace(tiny.TRAINING, **changes),
+        tiny.project(home, "mood"), strategy=strategy, training=msgspec.structs.replace(tiny.TRAINING, **changes)
     )
     entries = tuple(msgspec.structs.replace(entry, strategy=None) for entry in made.tasks)
-    prepared, data = (
-        prepare(msgspec.structs.replace(made, tasks=entries), home),
-        load_trunk(str(home / "trunk")),
-    )
+    prepared, data = (prepare(msgspec.structs.replace(made, tasks=entries), home), load_trunk(str(home / "trunk")))
     return JointCourse(
         prepared,
         joint_paths(prepared, data, recipe),
@@ -75,9 +68,7 @@ def test_what_is_learned_is_what_is_learned_from_texts_encoded_anew(home, monkey
     ran = layers_of(course, monkeypatch)
     found = course.learn()
     in_epochs, texts = len(ran), [course.examples["mood"], course._validation["mood"][1]]
-    assert in_epochs == sum(
-        -(-one.count // kept.BATCH) for one in texts
-    )  # a pass over each, whatever the epochs
+    assert in_epochs == sum(-(-one.count // kept.BATCH) for one in texts)  # a pass over each, whatever the epochs
     monkeypatch.setattr(kept, "MOST", 0)
     said = []
     plain = course_of(home, said=said, **changes).learn()
@@ -122,8 +113,7 @@ def test_a_batch_has_the_keys_of_its_own_rows(options, precision):
     inputs = [("good lamp",), ("bad",), ("the kettle is broken and late",), ("happy phone box",)]
     if options:
         inputs = [
-            Question(text=text, options=("good", "a bad lamp", "late")[: 2 + n % 2])
-            for n, (text,) in enumerate(inputs)
+            Question(text=text, options=("good", "a bad lamp", "late")[: 2 + n % 2]) for n, (text,) in enumerate(inputs)
         ]
     examples = TextExamples(tokenizer, inputs, [np.int64(0)] * 4)
 

@@ -87,9 +87,7 @@ def test_after_dropping_nothing_is_found():
     assert len(report.leaks) == 2
     again, clean = without_leaks(kept)
     assert again == kept and clean == LeakReport()
-    assert clean.lines() == [
-        "no text that a task is evaluated on is among the training texts of another task"
-    ]
+    assert clean.lines() == ["no text that a task is evaluated on is among the training texts of another task"]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +112,7 @@ def test_letters_of_any_writing_count():
     assert trained_on(kept[0]) == [(text.replace("ist", "war"),)]
 
 
-@pytest.mark.parametrize(
-    ("text", "left"), [("a" * 24, 2), ("a" * 25, 1), ("7" * 25, 1), ("a b " * 12 + ".", 2)]
-)
+@pytest.mark.parametrize(("text", "left"), [("a" * 24, 2), ("a" * 25, 1), ("7" * 25, 1), ("a b " * 12 + ".", 2)])
 def test_texts_of_less_than_25_letters_and_digits_are_not_looked_for(text, left):
     a = prepared("a", [text, other(1)], [other(2)])
     kept, _ = without_leaks([a, prepared("b", [other(3)], [text])])
@@ -143,9 +139,7 @@ def test_every_text_of_pairs_and_questions_is_looked_for():
         PHONE,
         Question(text=BILL, options=("a", "b")),
     ]
-    kept, report = without_leaks(
-        [prepared("a", rows, [other(4)]), prepared("b", [other(5)], seen, [(other(9), "no")])]
-    )
+    kept, report = without_leaks([prepared("a", rows, [other(4)]), prepared("b", [other(5)], seen, [(other(9), "no")])])
     assert trained_on(kept[0]) == rows[5:]
     assert report.leaks == (Leak(evaluated="b", split="validation", trained="a", rows=4, share=1.0),)
 
@@ -197,9 +191,7 @@ def test_tasks_that_train_elsewhere_are_kept_clean_too():
 def test_a_task_with_nothing_left_is_refused_by_name():
     a = prepared("a", [LAMP, KETTLE], [other(1)])
     b, c = prepared("b", [other(2)], [LAMP]), prepared("c", [other(3)], [KETTLE])
-    with pytest.raises(
-        EmptyData, match="task 'a': every training row .* 'b' or 'c' is evaluated.* 2 training rows"
-    ):
+    with pytest.raises(EmptyData, match="task 'a': every training row .* 'b' or 'c' is evaluated.* 2 training rows"):
         without_leaks([a, b, c])
 
 
@@ -227,10 +219,7 @@ def test_a_line_names_the_splits_that_cost_most_rows():
 def test_what_parallel_tasks_train_on_themselves_is_no_reason():
     """Row 18 goes since `b` is evaluated on that pair; members of it that `b` trains on too do not count for it."""
     mixed = (PAIRS[0][0], PAIRS[1][1])
-    a, b = (
-        prepared("a", [*PAIRS, mixed], [other(1)]),
-        prepared("b", PAIRS, [mixed], [(PAIRS[2][0], other(2))]),
-    )
+    a, b = (prepared("a", [*PAIRS, mixed], [other(1)]), prepared("b", PAIRS, [mixed], [(PAIRS[2][0], other(2))]))
     (dropped,) = without_leaks([a, b])[1].dropped
     assert dropped.reasons == (Reason(evaluated="b", split="validation", rows=1),)
 
@@ -255,9 +244,7 @@ def test_known_overlaps_are_counted_as_they_are_listed(evaluated, part, trained,
             pytest.skip(f"no data set in {DATA / name}; set POLYHEAD_DATA to where they are")
     listed = json.loads((DATA / "CROSS_OVERLAP.json").read_text())["rows"]
     (expected,) = [
-        row
-        for row in listed
-        if (row["evaluation_set"], row["split"], row["train_set"]) == (evaluated, part, trained)
+        row for row in listed if (row["evaluation_set"], row["split"], row["train_set"]) == (evaluated, part, trained)
     ]
     fields, columns = form
     tasks = []
@@ -265,20 +252,12 @@ def test_known_overlaps_are_counted_as_they_are_listed(evaluated, part, trained,
         labels = tuple(json.loads((DATA / name / "meta.json").read_text())["labels"])
         task = Task(name=name, kind="single_label", labels=labels, **fields)
         first, second = (
-            Split(
-                name=file, examples=read(Source(path=str(DATA / name / f"{file}.jsonl.gz"), **columns), task)
-            )
+            Split(name=file, examples=read(Source(path=str(DATA / name / f"{file}.jsonl.gz"), **columns), task))
             for file in files
         )
         tasks.append(
             Prepared(
-                task=task,
-                strategy=Pooled(),
-                training=Training(),
-                team=None,
-                train=first,
-                validation=second,
-                test=None,
+                task=task, strategy=Pooled(), training=Training(), team=None, train=first, validation=second, test=None
             )
         )
     kept, report = without_leaks(tasks[1:], others=tasks[:1])

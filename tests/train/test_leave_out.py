@@ -54,16 +54,12 @@ def test_a_round_is_a_trunk_of_the_other_tasks_and_then_a_part_over_it_frozen(ho
     train_project(alone, folder=home)
     assert digests(tmp_path / "out" / "mood") == digests(tmp_path / "part")
     assert set(Bundle.open(tmp_path / "out" / "mood").tasks) == {"mood"}
-    assert (
-        set(lineage_of(tmp_path / "out" / "mood").tasks) == set(others) == set(found.rounds[0].learned_from)
-    )
+    assert set(lineage_of(tmp_path / "out" / "mood").tasks) == set(others) == set(found.rounds[0].learned_from)
     assert found.rounds[0].scores["mood"] == Bundle.open(tmp_path / "part").scores("mood")["splits"]
     assert len({one.trunk for one in found.rounds}) == 3
     table = [line.split() for line in told[-4:-1]]
     assert [row[:2] for row in table] == [[name, name] for name in NAMES]
-    assert table[0][3:] == [
-        f"{found.rounds[0].scores['mood'][s]['accuracy']:.4f}" for s in ("validation", "test")
-    ]
+    assert table[0][3:] == [f"{found.rounds[0].scores['mood'][s]['accuracy']:.4f}" for s in ("validation", "test")]
 
 
 def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, tmp_path):
@@ -71,9 +67,7 @@ def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, t
     files = [(home / f"data/messages-{split}.jsonl").read_text() for split in ("train", "test")]
     rows = [json.loads(line) for file in files for line in file.splitlines()]
     tiny.write_jsonl(home / "data" / "both.jsonl", rows)
-    changed = msgspec.structs.replace(
-        tiny.ENTRIES["urgency"], train=DataFile(path="data/both.jsonl"), test=None
-    )
+    changed = msgspec.structs.replace(tiny.ENTRIES["urgency"], train=DataFile(path="data/both.jsonl"), test=None)
     made = project(home, tmp_path / "out")
     made = msgspec.structs.replace(made, tasks=(made.tasks[0], changed, made.tasks[2]))
     train_leave_out(made, folder=home, only=("mood", "same"))
@@ -160,9 +154,7 @@ def test_a_project_file_needs_no_kind_and_no_heads_in_learn(tmp_path):
     path.write_text("\n".join(lines))
     recipe = read_project(path).recipe
     assert (recipe.learn.blend, recipe.learn.heads, recipe.learn.micro_batches) == (0.5, "strip", 2)
-    assert msgspec.to_builtins(recipe.learn) == msgspec.to_builtins(
-        Joint(blend=0.5, heads="strip", micro_batches=2)
-    )
+    assert msgspec.to_builtins(recipe.learn) == msgspec.to_builtins(Joint(blend=0.5, heads="strip", micro_batches=2))
     path.write_text(path.read_text() + '\nheads = "keep"')
     with pytest.raises(ConfigError, match="heads"):
         read_project(path)
@@ -170,9 +162,7 @@ def test_a_project_file_needs_no_kind_and_no_heads_in_learn(tmp_path):
 
 def test_events_say_of_which_round_they_are(home, tmp_path):
     file = tmp_path / "events.jsonl"
-    train_leave_out(
-        project(home, tmp_path / "out"), folder=home, events=Events(file=file), only=("mood", "same")
-    )
+    train_leave_out(project(home, tmp_path / "out"), folder=home, events=Events(file=file), only=("mood", "same"))
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["run"] for row in rows if row["event"] == "epoch"} == {"mood", "same"}
 
@@ -191,9 +181,7 @@ def test_groups_are_left_out_as_a_whole_and_nothing_leaves_one_trunk(home, tmp_p
     assert Bundle.open(tmp_path / "all" / "all-tasks").digest == one.trunk
 
 
-def test_a_run_that_was_stopped_between_the_stages_goes_on_and_a_whole_one_is_kept(
-    home, tmp_path, monkeypatch
-):
+def test_a_run_that_was_stopped_between_the_stages_goes_on_and_a_whole_one_is_kept(home, tmp_path, monkeypatch):
     straight = train_leave_out(project(home, tmp_path / "straight"), folder=home)
     made = project(home, tmp_path / "out")
 
@@ -252,9 +240,6 @@ def test_another_seed_is_another_trunk_and_another_part(home, tmp_path):
     assert other.recipe.training.seed == 7 and {e.training.seed for e in other.tasks} == {7}
     for one in (made, other):
         train_leave_out(one, folder=home, only=("mood",))
-    (first, part), (second, another) = (
-        digests(tmp_path / "one" / "mood"),
-        digests(tmp_path / "other" / "mood"),
-    )
+    (first, part), (second, another) = (digests(tmp_path / "one" / "mood"), digests(tmp_path / "other" / "mood"))
     assert first != second and part != another
     assert not (tmp_path / "one" / "same").exists()

@@ -64,9 +64,7 @@ def course_of(home, strategy, *names, frozen=True, recipe=ONE_TASK, **changes):
     ]
     data = load_trunk(str(home / "trunk"))
     paths = joint_paths(prepared, data, recipe)
-    return JointCourse(
-        prepared, paths, data, recipe, training=prepared[0].training, precision="float32", frozen=frozen
-    )
+    return JointCourse(prepared, paths, data, recipe, training=prepared[0].training, precision="float32", frozen=frozen)
 
 
 def bytes_of(arrays):
@@ -97,23 +95,16 @@ def test_what_was_trained_is_what_the_bundle_answers(home, tmp_path, name, preci
     session = Session(tmp_path / "bundle")
     for p in prepare(made, home):
         outputs = session.outputs(p.task.name, p.validation.examples.inputs)
-        found, said = (
-            p.validation.examples.scores(p.task, outputs),
-            outcome.trained[p.task.name]["validation"],
-        )
+        found, said = (p.validation.examples.scores(p.task, outputs), outcome.trained[p.task.name]["validation"])
         if precision == "float32":
-            assert found == pytest.approx(
-                said, abs=1e-5
-            )  # a correlation of nearly equal answers moves that much
+            assert found == pytest.approx(said, abs=1e-5)  # a correlation of nearly equal answers moves that much
         elif "accuracy" in found:  # rows whose two best labels are a rounding apart may differ
             assert found["accuracy"] == pytest.approx(said["accuracy"], abs=1.01 / len(outputs))
     again = train_project(made, folder=home, cache=tmp_path / "cache")
     assert not again.trained and set(again.kept) == set(NAMES)
 
 
-def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bits(
-    home, tmp_path, monkeypatch
-):
+def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
     from polyhead.train.loop import fit
 
     monkeypatch.setattr(fit, "SAVE_SECONDS", 0.0)
@@ -297,9 +288,7 @@ def test_heads_are_probed_over_the_frozen_trunk_before_it_learns(home, monkeypat
 
     def devices(place, loss, **kwargs):
         if not course.module.model.trunk.training and loss is course.loss:
-            seen.update(
-                {name: bytes_of(part.state_dict()) for name, part in course.module.model.parts.items()}
-            )
+            seen.update({name: bytes_of(part.state_dict()) for name, part in course.module.model.parts.items()})
         return real(place, loss, **kwargs)
 
     real = joint.devices_of
@@ -328,12 +317,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
 
     before = (root / "bundle.json").read_bytes()
     with monkeypatch.context() as patched:
-        for what in (
-            "heads.run.feature_paths",
-            "recipes.live.train_unit",
-            "heads.run.train_task",
-            "run._extract",
-        ):
+        for what in ("heads.run.feature_paths", "recipes.live.train_unit", "heads.run.train_task", "run._extract"):
             patched.setattr(f"polyhead.train.{what}", never)
         with pytest.raises(error) as caught:
             trained(home, root, strategy, *names)
@@ -350,9 +334,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
     ],
     ids=["adapters", "pooler", "rows"],
 )
-def test_a_family_that_other_tasks_read_is_refused_before_any_work(
-    home, tmp_path, monkeypatch, strategy, owner, way
-):
+def test_a_family_that_other_tasks_read_is_refused_before_any_work(home, tmp_path, monkeypatch, strategy, owner, way):
     root = tmp_path / "bundle"
     trained(home, root, strategy, "mood")
     error = refused(home, root, monkeypatch, strategy, "urgency")
@@ -365,17 +347,11 @@ def test_a_family_that_other_tasks_read_is_refused_before_any_work(
 def test_a_group_that_lost_a_member_is_refused_before_any_work(home, tmp_path, monkeypatch):
     root = tmp_path / "bundle"
     trained(home, root, GROUP, "mood", "urgency", "topics")
-    for strategy, names in (
-        (GROUP, ("mood", "urgency")),
-        (Pooled(), ("mood",)),
-        (POOLER, ("mood", "urgency")),
-    ):
+    for strategy, names in ((GROUP, ("mood", "urgency")), (Pooled(), ("mood",)), (POOLER, ("mood", "urgency"))):
         error = refused(home, root, monkeypatch, strategy, *names)
         assert "topics" in str(error.got) and "task:mood" in str(error.got)
         again = ",".join(names)
-        assert (
-            f"tasks remove {root} mood topics urgency` first, then train with --retrain {again}" in error.do
-        )
+        assert f"tasks remove {root} mood topics urgency` first, then train with --retrain {again}" in error.do
     remove_tasks(root, ["mood", "urgency", "topics"])
     again = ("mood", "urgency")  # as it says
     assert set(trained(home, root, GROUP, *again, retrain=again).trained) == set(again)
@@ -407,9 +383,7 @@ def test_arrays_that_an_earlier_step_of_the_run_sets_free_are_no_clash(home, tmp
     assert set(train_project(made, folder=home, cache=tmp_path / "cache").trained) == set(NAMES)
 
 
-def test_a_unit_of_which_a_task_was_removed_stays_and_is_trained_whole_where_that_task_is_named(
-    home, tmp_path
-):
+def test_a_unit_of_which_a_task_was_removed_stays_and_is_trained_whole_where_that_task_is_named(home, tmp_path):
     root = tmp_path / "bundle"
     trained(home, root, ENDS)
     remove_tasks(root, ["urgency"])
@@ -420,9 +394,7 @@ def test_a_unit_of_which_a_task_was_removed_stays_and_is_trained_whole_where_tha
     assert set(trained(home, root, ENDS, retrain=("urgency",)).trained) == set(NAMES)
 
 
-@pytest.mark.parametrize(
-    "strategy", [GROUP, ROWS, ENDS, ALL, POOLER], ids=["group", "rows", "ends", "all", "pooler"]
-)
+@pytest.mark.parametrize("strategy", [GROUP, ROWS, ENDS, ALL, POOLER], ids=["group", "rows", "ends", "all", "pooler"])
 @pytest.mark.parametrize("learns", [False, True], ids=["frozen", "joint"])
 def test_outlook_card_and_inspect_count_the_same(home, tmp_path, strategy, learns):
     said, root = [], tmp_path / "bundle"
@@ -452,9 +424,7 @@ def test_a_card_says_whose_the_prompt_rows_are(home, tmp_path):
     trained(home, tmp_path / "alone", Prompted(rows=1))
     assert "(1 of its own, 1 of `urgency`)" in Bundle.open(tmp_path / "alone").card("mood")
     trained(home, tmp_path / "apart", Prompted(rows=1, isolated=True), "mood")
-    assert "1 prompt row, which the text does not see, positions" in Bundle.open(tmp_path / "apart").card(
-        "mood"
-    )
+    assert "1 prompt row, which the text does not see, positions" in Bundle.open(tmp_path / "apart").card("mood")
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -487,12 +457,7 @@ def test_unlike_adapters_are_not_shared(home):
     data = load_trunk(str(home / "trunk"))
     with pytest.raises(PlanError, match="two different adapters"):
         JointCourse(
-            prepared,
-            joint_paths(prepared, data, ONE_TASK),
-            data,
-            ONE_TASK,
-            training=TRAINING,
-            precision="float32",
+            prepared, joint_paths(prepared, data, ONE_TASK), data, ONE_TASK, training=TRAINING, precision="float32"
         )
 
 
@@ -501,9 +466,7 @@ def test_shared_adapters_that_start_in_two_ways_have_no_paths(home):
     from polyhead.nn.load import load_trunk
 
     prepared = [
-        msgspec.structs.replace(
-            p, strategy=InLayer(adapters=(Adapter(size=6, heads=2, share="all", init=i),))
-        )
+        msgspec.structs.replace(p, strategy=InLayer(adapters=(Adapter(size=6, heads=2, share="all", init=i),)))
         for p, i in zip(prepare(project(home, GROUP), home), ("zero", "normal"), strict=True)
     ]
     with pytest.raises(ConfigError, match="init = 'zero' and 'normal'"):

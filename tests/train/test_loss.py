@@ -31,9 +31,7 @@ def questions(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_ranking_is_cross_entropy_over_padded_options(seed):
     scores, right, outputs, targets = questions(seed)
-    padded = torch.nn.utils.rnn.pad_sequence(
-        scores, batch_first=True, padding_value=-torch.inf
-    ).requires_grad_()
+    padded = torch.nn.utils.rnn.pad_sequence(scores, batch_first=True, padding_value=-torch.inf).requires_grad_()
     expected = functional.cross_entropy(padded, torch.tensor(right))
     found = LOSSES["ranking"](outputs, targets, None)
     torch.testing.assert_close(found, expected)
@@ -106,11 +104,7 @@ def test_a_batch_whose_answers_are_all_cut_away_has_no_loss():
 
 def test_one_end_alone_teaches_nothing():
     target = np.array([(1, 2, 0, 0)], np.int64)
-    assert without_unread(target, np.array([False, False, True])).tolist() == [
-        [0, 0],
-        [0, 0],
-        [UNLABELLED] * 2,
-    ]
+    assert without_unread(target, np.array([False, False, True])).tolist() == [[0, 0], [0, 0], [UNLABELLED] * 2]
     assert without_unread(target, np.array([False, False, False])).tolist() == [[0, 0], [1, 0], [0, 1]]
 
 

@@ -18,11 +18,7 @@ from polyhead.importing.task import ImportRequest
 
 # What PEFT asks of this version of transformers.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-TEXTS = [
-    ("my order is late",),
-    ("ANNA and Ben: where is the kettle?",),
-    *[(f"please {'it ' * i}",) for i in range(16)],
-]
+TEXTS = [("my order is late",), ("ANNA and Ben: where is the kettle?",), *[(f"please {'it ' * i}",) for i in range(16)]]
 SETTINGS = {
     "plain": {"target_modules": ["query", "value"]},
     "all linear": {"target_modules": "all-linear"},
@@ -34,15 +30,9 @@ SETTINGS = {
     },
     "some layers": {"target_modules": ["query", "value"], "layers_to_transform": [1, 3]},
     "an expression": {"target_modules": r".*layer\.[02]\.(attention\.self\.key|output\.dense)"},
-    "without some": {
-        "target_modules": ["query", "value"],
-        "exclude_modules": ["layer.2.attention.self.value"],
-    },
+    "without some": {"target_modules": ["query", "value"], "exclude_modules": ["layer.2.attention.self.value"]},
     "full names": {
-        "target_modules": [
-            "bert.encoder.layer.0.attention.self.query",
-            "bert.encoder.layer.0.attention.self.key",
-        ]
+        "target_modules": ["bert.encoder.layer.0.attention.self.query", "bert.encoder.layer.0.attention.self.key"]
     },
 }
 
@@ -53,9 +43,7 @@ def written(folder, **settings):
     base = checkpoints.base("Bert")
     model = checkpoints.classifier("mood", "Bert", over=base)
     model.name_or_path = model.config._name_or_path = str(base)
-    config = peft.LoraConfig(
-        task_type="SEQ_CLS", init_lora_weights=False, lora_alpha=8, **{"r": 2, **settings}
-    )
+    config = peft.LoraConfig(task_type="SEQ_CLS", init_lora_weights=False, lora_alpha=8, **{"r": 2, **settings})
     made = peft.get_peft_model(model, config).eval()
     made.save_pretrained(folder)
     model.config.save_pretrained(folder)
@@ -79,9 +67,7 @@ def test_a_folder_that_lost_matrices_answers_as_peft_loads_it_and_says_so(tmp_pa
     """PEFT takes what is missing as if it had not learned."""
     written(tmp_path / "mood", target_modules=["query", "value"])
     lose(tmp_path / "mood", lambda name: "layer.1." in name)
-    adapters.change(
-        tmp_path / "mood", init_lora_weights=True
-    )  # as where no test asks for other matrices than zeros
+    adapters.change(tmp_path / "mood", init_lora_weights=True)  # as where no test asks for other matrices than zeros
     import_folders(ImportRequest(folders=(str(tmp_path / "mood"),)), tmp_path / "bundle", TEXTS)
     assert "no matrices for 2 maps" in caplog.text and "layer.1.attention.self.query" in caplog.text
     base = checkpoints.classifier("mood", "Bert", over=checkpoints.base("Bert"))

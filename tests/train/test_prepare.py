@@ -42,12 +42,7 @@ def entry(number, **changes):
 
 def project(*entries, **changes):
     training = msgspec.structs.replace(tiny.TRAINING, epochs=1)
-    made = {
-        "recipe": Joint(),
-        "strategy": tiny.STRATEGY,
-        "training": training,
-        "trunk": TrunkChoice(name="trunk"),
-    }
+    made = {"recipe": Joint(), "strategy": tiny.STRATEGY, "training": training, "trunk": TrunkChoice(name="trunk")}
     return tiny.Project(tasks=entries, **{**made, **changes})
 
 
@@ -119,13 +114,7 @@ def test_rows_that_other_splits_cost_are_told_with_their_task(home, tmp_path):
 
 
 def test_a_unit_whose_data_is_as_before_is_not_trained_again(home, tmp_path):
-    made = project(
-        entry(0),
-        entry(1),
-        recipe=Frozen(),
-        strategy=Prompted(hidden=6),
-        bundle=str(tmp_path / "bundle"),
-    )
+    made = project(entry(0), entry(1), recipe=Frozen(), strategy=Prompted(hidden=6), bundle=str(tmp_path / "bundle"))
     train_project(made, folder=home)
     assert train_project(made, folder=home).kept == ("t0", "t1")
     other = msgspec.structs.replace(made, tasks=(entry(0, validation=0.2), entry(1, validation=0.2)))

@@ -32,21 +32,11 @@ def prepared(task, inputs, targets, words=None):
     """A task whose validation split has these rows."""
     counts = dict.fromkeys(ReadReport.__struct_fields__, 0)
     examples = Examples(
-        inputs=inputs,
-        targets=targets,
-        words=words,
-        rows=list(range(1, len(inputs) + 1)),
-        report=ReadReport(**counts),
+        inputs=inputs, targets=targets, words=words, rows=list(range(1, len(inputs) + 1)), report=ReadReport(**counts)
     )
     split = Split(name="validation", examples=examples)
     return Prepared(
-        task=task,
-        strategy=Pooled(),
-        training=Training(),
-        team=None,
-        train=split,
-        validation=split,
-        test=None,
+        task=task, strategy=Pooled(), training=Training(), team=None, train=split, validation=split, test=None
     )
 
 

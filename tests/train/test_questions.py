@@ -30,20 +30,12 @@ from polyhead.train.loop.events import Events
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from polyhead.train.recipes.together import JointModel
 
-THINGS, PLAIN = (
-    ("lamp", "kettle", "phone", "box"),
-    ("the", "my", "is", "was", "today", "late", "and", "order"),
-)
-TRAINING = Training(
-    seed=1, epochs=8, patience=8, batch=8, learning_rate=3e-2, dropout=0.0, precision="float32"
-)
+THINGS, PLAIN = (("lamp", "kettle", "phone", "box"), ("the", "my", "is", "was", "today", "late", "and", "order"))
+TRAINING = Training(seed=1, epochs=8, patience=8, batch=8, learning_rate=3e-2, dropout=0.0, precision="float32")
 STRATEGY = Pooled(layers="mean", of=2, positions="attention", heads=2, hidden=16, codec="float32")
 ENTRIES = {
     "choice": TaskEntry(
-        name="choice",
-        kind="multiple_choice",
-        train="choice-train.jsonl",
-        validation="choice-validation.jsonl",
+        name="choice", kind="multiple_choice", train="choice-train.jsonl", validation="choice-validation.jsonl"
     ),
     "where": TaskEntry(
         name="where",
@@ -157,9 +149,7 @@ def test_each_option_is_read_once_and_belongs_to_its_question(home, tmp_path):
     module, live = both(extractor, "choice", path)
     whole = outputs_of(module, kept)
     assert [row.shape for row in whole] == [(len(question.options),) for question in examples.inputs]
-    turned = [
-        msgspec.structs.replace(question, options=question.options[::-1]) for question in examples.inputs
-    ]
+    turned = [msgspec.structs.replace(question, options=question.options[::-1]) for question in examples.inputs]
     texts = TextExamples(extractor.tokenizer, turned, [np.zeros((), np.int64)] * len(turned))
     equal([row[::-1] for row in outputs_of(live, texts)], whole)
     batch = kept.batch(np.array([3, 0]))
@@ -173,11 +163,7 @@ def test_an_answer_that_was_cut_away_is_not_learned(home):
     data = tiny_trunk(max_tokens=10)
     inputs = [("where?", "the lamp is late and my box is late")]  # the box is beyond the tenth token
     places = np.array([[-1, -1], [0, 3], [4, 8], [9, 11], [24, 27]], np.int32)
-    for target, marked in (
-        ([2, 3, 4, 11], [(2, 0), (3, 1)]),
-        ([2, 4, 4, 27], []),
-        ([0, 0, 0, 0], [(0, 0), (0, 1)]),
-    ):
+    for target, marked in (([2, 3, 4, 11], [(2, 0), (3, 1)]), ([2, 4, 4, 27], []), ([0, 0, 0, 0], [(0, 0), (0, 1)])):
         texts = TextExamples(Tokenizer(data.tokenizer, data.settings), inputs, [np.array([target])], [places])
         (marks,) = texts.batch(np.array([0])).targets
         assert [tuple(one) for one in torch.nonzero(marks == 1).tolist()] == marked

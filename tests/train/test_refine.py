@@ -64,10 +64,7 @@ def test_the_best_on_validation_is_kept_with_what_it_learned(home, data):
     assert found.scores["validation"]["accuracy"] == pytest.approx(best.score)
     assert set(found.scores) == {"validation", "test"}
     alone = refine(
-        one,
-        data,
-        search=Search(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,)),
-        precision="float32",
+        one, data, search=Search(learning_rates=(3e-3,), epsilons=(1e-8,), dropouts=(0.0,)), precision="float32"
     )
     of_search = next(t for t in found.tried if t.candidate.learning_rate == 3e-3)
     assert alone.tried[0] == of_search  # no candidate leaves anything behind for the next one
@@ -84,9 +81,7 @@ def test_patience_ends_a_candidate_and_its_best_epoch_counts(home, data):
 
 def test_ties_go_to_the_first(home, data):
     still = Search(learning_rates=(1e-30, 1e-31), epsilons=(1e-8,), dropouts=(0.0,))
-    assert (
-        refine(prepared(home, "mood"), data, search=still, precision="float32").chosen == still.candidates[0]
-    )
+    assert refine(prepared(home, "mood"), data, search=still, precision="float32").chosen == still.candidates[0]
 
 
 def test_a_candidate_that_does_not_stay_finite_has_failed_and_the_search_goes_on(home, data):
@@ -98,9 +93,7 @@ def test_a_candidate_that_does_not_stay_finite_has_failed_and_the_search_goes_on
     failed, fine = found.tried
     assert failed.score is failed.best_epoch is None and "not finite" in failed.error
     assert any("rate 1e+38" in line and failed.error in line for line in lines)
-    alone = refine(
-        one, data, search=msgspec.structs.replace(wild, learning_rates=(3e-3,)), precision="float32"
-    )
+    alone = refine(one, data, search=msgspec.structs.replace(wild, learning_rates=(3e-3,)), precision="float32")
     assert (fine,) == alone.tried and not fine.error
     assert found.chosen == fine.candidate and found.scores == alone.scores
 
@@ -137,9 +130,7 @@ def test_epsilon_and_dropout_reach_adam_and_every_dropout(home, data, monkeypatc
     monkeypatch.setattr(torch.optim.AdamW, "__init__", noted)
     built, learn = [], JointCourse.learn
     monkeypatch.setattr(
-        JointCourse,
-        "learn",
-        lambda self, label, **named: built.append(self.module) or learn(self, label, **named),
+        JointCourse, "learn", lambda self, label, **named: built.append(self.module) or learn(self, label, **named)
     )
     search = Search(learning_rates=(1e-3,), epsilons=(1e-8, 1e-3), dropouts=(0.25,))
     refine(prepared(home, "mood"), data, search=search, precision="float32")
@@ -152,9 +143,7 @@ def test_a_head_that_was_left_is_where_every_candidate_starts(home, data):
     """At a rate of nothing what comes out is what was put in; without it, the fresh head of the seed."""
     one = prepared(home, "mood")
     joint = Joint(micro_batches=1, layer_dropout=0.0, families=())
-    course = JointCourse(
-        [one], joint_paths([one], data, joint), data, joint, training=TRAINING, precision="float32"
-    )
+    course = JointCourse([one], joint_paths([one], data, joint), data, joint, training=TRAINING, precision="float32")
     left = course.learn().arrays["mood"]
     still = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))
     kept = refine(one, data, search=still, head=left, precision="float32").learned.arrays["mood"]

@@ -322,9 +322,7 @@ def killed(folder, train, seconds):
     """The call that trains, in a process that is killed after the second epoch."""
     tests = str(Path(__file__).parents[1])
     code = textwrap.dedent(KILLED.format(tests=tests, seconds=seconds, train=train))
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder)], env=os.environ | child_path(), check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], env=os.environ | child_path(), check=False)
     assert done.returncode == -signal.SIGKILL
 
 
@@ -351,9 +349,7 @@ def test_a_full_disk_at_a_checkpoint_is_a_training_error_and_finished_tasks_stay
     assert tiny.part_bytes(folder / "bundle", "urgency") == baseline("urgency", "urgency")
 
 
-def test_a_full_disk_while_features_are_written_is_a_store_error_and_finished_tasks_stay(
-    home, tmp_path, monkeypatch
-):
+def test_a_full_disk_while_features_are_written_is_a_store_error_and_finished_tasks_stay(home, tmp_path, monkeypatch):
     folder = copied(home, tmp_path)
     train_project(tiny.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
@@ -450,11 +446,7 @@ def test_the_head_is_chosen_on_validation_and_the_run_says_so(home, tmp_path):
     train_project(asked, folder=folder, events=Events(say=lines.append))
     bundle = Bundle.open(folder / "bundle")
     tried = bundle.scores("mood")["tried"]
-    assert set(tried) == {
-        "linear, last 2 layers",
-        "linear, last layer",
-        "attention",
-    }  # of a trunk of two layers
+    assert set(tried) == {"linear, last 2 layers", "linear, last layer", "attention"}  # of a trunk of two layers
     chosen = bundle.scores("mood")["chosen"]
     assert tried[chosen] == bundle.scores("mood")["splits"]["validation"]["accuracy"]
     positions = "attention" if chosen == "attention" else "mean"

@@ -33,10 +33,7 @@ def prepared(tmp_path_factory):
 def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts(prepared):
     trunk = tiny_trunk()
     shape = trunk.architecture
-    paths = {
-        p.task.name: [p.strategy.path(p.task, trunk=trunk.digest, shape=shape, codec=Codec())]
-        for p in prepared
-    }
+    paths = {p.task.name: [p.strategy.path(p.task, trunk=trunk.digest, shape=shape, codec=Codec())] for p in prepared}
     lines = outlook(prepared, paths, shape, kept=["old"])
     assert "old" in lines[0]
     rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in paths}
@@ -205,9 +202,7 @@ def test_precision_auto_is_what_the_device_has_that_trains(monkeypatch, native):
     processor_with(monkeypatch, "avx512_bf16")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: not native)
     monkeypatch.setattr(torch.cuda, "device", lambda device: asked.append(device) or nullcontext())
-    monkeypatch.setattr(
-        torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation
-    )
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"card of {device}")
     assert precision_of(Training(), "cuda:1") == ("bfloat16" if native else "float32")
     assert precision_of(Training(), "cpu") == ("float32" if native else "bfloat16")

@@ -42,14 +42,8 @@ GLUE = {
 # Expected steps of 60,000, and passes over the data, as computed by hand from the sizes.
 PUBLISHED = {
     "proportional": ([538, 231, 24730, 157, 362, 4241, 22913, 6829], [2.0] * 8),
-    "square root": (
-        [2645, 1733, 17927, 1427, 2169, 7424, 17255, 9420],
-        [9.9, 15.1, 1.5, 18.3, 12.1, 3.5, 1.5, 2.8],
-    ),
-    "annealed": (
-        [2364, 1638, 19117, 1397, 1983, 6629, 18196, 8677],
-        [8.9, 14.3, 1.6, 18.0, 11.0, 3.2, 1.6, 2.6],
-    ),
+    "square root": ([2645, 1733, 17927, 1427, 2169, 7424, 17255, 9420], [9.9, 15.1, 1.5, 18.3, 12.1, 3.5, 1.5, 2.8]),
+    "annealed": ([2364, 1638, 19117, 1397, 1983, 6629, 18196, 8677], [8.9, 14.3, 1.6, 18.0, 11.0, 3.2, 1.6, 2.6]),
 }
 
 
@@ -171,9 +165,7 @@ def test_epochs_have_their_size_and_depend_on_nothing_before(name, scheme):
 @pytest.mark.parametrize("name", ["proportional", "shuffled"])
 def test_epochs_and_seeds_draw_differently(name):
     """Where sizes let them: one task of three times the examples."""
-    mix, other = (
-        mixture(SAMPLINGS[name], {"a": 320, "b": 960}, seed=s, micro_batches=8, steps=5) for s in (1, 2)
-    )
+    mix, other = (mixture(SAMPLINGS[name], {"a": 320, "b": 960}, seed=s, micro_batches=8, steps=5) for s in (1, 2))
     epochs = [list(mix.updates(epoch)) for epoch in range(4)]
     assert all(epochs[a] != epochs[b] for a in range(4) for b in range(a))
     assert epochs[0] != list(other.updates(0))
@@ -218,9 +210,7 @@ def test_shuffled_takes_every_batch_once_a_pass():
 
 
 def test_shuffled_batches_repeat_for_a_whole_update():
-    mix = mixture(
-        SAMPLINGS["shuffled"], {"a": 100, "b": 321, "c": 5}, micro_batches=4, scheme="batch", steps=16
-    )
+    mix = mixture(SAMPLINGS["shuffled"], {"a": 100, "b": 321, "c": 5}, micro_batches=4, scheme="batch", steps=16)
     for epoch in range(3):
         updates = list(mix.updates(epoch))
         assert Counter(update[0] for update in updates) == {"a": 4, "b": 11, "c": 1}

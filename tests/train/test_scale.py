@@ -66,9 +66,7 @@ def test_layers_that_are_computed_again_give_the_same_gradients_and_keep_less(ho
 
 def test_a_run_that_computes_layers_again_learns_the_same_to_the_bit(home):
     one, other = (learn(Place(), job(home, recipe=with_(checkpointing=again))) for again in (False, True))
-    assert {n: a.tobytes() for n, a in one["arrays"].items()} == {
-        n: a.tobytes() for n, a in other["arrays"].items()
-    }
+    assert {n: a.tobytes() for n, a in one["arrays"].items()} == {n: a.tobytes() for n, a in other["arrays"].items()}
 
 
 def test_layers_are_not_computed_again_where_nothing_learns(home):
@@ -239,9 +237,7 @@ def test_what_a_head_has_learned_from_is_counted_across_a_stop(home, tmp_path):
 
 def test_tasks_of_a_family_share_a_heads_effective_steps():
     told = []
-    meter = Meter(
-        Events(listeners=[lambda name, facts: told.append(dict(facts))]), {"a": "f", "b": "f", "c": "c"}
-    )
+    meter = Meter(Events(listeners=[lambda name, facts: told.append(dict(facts))]), {"a": "f", "b": "f", "c": "c"})
     for step, tasks in enumerate(("aabc", "aacc"), start=1):
         losses = tuple((task, float(step)) for task in tasks)
         meter.update(Update(step=step, losses=losses, learning_rate=0.5, tokens=10))
@@ -327,9 +323,7 @@ def test_a_batch_goes_to_another_device_whole():
     """To torch's device without memory, since there is no other here."""
     batch = Batch(arguments=((torch.ones(2), [torch.ones(1)]),), targets=torch.ones(3), members=np.arange(3))
     moved = on(batch, "meta")
-    assert {t.device.type for t in (moved.targets, moved.arguments[0][0], moved.arguments[0][1][0])} == {
-        "meta"
-    }
+    assert {t.device.type for t in (moved.targets, moved.arguments[0][0], moved.arguments[0][1][0])} == {"meta"}
     assert moved.members is batch.members and on(batch, "cpu") is batch
 
 

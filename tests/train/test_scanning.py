@@ -126,9 +126,7 @@ def test_an_adapter_that_cannot_be_imported_says_why_and_the_rest_is_compared(tm
     adapters.adapter(tmp_path / "biases", bias="all")
     adapters.adapter(tmp_path / "stranger", base=checkpoints.base(seed=5))
     folder = checkpoints.trained("mood", frozen=1)
-    scan = scan_folders(
-        names(tmp_path / "biases", tmp_path / "stranger", folder), base=str(checkpoints.base())
-    )
+    scan = scan_folders(names(tmp_path / "biases", tmp_path / "stranger", folder), base=str(checkpoints.base()))
     biases, stranger, other = scan.models
     assert "'bias'" in biases.refused
     assert f"its base {checkpoints.base(seed=5)}" in stranger.refused

@@ -118,9 +118,7 @@ def test_a_search_again_finds_the_same_bytes(home, kept, search):
 
 
 @pytest.mark.parametrize("after", [2, 7, 9], ids=["first rung", "second rung", "last rung"])
-def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(
-    home, kept, tmp_path, monkeypatch, after
-):
+def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept, tmp_path, monkeypatch, after):
     """Candidates that went further than the rung that is judged again must not push others out."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     wanted = halving(branches(home, kept), DEPTHS, SEEDS)

@@ -232,9 +232,7 @@ def test_noise_stands_before_segments_positions_and_norm():
     added = torch.randn(TEXTS.shape[0], TEXTS.shape[1], net.trunk.architecture.width)
     found = net.trunk.embed(TEXTS, noise=lambda words: words + added)
     other = copy.deepcopy(net.trunk)
-    other.embeddings.word = nn.Embedding.from_pretrained(
-        (net.trunk.embeddings.word(TEXTS) + added).flatten(0, 1)
-    )
+    other.embeddings.word = nn.Embedding.from_pretrained((net.trunk.embeddings.word(TEXTS) + added).flatten(0, 1))
     ids, embed = torch.arange(TEXTS.numel()).view(TEXTS.shape), other.embeddings
     torch.testing.assert_close(found, embed(ids), rtol=0, atol=0)
 
@@ -256,13 +254,7 @@ def test_detached_word_vectors_learn_from_the_plain_pass_alone():
 def test_the_gradient_flows_through_the_answers_that_the_recipe_says(both):
     outputs, noisy = (torch.randn(2, 3, requires_grad=True) for _ in range(2))
     value = smoothed(
-        Smoothing(both=both),
-        TASK,
-        outputs,
-        BATCH,
-        run=lambda noise: noisy,
-        module=nn.Identity(),
-        scaled=False,
+        Smoothing(both=both), TASK, outputs, BATCH, run=lambda noise: noisy, module=nn.Identity(), scaled=False
     )
     value.backward()
     assert (outputs.grad is not None) == both

@@ -37,9 +37,7 @@ from polyhead.train.run import train_project
 
 pytest.importorskip("rouge_score")
 
-TRAINING = Training(
-    epochs=30, patience=30, batch=10, learning_rate=5e-3, dropout=0.0, warmup=0.1, precision="float32"
-)
+TRAINING = Training(epochs=30, patience=30, batch=10, learning_rate=5e-3, dropout=0.0, warmup=0.1, precision="float32")
 
 
 def declared(folder, *, count=50, training=TRAINING, name="brief", **model):
@@ -235,8 +233,7 @@ def test_the_same_seed_gives_the_same_bytes_and_a_stopped_run_goes_on(tmp_path, 
     resumed = train_summarizer(p, data, smoothing=0.1, checkpoint=tmp_path / "state.pt")
     assert resumed.data.digest == whole.data.digest and whole.data.digest != data.digest
     untimed = [
-        [{k: v for k, v in row.items() if k != "seconds"} for row in one.fitted.history]
-        for one in (resumed, whole)
+        [{k: v for k, v in row.items() if k != "seconds"} for row in one.fitted.history] for one in (resumed, whole)
     ]
     assert untimed[0] == untimed[1] and len(untimed[0]) == 4
 
@@ -276,9 +273,7 @@ def test_a_missing_package_is_told_before_training(tmp_path, monkeypatch):
 
 def test_an_encoder_is_refused_as_a_summarizer(tmp_path):
     tiny.project(tmp_path, "mood")
-    entry = msgspec.structs.replace(
-        declared(tmp_path, count=6), model="trunk"
-    )  # a folder beside the project file
+    entry = msgspec.structs.replace(declared(tmp_path, count=6), model="trunk")  # a folder beside the project file
     wrong = Project(tasks=(entry,), trunk=TrunkChoice(name=str(tmp_path / "trunk")))
     with pytest.raises(TrunkError, match="no encoder-decoder"):
         train_project(wrong, folder=tmp_path)
@@ -348,9 +343,7 @@ def test_a_touched_model_is_found_and_a_model_can_be_removed(both, tmp_path):
     whole = config.read_bytes()
     config.write_bytes(whole + b" ")
     found = checked(root)
-    assert [(one.task, one.file) for one in found.findings] == [
-        ("brief", f"models/brief/{version}/config.json")
-    ]
+    assert [(one.task, one.file) for one in found.findings] == [("brief", f"models/brief/{version}/config.json")]
     assert found.probes > 0  # of the other task, which is proven all the same
     config.write_bytes(whole)
     assert run("tasks", "remove", root, "brief").out.startswith("removed brief")

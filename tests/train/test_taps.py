@@ -220,9 +220,7 @@ def test_gradients_on_kept_states_are_those_on_the_live_text(home, kept, name):
             outputs = module.part(*values[0], *values[1:])
             targets = batch.targets[back]
         else:
-            batch = tap_examples(prepared, prepared.train, path, kept, precision="float32").batch(
-                np.arange(8)
-            )
+            batch = tap_examples(prepared, prepared.train, path, kept, precision="float32").batch(np.arange(8))
             outputs, targets = module(*batch.arguments), batch.targets
         loss(outputs, targets, None).backward()
         found.append({n: p.grad for n, p in module.part.named_parameters() if p.grad is not None})
@@ -271,9 +269,7 @@ def test_training_a_branch_moves_its_own_arrays_and_no_bit_of_the_trunk(home, ke
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_branch_trains_in_the_trunks_precision_and_keeps_float32_weights(home, tmp_path, precision):
     extractor = extractor_of(home, tmp_path, precision=precision)
-    branches = branches_of(
-        home, extractor, "mood", training=seeded(precision=precision, epochs=1), depths=(1,)
-    )
+    branches = branches_of(home, extractor, "mood", training=seeded(precision=precision, epochs=1), depths=(1,))
     module, course = branches.course(branches.path(1))
     kinds, dtype = set(), getattr(torch, precision)
     dense = module.part.layers["2"].feed_forward.inner

@@ -46,9 +46,7 @@ def train(folder, way, far, **entry):
     tiny.write_jsonl(folder / "train.jsonl", [row(i, far=i < far) for i in range(12)])
     tiny.write_jsonl(folder / "validation.jsonl", [row(100 + i, far=False) for i in range(4)])
     project = Project(
-        tasks=(
-            TaskEntry(name="qa", kind="span", train="train.jsonl", validation="validation.jsonl", **entry),
-        ),
+        tasks=(TaskEntry(name="qa", kind="span", train="train.jsonl", validation="validation.jsonl", **entry),),
         trunk=TrunkChoice(name=str(folder / "trunk"), max_tokens=16),
         training=TRAINING,
     )

@@ -108,9 +108,7 @@ def test_scaled_losses_are_the_plain_ones_over_one_number(kind):
     }[kind]
     name, outputs, batch = TASKS[kind].name, drawn(kind), batch_of(TARGETS[kind])
     plain = objective(kind, weighting=Weighting(scaled=False))(name, outputs, batch)
-    assert float(plain) == pytest.approx(
-        float(LOSSES[kind_of(TASKS[kind]).loss](outputs, batch.targets, None))
-    )
+    assert float(plain) == pytest.approx(float(LOSSES[kind_of(TASKS[kind]).loss](outputs, batch.targets, None)))
     assert float(objective(kind)(name, outputs, batch)) == pytest.approx(float(plain) / number, rel=1e-5)
 
 
@@ -177,9 +175,7 @@ def test_class_weights_keep_a_uniform_guess_at_one():
         outputs, batch = drawn(kind), batch_of(TARGETS[kind])
         name = TASKS[kind].name
         assert float(made(name, torch.zeros(SHAPES[kind]), batch)) == pytest.approx(1.0, abs=1e-6)
-        assert float(made(name, outputs, batch)) != pytest.approx(
-            float(objective(kind)(name, outputs, batch))
-        )
+        assert float(made(name, outputs, batch)) != pytest.approx(float(objective(kind)(name, outputs, batch)))
 
 
 def test_weights_by_size_are_those_that_the_paper_means():
@@ -265,9 +261,7 @@ def test_gradients_scale_as_losses_do():
     outputs, batch = drawn("single_label").requires_grad_(), batch_of(TARGETS["single_label"])
     scaled = torch.autograd.grad(objective("single_label")("topic", outputs, batch), outputs)[0]
     plain = Weighting(scaled=False)
-    whole = torch.autograd.grad(objective("single_label", weighting=plain)("topic", outputs, batch), outputs)[
-        0
-    ]
+    whole = torch.autograd.grad(objective("single_label", weighting=plain)("topic", outputs, batch), outputs)[0]
     torch.testing.assert_close(scaled, whole / math.log(5))
 
 

@@ -93,20 +93,12 @@ def test_a_model_of_half_depth_starts_as_its_teachers_embeddings_bottommost_laye
 
 
 @pytest.mark.parametrize("name", ["mood", "urgency", "topics"])
-def test_the_first_loss_of_a_student_is_the_distillation_of_its_teachers_outputs(
-    home, extractor, tmp_path, name
-):
+def test_the_first_loss_of_a_student_is_the_distillation_of_its_teachers_outputs(home, extractor, tmp_path, name):
     strategy = Branch(hidden=8, dropout=0.0, temperature=3.0)
     teacher = trained(home, extractor, name, strategy=strategy, training=seeded(epochs=1))
     teacher.save(tmp_path / "teacher.pt")
     student = trained(
-        home,
-        extractor,
-        name,
-        layers=1,
-        strategy=strategy,
-        training=STILL,
-        teacher=tmp_path / "teacher.pt",
+        home, extractor, name, layers=1, strategy=strategy, training=STILL, teacher=tmp_path / "teacher.pt"
     )
     split = student.prepared.train
     outputs, soft = (torch.from_numpy(np.stack(model.outputs(split))) for model in (student, teacher))
@@ -154,9 +146,7 @@ def test_dropout_of_the_layers_is_the_strategys_and_acts_in_training_alone(home,
 
 @pytest.mark.parametrize("positions", ["first", "mean"])
 @pytest.mark.parametrize("layers", [1, 3])
-def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(
-    home, extractor, layers, positions
-):
+def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(home, extractor, layers, positions):
     """The last layer computes one position where one is read; here all are computed, and pooled by hand."""
     prepared = prepared_of(home, "mood")
     path = whole_path(prepared, layers, 16)
@@ -169,9 +159,7 @@ def test_a_whole_model_is_its_trunk_its_pool_and_its_part_one_after_the_other(
         recipe=Joint(layer_dropout=0.5),
         bfloat16=False,
     ).eval()
-    examples = TextExamples(
-        extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets
-    )
+    examples = TextExamples(extractor.tokenizer, prepared.train.examples.inputs, prepared.train.examples.targets)
     (batch,) = examples.batch(np.arange(32)).arguments
     with torch.inference_mode():
         states = extractor.trunk.start(batch.ids, batch.mask, segments=batch.segments)

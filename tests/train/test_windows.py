@@ -42,9 +42,7 @@ SIZE = 16  # tokens that the trunk reads
 DATA = tiny_trunk(max_tokens=SIZE)
 TOKENISER = Tokenizer(DATA.tokenizer, DATA.settings)
 TASKS = {
-    task.name: msgspec.structs.replace(task, long_texts="windows")
-    for task in tiny_tasks()
-    if kind_of(task).per_word
+    task.name: msgspec.structs.replace(task, long_texts="windows") for task in tiny_tasks() if kind_of(task).per_word
 }
 TRAINING = Training(seed=1, epochs=1, patience=1, batch=8, dropout=0.0, precision="float32")
 POOL = Pool(layers="mean", of=2)
@@ -78,13 +76,7 @@ def prepared_of(task, strategy=POOLED, training=TRAINING):
     examples = drawn(task)
     train, validation = (Split(name=name, examples=examples) for name in ("train", "validation"))
     return Prepared(
-        task=task,
-        strategy=strategy,
-        training=training,
-        team=None,
-        train=train,
-        validation=validation,
-        test=None,
+        task=task, strategy=strategy, training=training, team=None, train=train, validation=validation, test=None
     )
 
 
@@ -228,9 +220,7 @@ def test_a_student_is_taught_what_its_teacher_answers_in_each_window(tmp_path):
 
 def test_kept_windows_are_encoded_once_and_the_first_serves_tasks_that_cut(tmp_path):
     task, strategy = TASKS["where"], Branch(layers=1, hidden=8)
-    windowed, cut = (
-        prepared_of(one, strategy) for one in (task, msgspec.structs.replace(task, long_texts="cut"))
-    )
+    windowed, cut = (prepared_of(one, strategy) for one in (task, msgspec.structs.replace(task, long_texts="cut")))
     path = branch_path(task, strategy, trunk=DATA.digest, shape=DATA.architecture, tap=1, layers=1)
     count = text_examples(windowed.train.examples, task, TOKENISER).count
     texts = len(set(windowed.train.examples.inputs))
@@ -323,8 +313,7 @@ def test_answers_that_no_window_holds_whole_are_told_of(tmp_path):
         held = [any(last for _, (_, last) in windows_of_squad(g, *where)) for g, where in answers]
         lost = held.count(False)
     assert told == [
-        f"where: {lost} of 24 training answers lie in no window of 16 tokens whole; "
-        "they teach that there is no answer"
+        f"where: {lost} of 24 training answers lie in no window of 16 tokens whole; they teach that there is no answer"
     ]
     assert 1 < lost < 5
 

@@ -64,9 +64,7 @@ def test_task_is_not_written_through_a_link(root):
     (root / "tasks").rename(outside)
     (root / "tasks").symlink_to(outside)
     with pytest.raises(CorruptFile, match="is a link"):
-        bundle.add_task(
-            golden_record(bundle.digest), golden_part(), scores={}, probes=[], card="", replace=True
-        )
+        bundle.add_task(golden_record(bundle.digest), golden_part(), scores={}, probes=[], card="", replace=True)
     with pytest.raises(CorruptFile, match="is a link"):
         bundle.remove_task("mood")
     assert [path.name for path in outside.iterdir()] == ["mood"]

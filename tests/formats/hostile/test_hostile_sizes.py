@@ -226,10 +226,7 @@ def with_scores(root, scores):
     """The bundle with other scores, their digests computed anew."""
     raw, folder = json.dumps(scores).encode(), root / "tasks/mood/v0001"
     (folder / "scores.json").write_bytes(raw)
-    task, bundle = (
-        json.loads((folder / "task.json").read_bytes()),
-        json.loads((root / "bundle.json").read_bytes()),
-    )
+    task, bundle = (json.loads((folder / "task.json").read_bytes()), json.loads((root / "bundle.json").read_bytes()))
     task["files"]["scores.json"] = hashlib.sha256(raw).hexdigest()
     (folder / "task.json").write_text(json.dumps(task))
     bundle["tasks"]["mood"]["record"] = hashlib.sha256((folder / "task.json").read_bytes()).hexdigest()
@@ -246,9 +243,7 @@ def test_scores_of_other_types_are_refused(root, scores):
 
 
 @pytest.mark.parametrize("command", [["inspect"], ["tasks", "list"]])
-@pytest.mark.parametrize(
-    "scores", [SCORES[3], {"splits": 7}, {"splits": {"test": {"accuracy": "x"}}}], ids=str
-)
+@pytest.mark.parametrize("scores", [SCORES[3], {"splits": 7}, {"splits": {"test": {"accuracy": "x"}}}], ids=str)
 def test_commands_that_show_scores_of_other_types_say_so(root, command, scores):
     run(*command, str(with_scores(root, scores))).refuses("scores.json")
 
@@ -264,10 +259,7 @@ def test_probes_of_other_types_are_refused(root, line):
     folder = root / "tasks/mood/v0001"
     raw = line.encode("latin-1") + b"\n"
     (folder / "probes.jsonl").write_bytes(raw)
-    task, bundle = (
-        json.loads((folder / "task.json").read_bytes()),
-        json.loads((root / "bundle.json").read_bytes()),
-    )
+    task, bundle = (json.loads((folder / "task.json").read_bytes()), json.loads((root / "bundle.json").read_bytes()))
     task["files"]["probes.jsonl"] = hashlib.sha256(raw).hexdigest()
     (folder / "task.json").write_text(json.dumps(task))
     bundle["tasks"]["mood"]["record"] = hashlib.sha256((folder / "task.json").read_bytes()).hexdigest()

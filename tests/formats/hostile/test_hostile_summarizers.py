@@ -229,9 +229,7 @@ def test_labels_of_a_summarizer_mean_nothing_and_are_not_made(loaded, labels):
     """100,000,000 labels were named one by one."""
     config = json.dumps(json.loads(loaded.config) | labels).encode()
     model = Seq2Seq(msgspec.structs.replace(loaded, config=config))
-    assert [one.text for one in model.write(["the lamp"])] == [
-        one.text for one in Seq2Seq(loaded).write(["the lamp"])
-    ]
+    assert [one.text for one in model.write(["the lamp"])] == [one.text for one in Seq2Seq(loaded).write(["the lamp"])]
 
 
 @pytest.mark.parametrize("key", ["beams", "max_tokens", "summary_tokens"])

@@ -59,9 +59,7 @@ def split(pattern):
     return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
 
 
-RANDOM = {
-    f"dropout {share}": changed(model=BPE | {"dropout": share}) for share in (1e-6, 0.1, 0.5, 0.99, 1.0)
-} | {
+RANDOM = {f"dropout {share}": changed(model=BPE | {"dropout": share}) for share in (1e-6, 0.1, 0.5, 0.99, 1.0)} | {
     "dropout true": changed(model=BPE | {"dropout": True}),
     "samples of a unigram": changed(model=UNIGRAM | {"alpha": 0.1}),
     "one of the best of a unigram": changed(model=UNIGRAM | {"nbest_size": 4}),
@@ -83,18 +81,14 @@ BROKEN = {
     "unigram without unknown token": changed(model=UNIGRAM | {"unk_id": None}),
     "unigram whose unknown token is not there": changed(model=UNIGRAM | {"unk_id": 7}),
     "unigram without pieces": changed(model=UNIGRAM | {"unk_id": None, "vocab": []}),
-    "words without unknown token": changed(
-        model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}
-    ),
+    "words without unknown token": changed(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}),
     "pieces without unknown token": changed(model=TINY["model"] | {"unk_token": "nowhere"}),
     "pieces that are a list": changed(model=TINY["model"] | {"vocab": ["a", "b"]}),
     "merges of pieces that are not there": changed(model=BPE | {"merges": [["x", "y"]]}),
     "a prefix longer than the pieces (panics)": changed(model=BPE | {"continuing_subword_prefix": "éé"}),
     "pieces of no length (panics)": changed(pre_tokenizer={"type": "FixedLength", "length": 0}),
     "a template of nothing (panics)": changed(post_processor=template(1) | {"special_tokens": {}}),
-    "a map of characters that is none": changed(
-        normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
-    ),
+    "a map of characters that is none": changed(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
     "a map of characters that is too short (aborts)": changed(
         normalizer={"type": "Precompiled", "precompiled_charsmap": "/////wAAAAA="}
     ),
@@ -122,9 +116,7 @@ LARGE = {
     "a long text in the place of a letter": changed(normalizer=replace({"String": "a"}, "b" * 5000, 1)),
     "a long text in the place of an expression": changed(normalizer=replace({"Regex": "."}, "b" * 5000, 1)),
     "a long text before each": changed(normalizer={"type": "Prepend", "prepend": "x" * 10**6}),
-    "nested": changed(
-        normalizer={"type": "Sequence", "normalizers": [replace({"String": "q"}, "qq", 9)] * 9},
-    ),
+    "nested": changed(normalizer={"type": "Sequence", "normalizers": [replace({"String": "q"}, "qq", 9)] * 9}),
     "100,000 special tokens": changed(post_processor=template(100_000)),
     "5,000 special tokens": changed(post_processor=template(5000)),
 }
