@@ -28,9 +28,7 @@ from polyhead.config import Value
 from polyhead.cost.allocate import by_rule
 from polyhead.engine.session import Result, Session
 from polyhead.plan import Path, merge
-from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
-from polyhead.sharing.lower import path_of
-from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing.tiny import tiny_part, tiny_tokenizer
 from polyhead.trunk.data import TextSettings, TrunkData
@@ -305,8 +303,7 @@ def measured(way: Way, tasks: int, tokens: int, trunk: TrunkData, digest: str) -
 def paths_of(both: Sequence[tuple[Task, Strategy]], trunk: str) -> dict[str, Path]:
     groups = prompt_groups(both)
     return {
-        task.name: path_of(task, strategy, trunk=trunk, shape=BERT_BASE, group=groups[task.name])
-        for task, strategy in both
+        task.name: strategy.path(task, trunk=trunk, shape=BERT_BASE, group=groups[task.name]) for task, strategy in both
     }
 
 

@@ -25,7 +25,7 @@ from polyhead.cost.allocate import best_under, price_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
-from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
+from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted, Strategy
 from studies.huang2022.counts import BERT_BASE
 from studies.results import read_results
 from studies.settings import RESULTS, command, report, say

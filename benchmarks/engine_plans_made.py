@@ -20,9 +20,7 @@ from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.compile.spans import Span, span_graph
 from polyhead.engine.rows import batched, readings_of
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, merge
-from polyhead.project.strategies import Strategy
-from polyhead.sharing.lower import path_of
-from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategies import Strategy, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer
 from polyhead.trunk.data import TextSettings, TrunkData
@@ -68,7 +66,7 @@ class Machine(Value, eq=False):
         both, shape = list(zip(named, strategies, strict=True)), self.trunk.architecture
         groups = prompt_groups(both)
         paths = {
-            task.name: path_of(task, strategy, trunk=self.digest, shape=shape, group=groups[task.name])
+            task.name: strategy.path(task, trunk=self.digest, shape=shape, group=groups[task.name])
             for task, strategy in both
         }
         backend = GraphBackend(self.runtime, self.trunk, drawn_tasks(paths, shape))

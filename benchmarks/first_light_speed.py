@@ -16,13 +16,14 @@ import torch
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import Pooled
-from polyhead.sharing.pooled import PooledPart, with_codec
+from polyhead.sharing.pooled import PooledPart
+from polyhead.strategies import Pooled
+from polyhead.strategies.ends import with_codec
 from polyhead.text.batch import batches
 from polyhead.train.data.examples import TextExamples
 from polyhead.train.data.extract import TOKEN_BUDGET, Extractor, FeatureRequest
 from polyhead.train.data.inputs import examples_of
-from polyhead.train.heads.run import paths_of
+from polyhead.train.heads.paths import paths_of
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Course
 from polyhead.train.loop.loss import LOSSES

@@ -22,13 +22,12 @@ import msgspec
 
 from benchmarks import one_pass_claims
 from polyhead import cost
+from polyhead import strategies as strategy
 from polyhead.cli.main import VERBS, commands
 from polyhead.plan import Embed, Layers, Path, Plan, merge
 from polyhead.project import recipes as recipe
-from polyhead.project import strategies as strategy
 from polyhead.project import tables as project
 from polyhead.seq2seq import data as seq2seq_data
-from polyhead.sharing.lower import path_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 from studies.results import Claim, Results, read_results
@@ -257,7 +256,7 @@ def cost_table() -> list[str]:
 
 def _plan(tasks: Sequence[Task], way: strategy.Strategy) -> Plan:
     group = [owner_of(task) for task in tasks]
-    return merge({task.name: path_of(task, way, trunk="", shape=SHAPE, group=group) for task in tasks})
+    return merge({task.name: way.path(task, trunk="", shape=SHAPE, group=group) for task in tasks})
 
 
 def key_table(kind: type[msgspec.Struct], old: str) -> list[str]:

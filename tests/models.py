@@ -8,9 +8,8 @@ from polyhead import plan
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.model import Model, TextBatch
 from polyhead.nn.trunk import Trunk
-from polyhead.sharing.lower import path_of
 from polyhead.sharing.make import make_families, make_part
-from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategies import prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_batch, tiny_owned, tiny_tasks
 
@@ -29,7 +28,7 @@ def paths_of(trunk, strategy, *tasks):
     strategies = strategy if isinstance(strategy, list) else [strategy] * len(known)
     groups = prompt_groups(list(zip(known, strategies, strict=True)))
     return {
-        task.name: path_of(task, one, trunk=trunk.digest, shape=trunk.architecture, group=groups[task.name])
+        task.name: one.path(task, trunk=trunk.digest, shape=trunk.architecture, group=groups[task.name])
         for task, one in zip(known, strategies, strict=True)
     }
 

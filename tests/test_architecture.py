@@ -24,11 +24,11 @@ RANKS = {
     "plan": 3,
     "text": 3,
     "project.recipes": 6,
-    "project.strategies": 4,
     "seq2seq.data": 4,
     "cost": 5,
     "tasks": 5,
-    "project": 6,
+    "strategies": 7,
+    "project": 8,
     "bundle": 7,
     "store": 7,
     "store.codecs": 2,
@@ -329,3 +329,28 @@ def test_codecs_and_backends_are_named_in_their_own_files_alone():
         assert looked_at > 200
     named = ast.parse('if codec.name == "uint8": f(codec="sign")\nx: str = "float32"\nnp.dtype("float16")')
     assert sorted(literal_choices(named, homes["codec"][0], "codec")) == ["sign", "sign", "uint8"]
+
+
+def test_only_strategies_tell_strategies_apart():
+    """No name and no class of a strategy is asked for outside the strategies' own files, the checks and the CLI."""
+    from polyhead.strategies import STRATEGIES
+
+    names, classes = set(STRATEGIES), {strategy.__name__ for strategy in STRATEGIES.values()}
+    looked_at = 0
+    for path, tree in parsed():
+        if room(module(path)) in ("strategies", "testing", "cli"):
+            continue
+        looked_at += 1
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and id(node) not in docstrings:
+                assert node.value not in names, f"{module(path)}:{node.lineno} names '{node.value}'"
+            asked = []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                asked = [node.args[1]]
+            if isinstance(node, ast.MatchClass):
+                asked = [node.cls]
+            told = {n.id for one in asked for n in ast.walk(one) if isinstance(n, ast.Name)}
+            told |= {n.attr for one in asked for n in ast.walk(one) if isinstance(n, ast.Attribute)}
+            assert not told & classes, f"{module(path)}:{node.lineno} asks for {told & classes}"
+    assert len(names) == 5 and looked_at > 200, (names, looked_at)

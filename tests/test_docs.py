@@ -21,9 +21,9 @@ from polyhead import errors
 from polyhead.cli.main import VERBS, commands, main, module_of
 from polyhead.engine.backends import BACKENDS
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Strategy
 from polyhead.project.tables import Project, read_project
 from polyhead.store.codecs import CODECS
+from polyhead.strategies import STRATEGIES
 from polyhead.tasks.kinds import KINDS
 from polyhead.testing import tiny_trunk
 
@@ -250,7 +250,6 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     from polyhead.plan import Codec, merge
     from polyhead.report.tree import tree
     from polyhead.train.data.prepare import prepare
-    from polyhead.train.heads.candidates import candidates_of
     from polyhead.trunk.shape import Architecture
 
     (shown,) = [b.body for b in blocks_of(ROOT / "docs" / "concepts.md") if b.body.startswith("Embed")]
@@ -271,8 +270,8 @@ def test_the_plan_drawn_in_concepts_is_that_of_the_sample():
     paths = {}
     for entry in sample.tasks:
         (task,) = (p.task for p in prepared if p.task.name == entry.name)
-        heads = {head.name: head for head in candidates_of(task, sample.strategy, shape.layers)}
-        paths[entry.name] = heads[kept[entry.name]].path(task, trunk=trunk, shape=shape, codec=codec)
+        heads = {head.name: head for head in sample.strategy.candidates(task, shape.layers)}
+        paths[entry.name] = heads[kept[entry.name]].strategy.path(task, trunk=trunk, shape=shape, codec=codec)
     assert shown.splitlines() == list(tree(merge(paths)))
 
 
@@ -283,8 +282,7 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
     from polyhead.plan import merge
     from polyhead.project.tables import strategy_of
     from polyhead.report.tree import tree
-    from polyhead.sharing.lower import path_of
-    from polyhead.sharing.prompted import prompt_groups
+    from polyhead.strategies import prompt_groups
     from polyhead.trunk.shape import Architecture
 
     page = ROOT / "docs" / "conditioning.md"
@@ -298,10 +296,7 @@ def test_the_plan_drawn_in_conditioning_is_that_of_its_projects(tmp_path):
     shape = Architecture(layers=6, width=384, heads=12, feed_forward=1536, vocabulary=30522)
     groups = prompt_groups(tasks)
     plan = merge(
-        {
-            task.name: path_of(task, strategy, trunk=trunk, shape=shape, group=groups[task.name])
-            for task, strategy in tasks
-        }
+        {task.name: strategy.path(task, trunk=trunk, shape=shape, group=groups[task.name]) for task, strategy in tasks}
     )
     assert shown.splitlines() == list(tree(plan))
     assert f"{layer_evaluations(plan)} for\nall six tasks" in page.read_text()
@@ -467,13 +462,11 @@ def all_text():
 
 
 def test_every_kind_strategy_backend_codec_and_metric_is_named():
-    from typing import get_args
 
     from polyhead.tasks.task import Task
 
     text = all_text()
-    strategies = [one.__struct_config__.tag for one in get_args(Strategy)]
-    for name in (*KINDS, *strategies, *BACKENDS, *CODECS):
+    for name in (*KINDS, *STRATEGIES, *BACKENDS, *CODECS):
         assert f"`{name}`" in text, name
     named_metrics = set()
     fields = {"single_label": {"positive": "a"}, "regression": {"range": (0.0, 1.0)}}

@@ -6,11 +6,8 @@ import pytest
 from polyhead.config import to_toml
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import (
-    BRANCH_TRAINING,
     JOINT_TRAINING,
-    LIVE_TRAINING,
     Choice,
     TrunkChoice,
     read_project,
@@ -18,6 +15,9 @@ from polyhead.project.tables import (
     training_of,
     with_seed,
 )
+from polyhead.strategies import Branch, Pooled
+from polyhead.strategies.base import LIVE_TRAINING
+from polyhead.strategies.branch import BRANCH_TRAINING
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
 

@@ -10,7 +10,7 @@ from polyhead.errors import PlanError
 from polyhead.model import model as running
 from polyhead.plan import TRUNK, Embed, Layers, Path, Pool, merge
 from polyhead.plan.passes import legs, passes_of
-from polyhead.project.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
+from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 
 PAL = InLayer(adapters=(Adapter(size=6, heads=2),))

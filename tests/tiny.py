@@ -9,8 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.trunk.names import to_hugging_face
 

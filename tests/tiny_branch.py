@@ -5,7 +5,7 @@ import msgspec
 import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.branch.run import Branches
 from polyhead.train.data.extract import Extractor

@@ -28,6 +28,17 @@ class Value(msgspec.Struct, metaclass=_KeywordOnly, frozen=True, forbid_unknown_
     """Base of every value that crosses a module border: frozen, keyword-only, unknown keys refused."""
 
 
+class Open:
+    """Base of tagged values whose classes are registered: a table's tag chooses among `classes`, which may grow."""
+
+    __slots__ = ()
+
+    @classmethod
+    def classes(cls) -> tuple[type[Any], ...]:
+        """The registered classes."""
+        raise NotImplementedError
+
+
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
@@ -52,12 +63,22 @@ def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
 def to_value(data: object, kind: type[ValueT], *, source: str) -> ValueT:
     """Plain data as a checked `kind`; `source` names where the data came from in errors, with the path to the value."""
     try:
-        return msgspec.convert(data, kind, strict=True)
+        return msgspec.convert(data, kind, strict=True, dec_hook=_registered)
     except msgspec.ValidationError as error:
         raise _config_error(str(error), data, kind, source) from None
     except PolyheadError as error:  # of the value's own check
         path = _refused(data, kind)
         raise error.at(f"{source}, {path.removeprefix('.')}" if path else source, path=f"${path}") from None
+
+
+def _registered(kind: type[Open], data: object) -> object:
+    """Data of an open union as one of its classes."""
+    if isinstance(data, kind):
+        return data
+    try:
+        return msgspec.convert(data, typing.Union[kind.classes()], strict=True, dec_hook=_registered)  # noqa: UP007
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None  # which msgspec raises again with the path to this value
 
 
 def from_json(raw: bytes, kind: type[ValueT], *, source: str) -> ValueT:
@@ -136,10 +157,12 @@ _WORDS = {
     "array": "a list",
     "object": "a table",
 }
+_INNER = re.compile(r" - at `\$([^`]*)` - at `([^`]*)`$")  # of a value in an open union, and of that value
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
 def _config_error(message: str, data: object, kind: type, source: str) -> ConfigError:
+    message = _INNER.sub(r" - at `\2\1`", message)
     if match := _UNKNOWN.match(message):
         return _unknown_key(match["key"], match["path"] or "$", data, kind, source)
     if match := _CHOICE.match(message):
@@ -249,7 +272,7 @@ def _refused(data: object, kind: Any) -> str:
     """The path, such as `.tasks[0].strategy`, to the innermost value that refuses itself; "" for the data itself."""
     for step, part, of in _parts(data, kind):
         try:
-            msgspec.convert(part, of, strict=True)
+            msgspec.convert(part, of, strict=True, dec_hook=_registered)
         except PolyheadError:
             return step + _refused(part, of)
     return ""
@@ -313,7 +336,12 @@ def _keys(struct: Any) -> tuple[str, ...]:
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+    return tuple(one for kind in kinds for one in (kind.classes() if _is_open(kind) else (kind,)))
+
+
+def _is_open(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Open) and not issubclass(kind, msgspec.Struct)
 
 
 def _structs(kinds: Iterable[Any]) -> list[Any]:

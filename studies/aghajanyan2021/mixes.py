@@ -9,7 +9,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from studies.aghajanyan2021.sets import MIX, NESTED
 
 MAX_TOKENS = 128

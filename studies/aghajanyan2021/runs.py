@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from studies.aghajanyan2021.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, WHOLE, Mix
 from studies.aghajanyan2021.sets import HELD_OUT, MIX
 from studies.shared import runs

@@ -26,13 +26,12 @@ from polyhead import metrics
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.strategies import Pooled
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.inputs import examples_of, wanted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.heads.candidates import Candidate
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import precision_of
 from polyhead.train.run import train_project
@@ -266,7 +265,7 @@ def vectors(ready: Prepared, split: Split) -> Vectors:
 
     extractor = opened()
     strategy = Pooled(layers="last", positions="mean", hidden=0)
-    path = Candidate(name="", strategy=strategy, solver="linear").path(
+    path = strategy.path(
         ready.task, trunk=extractor.digest, shape=extractor.data.architecture, codec=Codec(name="float16")
     )
     own = msgspec.structs.replace(ready, train=split, validation=split, test=None)

@@ -19,7 +19,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from studies.shared.data import Set, prepared_of
 from studies.shared.runs import Facts, Rows, Say, silent
 from studies.shared.steps import fine_tune, head, learn, read_once

@@ -17,14 +17,14 @@ from polyhead import metrics
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec, Path
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.sharing.pooled import pooled_path
+from polyhead.strategies import Pooled
 from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.inputs import wanted
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.heads.run import paths_of, train_task
+from polyhead.train.heads.paths import paths_of
+from polyhead.train.heads.run import train_task
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import precision_of
 from studies.results import Claim, Study, results, write_results
@@ -149,7 +149,7 @@ def path_of(ready: Prepared, strategy: Pooled, extractor: Extractor) -> Path:
     bare = paths_of(ready, extractor, Codec(name=strategy.codec))[0]
     codec = extractor.calibrated(bare, ready.train.examples.inputs, per=strategy.codec_per)
     shape = extractor.data.architecture
-    return pooled_path(ready.task, strategy, trunk=extractor.digest, shape=shape, codec=codec)
+    return strategy.path(ready.task, trunk=extractor.digest, shape=shape, codec=codec)
 
 
 def cosine(extractor: Extractor) -> dict[str, object]:

@@ -20,7 +20,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.errors import DataError
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from studies.du2020.leave_out import LeaveOut, Settings
 from studies.shared.drawing import sheet
 from studies.shared.rows import rows_in

@@ -17,8 +17,8 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.project.recipes import Joint, Training, Weighting
-from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import DataFile, TaskEntry
+from polyhead.strategies import Pooled, Prompted
 from studies.huang2022.methods import SINGLE, Method
 from studies.huang2022.nhc import LABELS, TASKS, Nhc, build
 from studies.huang2022.nhc_files import digest_of, source_in, write
@@ -79,16 +79,13 @@ class Runs(runs.Runs):
 
     def paths(self, method: Method) -> dict[str, Path]:
         """Every task's path over the pre-trained trunk."""
-        from polyhead.sharing.ends import with_shared_pooler
-        from polyhead.sharing.lower import path_of
-        from polyhead.sharing.prompted import prompt_groups
+        from polyhead.strategies import prompt_groups
+        from polyhead.strategies.ends import with_shared_pooler
 
         both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
         groups, found = prompt_groups(both), {}
         for task, strategy in both:
-            path = path_of(
-                task, strategy, trunk=self.plain.digest, shape=self.plain.architecture, group=groups[task.name]
-            )
+            path = strategy.path(task, trunk=self.plain.digest, shape=self.plain.architecture, group=groups[task.name])
             found[task.name] = with_shared_pooler(path) if method.shared_pooler else path
         return found
 

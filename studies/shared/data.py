@@ -15,7 +15,7 @@ from polyhead.project.tables import TaskEntry
 
 if TYPE_CHECKING:
     from polyhead.project.recipes import Training
-    from polyhead.project.strategies import Strategy
+    from polyhead.strategies import Strategy
     from polyhead.tasks.read import Examples
     from polyhead.train.data.prepared import Prepared, Split
 

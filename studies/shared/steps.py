@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from studies.shared.runs import Facts, Say, silent
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def _own_scores(course: JointCourse) -> Facts:
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
     from polyhead.plan import Codec
-    from polyhead.sharing.pooled import with_codec
+    from polyhead.strategies.ends import with_codec
     from polyhead.train.data.prepare import single_inputs
-    from polyhead.train.heads.run import paths_of
+    from polyhead.train.heads.paths import paths_of
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)

@@ -9,7 +9,7 @@ import msgspec
 from polyhead.config import Value
 from polyhead.cost import arrays_of_plan, flops, layer_evaluations, parameters
 from polyhead.plan import TRUNK, Path, Plan, Pool, merge
-from polyhead.project.strategies import InLayer, Pooled, Strategy
+from polyhead.strategies import InLayer, Pooled, Strategy
 from polyhead.tasks.task import Task
 from polyhead.trunk.shape import Architecture
 from studies.huang2022.counts import BERT_BASE
@@ -149,10 +149,9 @@ def _plan(method: Method, shape: Architecture, tasks: int) -> Plan:
 
 
 def _paths(strategy: Strategy, shape: Architecture, tasks: Sequence[Task], trunk: str) -> dict[str, Path]:
-    from polyhead.sharing.ends import with_shared_pooler
-    from polyhead.sharing.lower import path_of
+    from polyhead.strategies.ends import with_shared_pooler
 
-    found = {task.name: path_of(task, strategy, trunk=trunk, shape=shape) for task in tasks}
+    found = {task.name: strategy.path(task, trunk=trunk, shape=shape) for task in tasks}
     if isinstance(strategy, Pooled):
         return {name: with_shared_pooler(path) for name, path in found.items()}
     return found

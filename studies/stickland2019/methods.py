@@ -12,7 +12,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.project.recipes import Sampling
-from polyhead.project.strategies import Adapter, InLayer, OnTop, Strategy
+from polyhead.strategies import Adapter, InLayer, OnTop, Strategy
 from polyhead.trunk.shape import Architecture
 from studies.huang2022.methods import FIRST
 

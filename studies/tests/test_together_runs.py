@@ -8,7 +8,7 @@ import pytest
 
 from polyhead.bundle.read import Bundle
 from polyhead.project.recipes import Joint, Search, Training
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.extract import Extractor
 from studies.aghajanyan2021 import runs as running

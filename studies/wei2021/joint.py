@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from studies.shared.runs import Facts, Rows, Say, silent
 from studies.shared.steps import head, learn
 from studies.wei2021.runs import MAX_TOKENS, SEEDS

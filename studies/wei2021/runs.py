@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from studies.shared.runs import Rows, Say, silent
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import TaskEntry
+from polyhead.strategies import Branch
 
 if TYPE_CHECKING:
     from polyhead.train.data.prepared import Prepared, Split

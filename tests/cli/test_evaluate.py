@@ -13,8 +13,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.config import to_toml
 from polyhead.project.recipes import FineTune, LeaveOut, Search, TrunkOnly
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import TaskEntry
+from polyhead.strategies import Branch
 
 
 def told(*words):

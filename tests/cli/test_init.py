@@ -12,7 +12,9 @@ import pytest
 import tiny
 from cli.commands import run
 from polyhead.project.recipes import Training
-from polyhead.project.tables import BRANCH_TRAINING, JOINT_TRAINING, LIVE_TRAINING, read_project, training_of
+from polyhead.project.tables import JOINT_TRAINING, read_project, training_of
+from polyhead.strategies.base import LIVE_TRAINING
+from polyhead.strategies.branch import BRANCH_TRAINING
 from polyhead.tasks.read import read
 
 ROWS = tiny.messages(30)

@@ -14,7 +14,7 @@ from polyhead import Session, cost
 from polyhead.bundle.read import Bundle
 from polyhead.engine.inputs import input_of
 from polyhead.plan import TRUNK, Layers
-from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.strategies.branch import private_layers, tap_of
 from polyhead.testing import tiny_trunk
 from polyhead.train.loop import fit
 

@@ -7,7 +7,7 @@ import pytest
 
 from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from polyhead.testing.strategies import tiny_bundle, tiny_paths
 from precisions import FLOATS
 

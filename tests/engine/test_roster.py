@@ -8,7 +8,7 @@ from models import paths_of
 from polyhead import cost
 from polyhead.engine import loaded_tasks as roster
 from polyhead.engine.session import Session
-from polyhead.project.strategies import Prompted
+from polyhead.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle
 

@@ -13,10 +13,7 @@ from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Plan, Pool
-from polyhead.project.strategies import Adapter, InLayer, Pooled, Prompted
-from polyhead.sharing.lower import path_of
-from polyhead.sharing.pooled import pooled_path
-from polyhead.sharing.prompted import prompt_groups
+from polyhead.strategies import Adapter, InLayer, Pooled, Prompted, prompt_groups
 from polyhead.tasks.task import Task
 from polyhead.testing import tiny_part, tiny_path, tiny_tasks, tiny_trunk
 from polyhead.testing.strategies import add_tiny, tiny_bundle, tiny_paths
@@ -77,12 +74,10 @@ def test_a_plain_pass_and_what_tasks_added_alone_and_together_are_the_whole(trun
     ways = {"mood": Prompted(), "urgency": Prompted(), "topics": Prompted(isolated=True), "names": UPPER}
     groups = prompt_groups([(tasks[name], way) for name, way in ways.items()])
     shape, digest = trunk.architecture, trunk.digest
-    paths = {
-        name: path_of(tasks[name], way, trunk=digest, shape=shape, group=groups[name]) for name, way in ways.items()
-    }
+    paths = {name: way.path(tasks[name], trunk=digest, shape=shape, group=groups[name]) for name, way in ways.items()}
     tiny_bundle(tmp_path / "b", trunk, paths)
     plain = msgspec.structs.replace(tasks["topics"], name="plain")
-    path = path_of(plain, ATTENTION, trunk=digest, shape=shape)
+    path = ATTENTION.path(plain, trunk=digest, shape=shape)
     add_tiny(tmp_path / "b", trunk, plain, path, seed=9)
     session = Session(tmp_path / "b")
     receipt = session.predict([LONG])[0].receipt
@@ -179,7 +174,7 @@ def many_kinds(tmp_path_factory):
     kinds = [f"{place}-{kind:02d}" for kind in range(23) for place in "BI"]
     task = Task(name="kinds", kind="tagging", labels=("O", *kinds))
     write_bundle(root, trunk)
-    path = path_of(task, Pooled(hidden=None), trunk=trunk.digest, shape=trunk.architecture)
+    path = Pooled(hidden=None).path(task, trunk=trunk.digest, shape=trunk.architecture)
     add_tiny(root, trunk, task, path, seed=0)
     return root
 
@@ -319,7 +314,7 @@ def test_a_text_in_windows_has_the_mean_of_the_outputs_of_its_windows(trunk, tmp
 
 def test_tagging_reads_words_of_later_windows_at_their_true_offsets(trunk, tmp_path):
     plain = Task(name="words", kind="tagging", labels=("a", "b", "c"), long_texts="windows")
-    path = pooled_path(plain, ATTENTION, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec())
+    path = ATTENTION.path(plain, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec())
     write_bundle(tmp_path / "b", trunk)
     add_tiny(tmp_path / "b", trunk, plain, path, seed=3)
     session = Session(tmp_path / "b")
@@ -380,7 +375,7 @@ def test_lone_surrogates_are_counted_and_offsets_stay_true(session):
 
 def test_given_words_are_the_words_that_are_answered(session, trunk, tmp_path):
     plain = Task(name="words", kind="tagging", labels=("a", "b"))
-    path = pooled_path(plain, ATTENTION, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec())
+    path = ATTENTION.path(plain, trunk=trunk.digest, shape=trunk.architecture, codec=tiny_trunk_codec())
     write_bundle(tmp_path / "b", trunk)
     add_tiny(tmp_path / "b", trunk, plain, path, seed=3)
     given, words = input_of({"tokens": ["order", "#12", "is", "late"]}, where="row 1")

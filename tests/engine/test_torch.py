@@ -16,7 +16,7 @@ from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PlanError
 from polyhead.nn.deterministic import deterministic
 from polyhead.nn.trunk import Trunk
-from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled, Prompted
+from polyhead.strategies import Adapter, Branch, InLayer, Pooled, Prompted
 from polyhead.tasks.task import owner_of
 from polyhead.testing import tiny_trunk
 from polyhead.testing.strategies import tiny_bundle

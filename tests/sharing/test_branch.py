@@ -10,10 +10,11 @@ from polyhead.errors import ConfigError, PlanError
 from polyhead.model import Model, TextBatch, stored_value
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project.strategies import Branch, Pooled
-from polyhead.sharing.branch import BranchPart, branch_path, private_layers, tap_of, tap_path
+from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part, make_part
-from polyhead.sharing.pooled import compared, pooled_path
+from polyhead.sharing.pooled import compared
+from polyhead.strategies import Branch, Pooled
+from polyhead.strategies.branch import branch_path, private_layers, tap_of, tap_path
 from polyhead.tasks.task import owner_of
 from polyhead.testing import tiny_batch, tiny_part, tiny_tasks, tiny_trunk
 
@@ -118,8 +119,8 @@ def test_what_is_kept_for_a_branch_is_every_position_at_its_tap(trunk, tap):
 
 
 def test_a_path_without_private_layers_is_a_pooled_one(trunk):
-    path = pooled_path(
-        TASKS["mood"], Pooled(layers="last", positions="mean"), trunk="d", shape=trunk.architecture, codec=Codec()
+    path = Pooled(layers="last", positions="mean").path(
+        TASKS["mood"], trunk="d", shape=trunk.architecture, codec=Codec()
     )
     assert tap_of(path) == DEPTH and not private_layers(path)
     assert not isinstance(make_part(path, trunk.architecture), BranchPart)

@@ -11,10 +11,8 @@ from polyhead.errors import ConfigError, PlanError
 from polyhead.model import Model
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Delta, Embed, Head, Layers, Pool
-from polyhead.project.strategies import Adapter, Branch, InLayer, Pooled
-from polyhead.sharing.in_layer import in_layer_path
-from polyhead.sharing.lower import path_of
 from polyhead.sharing.make import arrays_of_part, make_families, make_part
+from polyhead.strategies import Adapter, Branch, InLayer, Pooled
 from polyhead.testing import tiny_owned, tiny_trunk
 from polyhead.trunk.shape import Architecture
 
@@ -58,7 +56,7 @@ def texts(trunk):
 
 
 def path_on(shape, strategy, task="mood"):
-    return in_layer_path(TASKS[task], strategy, trunk="d", shape=shape)
+    return strategy.path(TASKS[task], trunk="d", shape=shape)
 
 
 # paths
@@ -386,7 +384,7 @@ def test_gradients_reach_adapters_over_a_frozen_trunk(trunk, texts):
 
 def test_a_branch_without_a_depth_has_no_path(trunk):
     with pytest.raises(ConfigError, match="depth of a branch"):
-        path_of(TASKS["mood"], Branch(), trunk="d", shape=trunk.architecture)
+        Branch().path(TASKS["mood"], trunk="d", shape=trunk.architecture)
 
 
 def test_loading_fills_what_is_owned_and_nothing_else(trunk):

@@ -10,10 +10,9 @@ from polyhead import cost, plan
 from polyhead.errors import ConfigError
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Pool
-from polyhead.project.strategies import OnTop
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part, make_part
-from polyhead.sharing.on_top import on_top_path
+from polyhead.strategies import OnTop
 from polyhead.testing import tiny_owned, tiny_trunk
 from polyhead.trunk.shape import Architecture
 
@@ -42,7 +41,7 @@ def texts(trunk):
 
 
 def path_on(shape, strategy, task="mood"):
-    return on_top_path(TASKS[task], strategy, trunk="d", shape=shape)
+    return strategy.path(TASKS[task], trunk="d", shape=shape)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
-from polyhead.project.strategies import Pooled
-from polyhead.sharing.pooled import PooledPart, compared, owner_of, pooled_path, with_codec
-from polyhead.tasks.task import Task
+from polyhead.sharing.pooled import PooledPart, compared
+from polyhead.strategies import Pooled
+from polyhead.strategies.ends import with_codec
+from polyhead.tasks.task import Task, owner_of
 from polyhead.testing import tiny_tasks
 from polyhead.trunk.shape import Architecture
 
@@ -19,7 +20,7 @@ TASKS = {task.name: task for task in tiny_tasks()}
 
 
 def path_of(task="mood", *, shape=SHAPE, codec=HALF, **strategy):
-    return pooled_path(TASKS[task], Pooled(**strategy), trunk="d", shape=shape, codec=codec)
+    return Pooled(**strategy).path(TASKS[task], trunk="d", shape=shape, codec=codec)
 
 
 def test_the_default_is_attention_over_the_mean_of_four_layers():
@@ -155,5 +156,5 @@ def test_the_generator_decides_how_a_part_starts():
 def test_a_tasks_name_is_the_owner_of_all_its_nodes():
     renamed = msgspec.structs.replace(TASKS["mood"], name="other")
     assert isinstance(renamed, Task)
-    path = pooled_path(renamed, Pooled(), trunk="d", shape=SHAPE, codec=Codec())
+    path = Pooled().path(renamed, trunk="d", shape=SHAPE, codec=Codec())
     assert path.pool.part == path.head.part == "task:other"

@@ -13,9 +13,10 @@ from polyhead.errors import BadName, ConfigError, PlanError
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.plan.passes import read_first
-from polyhead.project.strategies import Pooled, Prompted
 from polyhead.sharing.make import make_families, make_part
-from polyhead.sharing.prompted import PromptRows, prompt_groups, shared_prompt
+from polyhead.sharing.prompted import PromptRows
+from polyhead.strategies import Pooled, Prompted, prompt_groups
+from polyhead.strategies.prompted import shared_prompt
 from polyhead.tasks.task import check_name
 from polyhead.testing import tiny_owned, tiny_trunk
 

@@ -16,10 +16,10 @@ from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
-from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Choice, with_seed
-from polyhead.sharing.branch import private_layers, tap_of
-from polyhead.train import run as running
+from polyhead.strategies import Branch, Pooled
+from polyhead.strategies.branch import private_layers, tap_of
+from polyhead.train import job as running
 from polyhead.train.branch.run import Branches
 from polyhead.train.branch.task import (
     BranchSearch,

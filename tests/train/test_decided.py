@@ -17,8 +17,8 @@ from polyhead.errors import ConfigError, CorruptFile, UnknownTask
 from polyhead.project.recipes import FineTune, Joint, Search
 from polyhead.project.tables import DataFile
 from polyhead.tasks.task import Task
-from polyhead.train import run as running
 from polyhead.train.data.prepare import prepare
+from polyhead.train.heads import run as running
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.fine_tune import fine_tune_project
 from polyhead.train.recipes.joint import train_together

@@ -8,8 +8,8 @@ from scipy.special import expit, log_expit, log_softmax, softmax
 
 import tiny
 from polyhead.errors import TrainError
-from polyhead.project.strategies import Branch
 from polyhead.sharing.make import arrays_of_part
+from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.branch.distil import distilled
 from polyhead.train.branch.run import _noisy

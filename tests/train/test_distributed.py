@@ -16,8 +16,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import to_toml
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
-from polyhead.project.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.project.tables import TaskEntry
+from polyhead.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.train.loop.devices import Place, from_first, place_in
 from polyhead.train.recipes.lineage import lineage_of
 

@@ -15,8 +15,8 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import ONE_TASK, Donors, FineTune, Frozen, Joint, LeaveOut, Search
-from polyhead.project.strategies import Pooled, Prompted
 from polyhead.project.tables import TrunkChoice, read_project, with_seed
+from polyhead.strategies import Pooled, Prompted
 from polyhead.train.data.leaks import LEAST, without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.loop.events import Events

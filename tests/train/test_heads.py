@@ -13,7 +13,7 @@ from polyhead.engine.session import Session
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
@@ -21,9 +21,8 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.inputs import wanted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.heads import select as heads
-from polyhead.train.heads.candidates import candidates_of
 from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.run import candidates, paths_of
+from polyhead.train.heads.paths import candidates, paths_of
 from polyhead.train.heads.select import FOLDS, Trials
 from polyhead.train.loop.events import Events
 from polyhead.train.record import lines
@@ -260,7 +259,7 @@ def test_offsets_are_what_balanced_shares_would_add():
 def test_the_simplest_heads_come_first(kind, pair, depth, names):
     labels = {"single_label": ("a", "b"), "tagging": ("O", "B-x"), "span": ()}[kind]
     task = Task(name="t", kind=kind, labels=labels, pair=pair)
-    assert [one.name for one in candidates_of(task, AUTO, depth)] == names
+    assert [one.name for one in AUTO.candidates(task, depth)] == names
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 40, 1500])

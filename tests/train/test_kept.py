@@ -9,7 +9,7 @@ import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.nn.trunk import Trunk
 from polyhead.project.recipes import ONE_TASK, Smoothing
-from polyhead.project.strategies import Prompted
+from polyhead.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer

@@ -9,7 +9,7 @@ import pytest
 
 from polyhead.errors import EmptyData
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from polyhead.tasks.read import Examples, ReadReport, Source, read
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question

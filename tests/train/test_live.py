@@ -16,10 +16,10 @@ from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, ConfigError, PlanError, TrainError
 from polyhead.plan import merge
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Smoothing
-from polyhead.project.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.project.tables import Project
+from polyhead.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.train.data.prepare import prepare
-from polyhead.train.data.units import bonds_of, prepared_units, units_of
+from polyhead.train.data.units import prepared_units, units_of
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes import starts
 from polyhead.train.recipes.course import JointCourse
@@ -163,7 +163,7 @@ def test_units_are_the_groups_and_families_that_tasks_share():
         }
     )
     assert found == [("a", "c"), ("b",), ("d",), ("e", "f"), ("g",)]
-    assert bonds_of(InLayer(adapters=(Adapter(share="ends", tied=True),))) == {"adapters"}
+    assert InLayer(adapters=(Adapter(share="ends", tied=True),)).bonds() == {"adapters"}
 
 
 def test_a_step_of_one_task_leaves_the_others_prompt_and_pooler_alone(home):
@@ -318,8 +318,8 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
 
     before = (root / "bundle.json").read_bytes()
     with monkeypatch.context() as patched:
-        for what in ("pooled_paths", "train_unit", "train_task", "_extract"):
-            patched.setattr(f"polyhead.train.run.{what}", never)
+        for what in ("heads.run.feature_paths", "recipes.live.train_unit", "heads.run.train_task", "run._extract"):
+            patched.setattr(f"polyhead.train.{what}", never)
         with pytest.raises(error) as caught:
             trained(home, root, strategy, *names)
     assert (root / "bundle.json").read_bytes() == before

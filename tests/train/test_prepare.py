@@ -7,8 +7,8 @@ import pytest
 
 import tiny
 from polyhead.project.recipes import Frozen, Joint
-from polyhead.project.strategies import InLayer, Pooled, Prompted
 from polyhead.project.tables import TaskEntry, TrunkChoice
+from polyhead.strategies import InLayer, Pooled, Prompted
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units

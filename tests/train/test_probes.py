@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from polyhead.bundle.probe import Probe
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled
+from polyhead.strategies import Pooled
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question

@@ -11,9 +11,9 @@ import tiny
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.sharing.pooled import PooledPart
+from polyhead.strategies import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
@@ -24,7 +24,8 @@ from polyhead.train.data.extract import Extractor
 from polyhead.train.data.inputs import examples_of, wanted
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.data.taps import wanted_taps
-from polyhead.train.heads.run import paths_of, train_task
+from polyhead.train.heads.paths import paths_of
+from polyhead.train.heads.run import train_task
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
 from polyhead.train.recipes.together import JointModel

@@ -9,7 +9,7 @@ import tiny
 from polyhead.errors import ConfigError, TrainError
 from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import Candidate, Joint, Search, Smoothing
-from polyhead.project.strategies import Prompted
+from polyhead.strategies import Prompted
 from polyhead.tasks.read import Examples
 from polyhead.train.data.prepare import prepare
 from polyhead.train.loop import fit as fitting

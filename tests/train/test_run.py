@@ -22,11 +22,11 @@ from polyhead.engine.session import Session
 from polyhead.errors import BundleError, EmptyData, PolyheadError, StoreError, TrainError, WrongTrunk
 from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import Joint
-from polyhead.project.strategies import Pooled
 from polyhead.project.tables import with_seed
+from polyhead.strategies import Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk
-from polyhead.train import run as running
+from polyhead.train import job as running
 from polyhead.train.data import extract as extraction
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events

@@ -14,9 +14,8 @@ from polyhead.plan import Codec
 from polyhead.processor import Processor
 from polyhead.progress import duration
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import DataFile, Project
-from polyhead.sharing.pooled import pooled_path
+from polyhead.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.loop.events import Events
@@ -34,9 +33,7 @@ def prepared(tmp_path_factory):
 def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts(prepared):
     trunk = tiny_trunk()
     shape = trunk.architecture
-    paths = {
-        p.task.name: [pooled_path(p.task, p.strategy, trunk=trunk.digest, shape=shape, codec=Codec())] for p in prepared
-    }
+    paths = {p.task.name: [p.strategy.path(p.task, trunk=trunk.digest, shape=shape, codec=Codec())] for p in prepared}
     lines = outlook(prepared, paths, shape, kept=["old"])
     assert "old" in lines[0]
     rows = {line.split()[0]: line.split() for line in lines if line.split()[0] in paths}
@@ -49,7 +46,7 @@ def test_the_plan_tells_examples_steps_and_cost_of_every_task_before_work_starts
 def test_the_plan_says_which_tasks_are_trained_in_folds(tmp_path, strategy, folds):
     trunk = tiny_trunk()
     (one,) = prepare(tiny.project(tmp_path, "mood", strategy=strategy, validation=0.25), tmp_path)
-    path = pooled_path(one.task, tiny.STRATEGY, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
+    path = tiny.STRATEGY.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
     row = outlook([one], {"mood": [path]}, trunk.architecture, kept=[], folds=True)[1].split()
     assert row[2:4] == (["32", "folds"] if folds else ["24", "8"])
 
@@ -58,7 +55,7 @@ def test_batches_of_a_task_in_windows_are_a_floor_before_its_texts_are_read(tmp_
     """32 rows in eights are four batches; how many windows they make nobody knows yet."""
     trunk = tiny_trunk(max_tokens=8)
     (one,) = prepare(tiny.project(tmp_path, "names", long_texts="windows"), tmp_path)
-    path = pooled_path(one.task, one.strategy, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
+    path = one.strategy.path(one.task, trunk=trunk.digest, shape=trunk.architecture, codec=Codec())
     lines = outlook([one], {"names": [path]}, trunk.architecture, kept=())
     assert "  at least 4  " in next(line for line in lines if line.startswith("names"))
     counted = outlook([one], {"names": [path]}, trunk.architecture, kept=(), in_a_pass={"names": 11})

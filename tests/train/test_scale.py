@@ -14,7 +14,7 @@ from pair import Job, course_of, learn
 from polyhead.config import to_value
 from polyhead.errors import ConfigError, MissingExtra
 from polyhead.project.recipes import Joint, Sampling
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from polyhead.train.loop import events as telling
 from polyhead.train.loop.devices import Place, on
 from polyhead.train.loop.events import Events, Meter, Update, tensorboard

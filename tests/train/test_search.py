@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from polyhead.train.branch.search import Candidate, grid, halving, spread
 from polyhead.train.loop import fit as fitting
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed

@@ -9,9 +9,9 @@ import tiny
 from polyhead import plan
 from polyhead.model import Model
 from polyhead.nn.trunk import Trunk
-from polyhead.project.strategies import Branch
-from polyhead.sharing.branch import branch_path, tap_path
 from polyhead.sharing.make import arrays_of_part
+from polyhead.strategies import Branch
+from polyhead.strategies.branch import branch_path, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_tasks, tiny_trunk
 from polyhead.text.batch import batches

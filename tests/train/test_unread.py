@@ -6,8 +6,8 @@ import pytest
 import tiny
 from polyhead.errors import EmptyData
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
+from polyhead.strategies import Branch, Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.joint import train_together

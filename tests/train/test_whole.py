@@ -8,7 +8,7 @@ import torch
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.project.recipes import Joint
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.branch.distil import distilled
 from polyhead.train.data.examples import TextExamples

@@ -16,11 +16,11 @@ from polyhead.engine.session import Session
 from polyhead.errors import EmptyData
 from polyhead.plan import Pool
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import Branch, Pooled
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.sharing.branch import branch_path
 from polyhead.sharing.make import arrays_of_part
 from polyhead.sharing.pooled import PooledPart
+from polyhead.strategies import Branch, Pooled
+from polyhead.strategies.branch import branch_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, ReadReport
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk

@@ -13,8 +13,8 @@ from polyhead.arguments import check_fields, typed
 from polyhead.config import Value, read_toml
 from polyhead.errors import BadName, ConfigError
 from polyhead.project.recipes import Donors, FineTune, Frozen, Joint, LeaveOut, Recipe, Training
-from polyhead.project.strategies import Branch, Live, Pooled, Prompted, Strategy
 from polyhead.seq2seq.data import Summarizer
+from polyhead.strategies import Pooled, Strategy
 from polyhead.tasks.columns import Source
 from polyhead.tasks.rows import DATASETS
 from polyhead.tasks.task import Kind, Task, check_name, kind_named, kinds_with
@@ -142,7 +142,7 @@ class TaskEntry(Value):
         if self.text_b is None or self.known_kind.context_column is not None:
             return "none"
         compares = self.known_kind.separate_pairs and self.long_texts == "cut"
-        return "separate" if compares and frozen and isinstance(strategy, Pooled) else "joined"
+        return strategy.default_pair if compares and frozen else "joined"
 
     def task(self) -> Task:
         """The task that the entry declares."""
@@ -179,15 +179,6 @@ class TaskEntry(Value):
             where=chosen.where,
             limit=chosen.limit,
         )
-
-
-BRANCH_TRAINING = Training(epochs=5, patience=3, least_updates=300, learning_rate=2e-4, warmup=0.1)
-"""Where nothing is said, branches are trained as the layers of an encoder are: fewer epochs (docs/project/log.md)."""
-
-
-LIVE_TRAINING = Training(epochs=10, patience=3, least_updates=300, batch=16, learning_rate=1e-3, warmup=0.1)
-"""Where nothing is said, prompts, adapters and layers on top over a frozen trunk: every epoch reads all texts through
-the trunk, so there are few of them, at the higher rates that a frozen trunk calls for."""
 
 
 SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
@@ -254,7 +245,7 @@ class Project(Value):
 
 def _check_rounds(recipe: LeaveOut, tasks: list[str]) -> None:
     """Raises BadName or ConfigError for what no round could be named or learn."""
-    names = [one.name for one in recipe.rounds(tasks)]
+    names = [left_out.name for left_out in recipe.rounds(tasks)]
     for name in names:
         check_name(name, "group")
     if len({name.casefold() for name in names}) < len(names):
@@ -279,11 +270,11 @@ def read_project(path: Path | str) -> Project:
             place = f"tasks[{number}]"
             raise error.at(f"{path}, {place}", path=f"$.{place}") from None
     strategies = [strategy_of(project, entry) for entry in project.tasks]
-    if project.donors is not None and not any(isinstance(s, Prompted) and s.from_donors for s in strategies):
+    if project.donors is not None and not any(strategy.donor_arrays() for strategy in strategies):
         raise ConfigError(
             f"{path}: 'donors' would change nothing: no task starts from one",
             got=project.donors,
-            do="set init or pooler_init = 'donors' in a strategy 'prompted', or leave 'donors' out",
+            do="set init or pooler_init = 'donors' in a strategy with prompts, or leave 'donors' out",
         )
     return project
 
@@ -295,9 +286,7 @@ def strategy_of(project: Project, entry: TaskEntry) -> Strategy:
 
 def training_of(project: Project, entry: TaskEntry) -> Training:
     """The entry's training numbers, or the project's, or the defaults of its recipe and strategy."""
-    strategy = strategy_of(project, entry)
-    own = BRANCH_TRAINING if isinstance(strategy, Branch) else Training()
-    own = LIVE_TRAINING if isinstance(strategy, Live) else own
+    own = strategy_of(project, entry).default_training
     own = JOINT_TRAINING if isinstance(project.recipe, Joint | Donors) else own
     own = FINE_TUNING if isinstance(project.recipe, FineTune) else own
     own = SUMMARY_TRAINING if entry.known_kind.owns_model else own
@@ -318,19 +307,19 @@ def with_seed(project: Project, seed: int) -> Project:
 
 def data_files(project: Project, folder: Path) -> dict[Path, str]:
     """The files that the project's tasks read, each with the first task and split that reads it."""
-    found: dict[Path, str] = {}
+    files: dict[Path, str] = {}
     for entry in project.tasks:
         for split, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
             if isinstance(file, str | DataFile) and (source := entry.source(file, folder)).is_file:
-                found.setdefault(Path(source.path), f"{split} of task '{entry.name}'")
-    return found
+                files.setdefault(Path(source.path), f"{split} of task '{entry.name}'")
+    return files
 
 
 def bundles_of(project: Project) -> dict[str, tuple[str, ...]]:
     """The bundles that the project's recipe makes, each with its tasks; paths as `bundle` has them."""
     names, recipe = tuple(entry.name for entry in project.tasks), project.recipe
     if isinstance(recipe, LeaveOut):
-        return {f"{project.bundle}/{one.name}": one.tasks for one in recipe.rounds(names)}
+        return {f"{project.bundle}/{left_out.name}": left_out.tasks for left_out in recipe.rounds(names)}
     if isinstance(recipe, FineTune):
         return {f"{project.bundle}/{name}": (name,) for name in names}
     return {project.bundle: names}

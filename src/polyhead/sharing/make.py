@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -12,9 +11,10 @@ from torch import nn
 from polyhead import cost
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, owners_of
-from polyhead.project.strategies import Adapter, InLayer, OnTop, Strategy
-from polyhead.sharing.branch import BranchPart, private_layers
+from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.part import Family, Part
+from polyhead.strategies.base import DeltaStart, Strategy
+from polyhead.strategies.branch import private_layers
 from polyhead.trunk.shape import Architecture
 
 
@@ -37,15 +37,15 @@ def make_part(
     private, owner = private_layers(path), path.head.part
     in_trunk = bool(private) and private.stop <= shape.layers
     kind = BranchPart if in_trunk else Part
-    on_top = strategy if isinstance(strategy, OnTop) else None
+    own_dropout = strategy.layer_dropout if strategy is not None else None
     return kind(
         path,
         shape,
         families=families,
-        options=options_of({owner: path}, {owner: strategy} if strategy else {}),
-        norm_init=on_top.norm_init if on_top else "one",
+        starts=delta_starts({owner: path}, {owner: strategy} if strategy else {}),
+        norm_init=strategy.norm_start if strategy is not None else "one",
         dropout=dropout,
-        layer_dropout=on_top.dropout if on_top else layer_dropout,
+        layer_dropout=layer_dropout if own_dropout is None else own_dropout,
         generator=generator,
     )
 
@@ -63,7 +63,7 @@ def make_families(
     ConfigError where two paths want what they share in two shapes, or are to start it in two ways.
     """
     check_shapes(paths, shape)
-    options = options_of(paths, strategies or {})
+    starts = delta_starts(paths, strategies or {})
     owned = {TRUNK, *(path.head.part for path in paths.values())}
     owners = dict.fromkeys(name for path in paths.values() for name in owners_of(path) if name not in owned)
     return {
@@ -71,40 +71,41 @@ def make_families(
             owner,
             list(paths.values()),
             shape,
-            options=options,
+            starts=starts,
             generator=generator(owner) if generator is not None else None,
         )
         for owner in owners
     }
 
 
-def options_of(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) -> dict[Delta, Adapter]:
-    """Which adapter each delta on the paths was lowered from, both by task.
+def delta_starts(paths: Mapping[str, Path], strategies: Mapping[str, Strategy]) -> dict[Delta, DeltaStart]:
+    """How each delta on the paths starts; paths and strategies by task.
 
     Raises ConfigError where equal deltas, which are made at once, or tied arrays are to start or to learn in two ways.
     """
-    found: dict[Delta, Adapter] = {}
+    starts: dict[Delta, DeltaStart] = {}
     for task, path in paths.items():
-        for delta, adapter in _lowered(path, strategies.get(task)):
-            for other, before in found.items():
+        strategy = strategies.get(task)
+        for delta, start in strategy.delta_starts(path) if strategy is not None else ():
+            for other, before in starts.items():
                 for name in _in_common(delta, other):
-                    told = [getattr(one, name) for one in (before, adapter)]
-                    if told[0] != told[1]:
+                    first, second = getattr(before, name), getattr(start, name)
+                    if first != second:
                         raise ConfigError(
                             "equal adapters, and those with arrays in common, start and learn in one way",
-                            got=f"{name} = {told[0]!r} and {told[1]!r}, '{delta.kind}' of {delta.ends or delta.part}",
+                            got=f"{name} = {first!r} and {second!r}, '{delta.kind}' of {delta.ends or delta.part}",
                             do=f"give both one {name}, or arrays of their own: share = 'nothing'",
                         )
-            found.setdefault(delta, adapter)
-    return found
+            starts.setdefault(delta, start)
+    return starts
 
 
 def check_shapes(paths: Mapping[str, Path], shape: Architecture) -> None:
     """Raises ConfigError where two tasks would read an array of one owner and name in two shapes."""
-    found: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
+    shapes: dict[tuple[str, str], tuple[str, tuple[int, ...]]] = {}
     for task, path in paths.items():
         for array in cost.arrays_of_path(path, shape):
-            other, before = found.setdefault((array.owner, array.name), (task, array.shape))
+            other, before = shapes.setdefault((array.owner, array.name), (task, array.shape))
             if array.shape != before:
                 raise ConfigError(
                     f"tasks '{other}' and '{task}' share arrays, '{array.owner}', and give them two shapes",
@@ -120,17 +121,9 @@ def arrays_of_part(part: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().float().cpu().numpy().copy() for name, value in part.state_dict().items()}
 
 
-def _lowered(path: Path, strategy: Strategy | None) -> Iterator[tuple[Delta, Adapter]]:
-    adapters = strategy.adapters if isinstance(strategy, InLayer) else ()
-    for node in path.layers:
-        for adapter in adapters:
-            if node.delta is not None and adapter.start <= node.start < (adapter.stop or math.inf):
-                yield node.delta, adapter
-
-
-def _in_common(one: Delta, other: Delta) -> tuple[str, ...]:
+def _in_common(delta: Delta, other: Delta) -> tuple[str, ...]:
     """What the adapters of two deltas must say alike: all that is theirs, or how the matrices start that are one."""
-    if one == other:
+    if delta == other:
         return ("init", "norm_init", "dropout")
-    same = one.tied == other.tied and (one.ends or one.part) == (other.ends or other.part)
-    return ("init",) if same and (one.tied or one.ends is not None) else ()
+    same = delta.tied == other.tied and (delta.ends or delta.part) == (other.ends or other.part)
+    return ("init",) if same and (delta.tied or delta.ends is not None) else ()

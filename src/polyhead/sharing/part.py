@@ -16,10 +16,10 @@ from polyhead.nn.poolers import xavier
 from polyhead.nn.states import States
 from polyhead.nn.trunk import run_layer
 from polyhead.plan import Delta, Layers, Path
-from polyhead.project.strategies import Adapter
 from polyhead.sharing.in_layer import Adapters, places_of
 from polyhead.sharing.pooled import PooledPart
 from polyhead.sharing.prompted import PromptRows
+from polyhead.strategies.base import DeltaStart
 from polyhead.trunk.shape import Architecture
 
 LAYERED = ("enter", "layers", "leave", "delta")  # what computes in the trunk's precision
@@ -37,14 +37,14 @@ class Family(nn.Module):
         paths: Sequence[Path],
         shape: Architecture,
         *,
-        options: Mapping[Delta, Adapter] | None = None,
+        starts: Mapping[Delta, DeltaStart] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         self.owner = owner
         self.prompt = _prompt(owner, paths, shape, generator)
         places = places_of(paths, owner)
-        self.delta = Adapters(owner, places, shape, options=options, generator=generator) if places else None
+        self.delta = Adapters(owner, places, shape, starts=starts, generator=generator) if places else None
         self.head = nn.ModuleDict()
         heads = [path.head for path in paths if path.head.hidden_part == owner]
         if heads:
@@ -54,9 +54,9 @@ class Family(nn.Module):
     @property
     def hidden(self) -> Dense | None:
         """The hidden layer of heads, where this owner has it."""
-        found = dict(self.head.items()).get("hidden")
-        assert found is None or isinstance(found, Dense)
-        return found
+        hidden = dict(self.head.items()).get("hidden")
+        assert hidden is None or isinstance(hidden, Dense)
+        return hidden
 
     def lower(self, dtype: torch.dtype) -> None:
         """Computes as a backend does from now on: what sits in layers in the trunk's precision."""
@@ -76,7 +76,7 @@ class Part(PooledPart):
         shape: Architecture,
         *,
         families: Mapping[str, Family] | None = None,
-        options: Mapping[Delta, Adapter] | None = None,
+        starts: Mapping[Delta, DeltaStart] | None = None,
         norm_init: Literal["one", "legacy"] = "one",
         dropout: float = 0.0,
         layer_dropout: float = 0.0,
@@ -89,9 +89,7 @@ class Part(PooledPart):
         self.prompt = _prompt(owner, [path], shape, generator)
         places = places_of([path], owner)
         ends = {name: family.delta for name, family in families.items() if family.delta is not None}
-        self.delta = (
-            Adapters(owner, places, shape, options=options, shared=ends, generator=generator) if places else None
-        )
+        self.delta = Adapters(owner, places, shape, starts=starts, shared=ends, generator=generator) if places else None
         own = [node for node in path.layers if node.weights == owner]
         self.first, self.last = (own[0].start, own[-1].stop - 1) if own else (0, -1)
         self.checkpointing = False  # as that of a trunk
@@ -134,9 +132,9 @@ class Part(PooledPart):
 
     def served(self, dtype: torch.dtype) -> Self:
         """A copy as a backend runs it."""
-        made = copy.deepcopy(self).eval()
-        made.lower(dtype)
-        return made
+        copied = copy.deepcopy(self).eval()
+        copied.lower(dtype)
+        return copied
 
 
 def _prompt(

@@ -1,10 +1,7 @@
-"""Strategy `pooled` (Du et al. 2020, stage 2): frozen features, a pooler and a head of the task's own."""
+"""Parts over kept features: a layer mix and an attention pooler where the path asks for them, and a head."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -13,40 +10,7 @@ from polyhead.errors import PlanError
 from polyhead.nn.heads import Head as HeadModule
 from polyhead.nn.layer import Dense
 from polyhead.nn.poolers import Attention, Learned
-from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.project.strategies import Pooled
-from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Task, owner_of
-from polyhead.trunk.shape import Architecture
-
-
-def pooled_path(task: Task, strategy: Pooled, *, trunk: str, shape: Architecture, codec: Codec) -> Path:
-    """`Embed, Layers(0, N, trunk), Pool, Head`; `trunk` is the trunk's digest.
-
-    `codec` must carry its constants (uint8) already; a tagging task always reads the first sub-token of each word.
-    Positions `auto` are attention here: who tries several heads makes a strategy of each.
-    """
-    owner, kind = owner_of(task), kind_of(task)
-    positions: Literal["first", "mean", "attention", "tokens"] = "tokens"
-    if not kind.per_word:
-        positions = "attention" if strategy.positions == "auto" else strategy.positions
-    learned = strategy.layers == "learned" or positions == "attention"
-    pool = Pool(
-        layers=strategy.layers,
-        of=min(strategy.of, shape.layers) if strategy.layers == "mean" else 1,
-        positions=positions,
-        heads=(strategy.heads or max(1, shape.width // 64)) if positions == "attention" else 0,
-        part=owner if learned else None,
-        codec=codec,
-    )
-    head = Head(
-        kind=task.kind,
-        width=kind.width(task),
-        part=owner,
-        hidden=shape.width if strategy.hidden is None else strategy.hidden,
-        separate=task.pair == "separate",
-    )
-    return Path(nodes=(Embed(trunk=trunk), Layers(start=0, stop=shape.layers), pool, head))
+from polyhead.plan import Path
 
 
 class PooledPart(nn.Module):
@@ -129,9 +93,3 @@ def compared(first: Tensor, second: Tensor) -> Tensor:
     size = first.shape[-1] ** 0.5
     u, v = (size * functional.normalize(features, dim=-1) for features in (first, second))
     return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
-
-
-def with_codec(path: Path, codec: Codec) -> Path:
-    """The same path with another codec."""
-    nodes = [msgspec.structs.replace(n, codec=codec) if isinstance(n, Pool) else n for n in path.nodes]
-    return Path(nodes=tuple(nodes))

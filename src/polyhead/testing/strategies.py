@@ -23,8 +23,8 @@ from polyhead.engine.inputs import AnyInput, Passage, input_type_of, input_types
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Embed, Head, Layers, Path, Pool, owners_of
-from polyhead.project.strategies import Pooled, Prompted, Strategy
 from polyhead.store.codecs import EXACT
+from polyhead.strategies import Pooled, Strategy, prompt_groups
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task
 from polyhead.testing.check import Check
@@ -56,7 +56,7 @@ def yield_strategy_checks(subject: str, strategy: Strategy) -> Iterator[Check]:
             ("sends gradients to its own parameters and families and to no other", _assert_gradients),
         ):
             yield Check(subject=subject, name=f"{name}, {task.name}", run=partial(check, strategy, task))
-    together = isinstance(strategy, Prompted) and not strategy.isolated
+    together = strategy.prompt_group is not None
     for name, whole in (
         ("answers from the bundle as before it was written", _assert_saved),
         ("merged gives what each path gives alone", _assert_merged),
@@ -77,13 +77,10 @@ def fitting_tasks(strategy: Strategy) -> list[Task]:
 
 def tiny_paths(strategy: Strategy, trunk: TrunkData) -> dict[str, Path]:
     """The strategy's path for every tiny task that it does not refuse."""
-    from polyhead.sharing.lower import path_of
-    from polyhead.sharing.prompted import prompt_groups
-
     digest, fitting = trunk.digest, []
 
     def path(task: Task, group: tuple[str, ...]) -> Path:
-        return path_of(task, strategy, trunk=digest, shape=trunk.architecture, group=group)
+        return strategy.path(task, trunk=digest, shape=trunk.architecture, group=group)
 
     for task in tiny_tasks():
         with suppress(ConfigError):
@@ -299,12 +296,10 @@ def _assert_group_isolated(strategy: Strategy) -> None:
 
 def _group(strategy: Strategy, trunk: TrunkData, names: Sequence[str]) -> dict[str, Path]:
     """The paths of a prompt group of these tasks."""
-    from polyhead.sharing.lower import path_of
-
     tasks = {task.name: task for task in tiny_tasks()}
     owners = [f"task:{name}" for name in names]
     digest, shape = trunk.digest, trunk.architecture
-    return {name: path_of(tasks[name], strategy, trunk=digest, shape=shape, group=owners) for name in names}
+    return {name: strategy.path(tasks[name], trunk=digest, shape=shape, group=owners) for name in names}
 
 
 def _assert_independent(strategy: Strategy) -> None:

@@ -30,7 +30,7 @@ class Sampling(Value):
     schedule: tuple[dict[str, float], ...] = ()  # of `schedule`: tasks' shares, by epoch; the last stay
 
     def __post_init__(self) -> None:
-        if not all(math.isfinite(one) and one >= 0 for one in (self.exponent, self.end)):
+        if not all(math.isfinite(value) and value >= 0 for value in (self.exponent, self.end)):
             raise ConfigError("an exponent of sampling is wrong", got=[self.exponent, self.end], allowed="0 or more")
         readers = {"exponent": ("size", "annealed"), "end": ("annealed",)}
         why = f"kind '{self.kind}' does not read it"
@@ -70,7 +70,7 @@ class Weighting(Value):
             check_unused("weighting.", self, dict.fromkeys(("exponent", "literal"), why))
         if (self.kind == "fixed") != bool(self.fixed):
             raise ConfigError("weighting.kind 'fixed' and weighting.fixed belong together", got=self.kind)
-        bad = {name: one for name, one in self.fixed.items() if not (math.isfinite(one) and one >= 0)}
+        bad = {name: weight for name, weight in self.fixed.items() if not (math.isfinite(weight) and weight >= 0)}
         if bad:
             raise ConfigError("weighting.fixed has wrong weights", got=bad, allowed="0 or more")
 

@@ -64,11 +64,11 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
             Round(name=name, tasks=several, learned=tuple(task for task in tasks if task not in several))
             for name, several in groups.items()
         ]
-        for one in found:
-            if not (one.tasks and one.learned):
+        for left in found:
+            if not (left.tasks and left.learned):
                 raise ConfigError(
-                    f"with '{one.name}' left out there must be tasks that remain, and some that are left out",
-                    got=f"left out {list(one.tasks)}, remaining {list(one.learned)}",
+                    f"with '{left.name}' left out there must be tasks that remain, and some that are left out",
+                    got=f"left out {list(left.tasks)}, remaining {list(left.learned)}",
                     do="declare more tasks, or other groups",
                 )
         return tuple(found)

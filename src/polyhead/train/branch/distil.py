@@ -44,13 +44,13 @@ def _values(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: floa
 
 
 def _options(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    found, taught = (by_example(one[:, 0] / temperature, targets) for one in (outputs, teacher))
-    return temperature**2 * functional.cross_entropy(found, torch.softmax(taught, dim=1))
+    student, taught = (by_example(scores[:, 0] / temperature, targets) for scores in (outputs, teacher))
+    return temperature**2 * functional.cross_entropy(student, torch.softmax(taught, dim=1))
 
 
 def _places(outputs: Tensor, teacher: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    found, taught = (competing(one / temperature, targets) for one in (outputs, teacher))
-    shares = torch.softmax(taught, dim=1) * functional.log_softmax(found, dim=1)
+    student, taught = (competing(scores / temperature, targets) for scores in (outputs, teacher))
+    shares = torch.softmax(taught, dim=1) * functional.log_softmax(student, dim=1)
     _, counted = span_each(outputs, targets)
     return temperature**2 * -(shares.sum(dim=(1, 2)) / 2 * counted).sum() / counted.sum().clamp(min=1)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from polyhead.errors import TrainError
 from polyhead.plan import Path
-from polyhead.project.strategies import Branch
-from polyhead.sharing.branch import BranchPart, branch_path, tap_of
+from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part
+from polyhead.strategies.branch import Branch, branch_path, tap_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.branch.distil import distilled
 from polyhead.train.data.examples import outputs_of, outputs_of_each, tell_unread
@@ -123,8 +123,8 @@ class Branches:
 
     @property
     def _dtype(self) -> torch.dtype:
-        found: torch.dtype = getattr(torch, self.precision)
-        return found
+        dtype: torch.dtype = getattr(torch, self.precision)
+        return dtype
 
     def _module(self, path: Path, seed: int | None, start: Mapping[str, np.ndarray], *, head: bool = False) -> OnTap:
         training = self.prepared.training
@@ -185,10 +185,10 @@ class Branches:
     def _examples(
         self, split: str, path: Path, *, soft: list[np.ndarray] | None = None, noisy: TrainedBranch | None = None
     ) -> TapExamples:
-        found = next(s for s in self.prepared.splits if s.name == split)
+        rows = next(s for s in self.prepared.splits if s.name == split)
         teacher = None if noisy is None else _noisy(noisy.module)
         return tap_examples(
-            self.prepared, found, path, self.extractor, precision=self.precision, soft=soft, teacher=teacher
+            self.prepared, rows, path, self.extractor, precision=self.precision, soft=soft, teacher=teacher
         )
 
 

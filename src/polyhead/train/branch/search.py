@@ -41,16 +41,16 @@ def spread(candidates: Sequence[Candidate]) -> dict[int, dict[str, float]]:
 
     After halving these are the best scores that each candidate had when it stopped.
     """
-    found: dict[int, dict[str, float]] = {}
+    spreads: dict[int, dict[str, float]] = {}
     for layers in sorted({candidate.layers for candidate in candidates}):
         scores = [c.score for c in candidates if c.layers == layers]
-        found[layers] = {
+        spreads[layers] = {
             "max": max(scores),
             "mean": statistics.mean(scores),
             "median": statistics.median(scores),
             "spread": statistics.stdev(scores) if len(scores) > 1 else 0.0,
         }
-    return found
+    return spreads
 
 
 def halving(branches: Branches, depths: Sequence[int], seeds: Sequence[int]) -> DepthSearch:

@@ -18,14 +18,15 @@ from polyhead.cost.allocate import Option, OptionsFile, best_under, by_rule, gre
 from polyhead.errors import ConfigError, TrainError
 from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import Choice
-from polyhead.sharing.branch import private_layers, tap_of
+from polyhead.strategies.branch import as_branch, private_layers, tap_of
 from polyhead.train.branch.run import Branches, TrainedBranch
 from polyhead.train.branch.search import Candidate, grid, halving, spread
-from polyhead.train.data.extract import Extractor
+from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.taps import wanted_taps
 from polyhead.train.heads.trained import Trained
+from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Fitted
@@ -56,19 +57,64 @@ class BranchSearch(msgspec.Struct, frozen=True, kw_only=True):
         return [
             Option(
                 task=self.task,
-                name=one.name,
-                tap=tap_of(one.path),
-                layers=len(private_layers(one.path)),
-                score=100 * one.fitted.score,
+                name=branch.name,
+                tap=tap_of(branch.path),
+                layers=len(private_layers(branch.path)),
+                score=100 * branch.fitted.score,
             )
-            for one in self.kept
+            for branch in self.kept
         ]
+
+
+class Branched(Trainer):
+    """Trains every task's branches first, and then the choice between them; both are kept in the cache.
+
+    `prepared` are all tasks of branches, also those that are trained already: their options are written down, and
+    under one budget the choice is among all.
+    """
+
+    order = 1
+
+    def paths(self) -> dict[str, list[Path]]:
+        """The path of every depth that each task tries."""
+        return {p.task.name: branch_paths(p, self.job.extractor) for p in self.prepared}
+
+    def readers(self) -> Sequence[Prepared]:
+        """Under one budget all tasks of branches, as the choice is among all."""
+        return self.prepared if self.todo and self.job.allocation.rule == "budget" else self.todo
+
+    def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
+        """The states at the path's tap."""
+        return wanted_taps(prepared, path, self.job.extractor)
+
+    def train(self) -> None:
+        """Grows what is not grown yet, writes all options down, and commits the branches that are chosen."""
+        if not self.todo:
+            return
+        job, extractor = self.job, self.job.extractor
+        shape, precision = extractor.data.architecture, extractor.precision
+        searches: dict[str, BranchSearch] = {}
+        for p in self.prepared:
+            name, folder = p.task.name, job.folder("branches", p)
+            if name in job.todo or job.allocation.rule == "budget":
+                searches[name] = grow(p, extractor, precision=precision, folder=folder, events=job.events)
+                for line in grown_lines(searches[name]):
+                    job.events.line(line)
+            elif (known := kept_grove(folder)) is not None:
+                searches[name] = known
+        others = {name for name, strategy in job.declared.items() if strategy.is_allocated}
+        left = others - {p.task.name for p in self.prepared}
+        write_options(job.cache / "options.json", list(searches.values()), shape, left)
+        chosen = choose(list(searches.values()), job.allocation, shape)
+        for p in self.todo:
+            name, folder = p.task.name, job.folder("branches", p)
+            trained = chosen_part(p, searches[name], chosen[name], extractor, precision=precision, folder=folder)
+            job.commit([(p, trained)])
 
 
 def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
     """The depths that a task's strategy tries; raises ConfigError where the trunk has no such depth."""
-    strategy = prepared.strategy
-    assert isinstance(strategy, Branch)
+    strategy = as_branch(prepared.strategy)
     most = strategy.layers or strategy.most or max(strategy.least, shape.layers)
     least = strategy.layers or strategy.least
     if (strategy.tap or 0) + most > shape.layers:
@@ -85,8 +131,7 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
     known = kept_grove(folder)
     if known is not None:
         return known
-    strategy = prepared.strategy
-    assert isinstance(strategy, Branch)
+    strategy = as_branch(prepared.strategy)
     branches = Branches(prepared, strategy, extractor, precision=precision, checkpoints=folder, events=events)
     depths = depths_of(prepared, extractor.data.architecture)
     candidates: tuple[Candidate, ...] = ()
@@ -96,21 +141,21 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
     else:
         first = prepared.training.seed
         search = halving if strategy.search == "halving" else grid
-        found = search(branches, depths, range(first, first + strategy.seeds))
-        teacher, candidates = found.best, found.candidates
-        others = tuple(one for one in found.ended if one.layers != teacher.layers)
-    grown = {"teacher": teacher} | {f"branch-{one.layers}": one for one in others}
+        result = search(branches, depths, range(first, first + strategy.seeds))
+        teacher, candidates = result.best, result.candidates
+        others = tuple(branch for branch in result.ended if branch.layers != teacher.layers)
+    grown = {"teacher": teacher} | {f"branch-{branch.layers}": branch for branch in others}
     for layers in strategy.students:
         if layers < teacher.layers:
             grown[f"student-{layers}"] = branches.student(teacher, layers)
         else:
-            said = f"no student of {layers} layers: the teacher has {teacher.layers}"
-            events.line(f"{prepared.task.name}: {said}")
+            reason = f"no student of {layers} layers: the teacher has {teacher.layers}"
+            events.line(f"{prepared.task.name}: {reason}")
     grove = BranchSearch(
         task=prepared.task.name,
         kept=tuple(
-            ChosenBranch(name=name, path=one.path, fitted=one.fitted, arrays=arrays_digest(one.arrays))
-            for name, one in grown.items()
+            ChosenBranch(name=name, path=branch.path, fitted=branch.fitted, arrays=arrays_digest(branch.arrays))
+            for name, branch in grown.items()
         ),
         candidates=candidates,
     )
@@ -128,8 +173,7 @@ def kept_grove(folder: FilePath) -> BranchSearch | None:
 
 def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
     """The path of every depth that the task's strategy tries, the shortest branch first."""
-    assert isinstance(prepared.strategy, Branch)
-    branches = Branches(prepared, prepared.strategy, extractor, precision=extractor.precision)
+    branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=extractor.precision)
     return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
 
 
@@ -138,15 +182,16 @@ def grown_lines(grove: BranchSearch) -> list[str]:
     depths = [
         f"{layers} layers {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
-        for several in [len({one.seed for one in grove.candidates}) > 1]
+        for several in [len({branch.seed for branch in grove.candidates}) > 1]
         for layers, of in spread(grove.candidates).items()
     ]
     searched = [f"{grove.task}: depths searched: {', '.join(depths)}"] if depths else []
-    said = ", ".join(
-        f"{one.name} ({len(private_layers(one.path))} layers above tap {tap_of(one.path)}) {one.fitted.score:.4f}"
-        for one in grove.kept
+    branches = ", ".join(
+        f"{branch.name} ({len(private_layers(branch.path))} layers above tap {tap_of(branch.path)}) "
+        f"{branch.fitted.score:.4f}"
+        for branch in grove.kept
     )
-    return [*searched, f"{grove.task}: {said}, on validation"]
+    return [*searched, f"{grove.task}: {branches}, on validation"]
 
 
 def write_options(
@@ -157,7 +202,7 @@ def write_options(
     if left and file.exists():
         with suppress(ConfigError):  # it is written anew
             before = from_json(file.read_bytes(), OptionsFile, source=str(file))
-            options += tuple(one for one in before.options if one.task in left and before.trunk == shape)
+            options += tuple(option for option in before.options if option.task in left and before.trunk == shape)
     with _writing(f"cannot write what `polyhead allocate` reads, {file}"):
         file.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(file.parent, of=file.name)
@@ -177,18 +222,17 @@ def chosen_part(
     prepared: Prepared, grove: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
 ) -> Trained:
     """The chosen branch with its scores; the test split is read once, by this branch alone."""
-    assert isinstance(prepared.strategy, Branch)
-    kept = next(one for one in grove.kept if one.name == option.name)
+    kept = next(branch for branch in grove.kept if branch.name == option.name)
     file = folder / f"{kept.name}.safetensors"
     arrays = _arrays(file)
     if arrays_digest(arrays) != kept.arrays:
         raise _damaged(file, "its bytes are not those that were written")
-    branches = Branches(prepared, prepared.strategy, extractor, precision=precision)
+    branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
-    tried = {one.name: one.fitted.score for one in grove.kept}
-    for one in grove.candidates:
-        tried[f"{one.layers} layers, seed {one.seed}, {one.epochs} epochs"] = one.score
+    tried = {branch.name: branch.fitted.score for branch in grove.kept}
+    for branch in grove.candidates:
+        tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
     return Trained(
         path=kept.path, arrays=arrays, scores=scores, fitted=kept.fitted, tried=tried if len(tried) > 1 else {}
     )
@@ -199,8 +243,8 @@ def _write(folder: FilePath, grove: BranchSearch, grown: Mapping[str, TrainedBra
     with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-        for name, one in grown.items():
-            replace_file(folder / f"{name}.safetensors", save(one.arrays))
+        for name, branch in grown.items():
+            replace_file(folder / f"{name}.safetensors", save(branch.arrays))
         replace_file(folder / GROVE, msgspec.json.encode(grove))
 
 

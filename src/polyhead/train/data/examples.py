@@ -108,7 +108,7 @@ class TextExamples(LengthSorted):
     @property
     def tokens(self) -> int:
         """Of all texts together."""
-        return sum(len(one.ids) for one in self._encoded)
+        return sum(len(encoding.ids) for encoding in self._encoded)
 
     def batch(self, members: np.ndarray) -> Batch:
         """These texts as ids, padded to the longest of them."""
@@ -149,7 +149,7 @@ def padded_words(words: Sequence[np.ndarray]) -> Tensor:
 
 def options_in(inputs: Sequence[Given]) -> np.ndarray | None:
     """How many options each input has, int64 (inputs,); None for inputs that are no questions with options."""
-    counts = [len(given.options) for given in inputs if isinstance(given, Question)]
+    counts = [len(question.options) for question in inputs if isinstance(question, Question)]
     return np.array(counts, np.int64) if counts else None
 
 
@@ -187,10 +187,10 @@ def soft_targets(outputs: Sequence[np.ndarray], options: np.ndarray | None) -> T
         return torch.from_numpy(np.concatenate(outputs)[:, None])
     if outputs[0].ndim == 1:
         return torch.from_numpy(np.stack(outputs))
-    longest = max(1, max(len(one) for one in outputs))
+    longest = max(1, max(len(output) for output in outputs))
     out = np.zeros((len(outputs), longest, outputs[0].shape[-1]), np.float32)
-    for row, one in enumerate(outputs):
-        out[row, : len(one)] = np.nan_to_num(one)
+    for row, output in enumerate(outputs):
+        out[row, : len(output)] = np.nan_to_num(output)
     return torch.from_numpy(out)
 
 
@@ -268,26 +268,26 @@ def outputs_of(module: Callable[..., Tensor], examples: LengthSorted, *, batch: 
 
     Words are without padding, unread ones NaN; an example's options are (options,).
     """
-    found = outputs_of_each(module, examples, batch=batch)
-    return found if examples.windows is None else examples.windows.merged(found)
+    outputs = outputs_of_each(module, examples, batch=batch)
+    return outputs if examples.windows is None else examples.windows.merged(outputs)
 
 
 @torch.inference_mode()
 def outputs_of_each(module: Callable[..., Tensor], examples: LengthSorted, *, batch: int = 256) -> list[np.ndarray]:
     """As `outputs_of`, with an output for each window."""
-    found: list[np.ndarray | None] = [None] * examples.count
+    by_member: list[np.ndarray | None] = [None] * examples.count
     options = examples.options
     for piece in examples.in_order(batch, tokens=AT_ONCE):
         outputs = module(*piece.arguments).float().numpy()
         if options is not None:
             several = np.split(outputs[:, 0], np.cumsum(options[piece.members])[:-1])
             for member, own in zip(piece.members, several, strict=True):
-                found[member] = own
+                by_member[member] = own
             continue
         for row, member in enumerate(piece.members):
             unread = examples.unread(member)
             if unread is None:
-                found[member] = outputs[row]
+                by_member[member] = outputs[row]
             else:
-                found[member] = np.where(unread[:, None], np.float32(np.nan), outputs[row, : len(unread)])
-    return [o for o in found if o is not None]
+                by_member[member] = np.where(unread[:, None], np.float32(np.nan), outputs[row, : len(unread)])
+    return [o for o in by_member if o is not None]

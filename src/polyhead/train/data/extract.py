@@ -100,7 +100,7 @@ class Extractor:
     def unread(self, inputs: Sequence[Input], words: Sequence[np.ndarray]) -> list[np.ndarray]:
         """For each word of each input whether no token stands for it, since it was cut away, say."""
         encoded = self.tokenizer.encode(inputs)
-        return [first_subtokens(one, spans) < 0 for one, spans in zip(encoded, words, strict=True)]
+        return [first_subtokens(encoding, spans) < 0 for encoding, spans in zip(encoded, words, strict=True)]
 
     def calibrated(self, path: Path, inputs: Sequence[Input], *, per: str, sample: int = 256) -> Codec:
         """The path's codec with its constants, from at most `sample` of these (training) inputs, evenly spaced."""
@@ -133,9 +133,9 @@ class Extractor:
                     continue
                 pending.add(self.states(batch, stop=deepest), rows)
                 passes += len(rows)
-                done += sum(one.window == 0 and text in pending.waiting for one, text in rows)
+                done += sum(encoding.window == 0 and text in pending.waiting for encoding, text in rows)
                 tokens += int(batch.mask.sum())
-                cut += sum(one.cut > 0 for one, _ in rows)
+                cut += sum(encoding.cut > 0 for encoding, _ in rows)
                 if update is not None:
                     update(done, len(pending.waiting))
         pending.flush()
@@ -166,9 +166,9 @@ class Extractor:
         plain = [text for text in inputs if text not in windowed]
         long, windows = [text for text in inputs if text in windowed], windows_of(self.tokenizer.max_tokens)
         pieces = [
-            (some[start : start + PIECE], how)
-            for some, how in ((plain, None), (long, windows))
-            for start in range(0, len(some), PIECE)
+            (texts[start : start + PIECE], how)
+            for texts, how in ((plain, None), (long, windows))
+            for start in range(0, len(texts), PIECE)
         ]
         with ThreadPoolExecutor(1) as pool:
             waiting = None
@@ -231,21 +231,21 @@ class _Pending:
                     wanted.setdefault(id(store), []).append((row, key, index))
         shared: dict[tuple[int, Pool], list[np.ndarray]] = {}
         for store in self.stores:
-            mine = wanted.get(id(store), [])
-            if not mine:
+            lacking = wanted.get(id(store), [])
+            if not lacking:
                 continue
             if store.request.words is not None:
-                words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in mine]
-                picked = states.upto(store.depth).rows([row for row, _, _ in mine])
+                words = [first_subtokens(rows[row][0], store.request.words[index]) for row, _, index in lacking]
+                picked = states.upto(store.depth).rows([row for row, _, _ in lacking])
                 values = _rows(stored_value(picked, store.pool, padded_words(words)), ragged=False)
                 kept = [v[: len(w)] for v, w in zip(values, words, strict=True)]
-                for (_, key, _), value in zip(mine, kept, strict=True):
+                for (_, key, _), value in zip(lacking, kept, strict=True):
                     store.add(key, value)
                 continue
             kind = (store.depth, store.pool)
             if kind not in shared:
                 shared[kind] = _rows(stored_value(states.upto(store.depth), store.pool, None))
-            for row, key, _ in mine:
+            for row, key, _ in lacking:
                 store.add(key, shared[kind][row])
         if sum(store.bytes for store in self.stores) >= FLUSH_BYTES:
             self.flush()

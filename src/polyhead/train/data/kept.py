@@ -29,7 +29,7 @@ class KeptTexts:
             (texts,) = piece.arguments
             assert isinstance(texts, TextBatch)
             states = keys(texts)
-            both = [part for one in states.keys.values() for part in (one.key, one.value)]
+            both = [part for layer in states.keys.values() for part in (layer.key, layer.value)]
             self._heads = both[0].shape[1]
             flat = torch.stack([part.transpose(1, 2).flatten(2) for part in both], dim=2).cpu()
             rows = piece.members if examples.options is None else option_rows(piece.members, examples.options)
@@ -39,7 +39,7 @@ class KeptTexts:
     def __call__(self, rows: np.ndarray) -> States:
         """Those of these texts, padded to the longest."""
         several = [self._found[row] for row in rows.tolist()]
-        lengths = torch.tensor([len(one) for one in several])
+        lengths = torch.tensor([len(piece) for piece in several])
         padded = pad_sequence(several, batch_first=True)  # (rows, tokens, 2 * layers, width)
         parts = [by_head(part, self._heads) for part in padded.unbind(2)]
         both = zip(parts[::2], parts[1::2], strict=True)

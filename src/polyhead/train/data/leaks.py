@@ -92,16 +92,16 @@ def without_leaks(
     """
     known = _Known([*prepared, *others], learning=len(prepared))
     kept, dropped = [], []
-    for index, one in enumerate(prepared):
+    for index, p in enumerate(prepared):
         sources = [known.in_evaluation(index, row) for row in known.rows[index][0]]
         clean = [row for row, source in enumerate(sources) if not source]
         if len(clean) < len(sources):
             rows = len(sources) - len(clean)
             reasons = known.reasons(index, sources)
-            dropped.append(Dropped(task=one.task.name, rows=rows, of=len(sources), reasons=reasons))
+            dropped.append(Dropped(task=p.task.name, rows=rows, of=len(sources), reasons=reasons))
         if not clean:
-            raise _nothing_left(one, known.names_of(sources))
-        kept.append(one if len(clean) == len(sources) else _training_on(one, clean))
+            raise _nothing_left(p, known.names_of(sources))
+        kept.append(p if len(clean) == len(sources) else _training_on(p, clean))
     return kept, LeakReport(leaks=known.leaks(), dropped=tuple(dropped), parallel=known.pairs())
 
 
@@ -118,17 +118,17 @@ class _Known:
     def __init__(self, tasks: Sequence[Prepared], *, learning: int) -> None:
         self.tasks = tasks
         self.learning = (1 << learning) - 1  # the tasks that train here
-        self.rows = [[[_row(given) for given in s.examples.inputs] for s in one.splits] for one in tasks]
+        self.rows = [[[_row(value) for value in split.examples.inputs] for split in p.splits] for p in tasks]
         self.trained = _holders([splits[:1] for splits in self.rows])
         self.evaluated = _holders([splits[1:] for splits in self.rows])
         self.parallel = _parallel(self.rows)
 
     def in_evaluation(self, task: int, row: _Row) -> int:
         """The tasks whose evaluation a training row of `task` would spoil."""
-        found = 0
+        sources = 0
         for text in row.texts:
-            found |= self._spoiled(task, text)
-        return found
+            sources |= self._spoiled(task, text)
+        return sources
 
     def _spoiled(self, task: int, text: bytes) -> int:
         by = self.evaluated.get(text, 0) & ~(1 << task)
@@ -137,45 +137,45 @@ class _Known:
     def reasons(self, task: int, sources: Sequence[int]) -> tuple[Reason, ...]:
         """For which splits training rows of `task` are dropped; `sources` are what `in_evaluation` says of them."""
         lost = [row for row, source in zip(self.rows[task][0], sources, strict=True) if source]
-        found = []
-        for index, one in enumerate(self.tasks):
+        reasons = []
+        for index, other in enumerate(self.tasks):
             spoils = [{t for t in row.texts if self._spoiled(task, t) >> index & 1} for row in lost]
-            for split, rows in zip(one.splits[1:], self.rows[index][1:], strict=True) if any(spoils) else ():
-                there = {text for row in rows for text in row.texts}
-                if count := sum(not texts.isdisjoint(there) for texts in spoils):
-                    found.append(Reason(evaluated=one.task.name, split=split.name, rows=count))
-        return tuple(sorted(found, key=lambda reason: -reason.rows))
+            for split, rows in zip(other.splits[1:], self.rows[index][1:], strict=True) if any(spoils) else ():
+                evaluated = {text for row in rows for text in row.texts}
+                if count := sum(not texts.isdisjoint(evaluated) for texts in spoils):
+                    reasons.append(Reason(evaluated=other.task.name, split=split.name, rows=count))
+        return tuple(sorted(reasons, key=lambda reason: -reason.rows))
 
     def in_training(self, task: int, row: _Row) -> int:
         """The tasks that train here on a text of an evaluation row of `task`."""
-        found = 0
+        sources = 0
         for text in row.texts:
             by = self.trained.get(text, 0)
             own = by >> task & 1
-            found |= by & self.learning & ~(1 << task) & ~(self.parallel[task] if own else 0)
-        return found
+            sources |= by & self.learning & ~(1 << task) & ~(self.parallel[task] if own else 0)
+        return sources
 
     def leaks(self) -> tuple[Leak, ...]:
-        found = []
-        for index, one in enumerate(self.tasks):
-            for split, rows in zip(one.splits[1:], self.rows[index][1:], strict=True):
+        leaks = []
+        for index, p in enumerate(self.tasks):
+            for split, rows in zip(p.splits[1:], self.rows[index][1:], strict=True):
                 for source, count in self._counted(self.in_training(index, row) for row in rows).items():
-                    found.append(
+                    leaks.append(
                         Leak(
-                            evaluated=one.task.name,
+                            evaluated=p.task.name,
                             split=split.name,
                             trained=self.tasks[source].task.name,
                             rows=count,
                             share=count / len(rows),
                         )
                     )
-        return tuple(sorted(found, key=lambda leak: -leak.share))
+        return tuple(sorted(leaks, key=lambda leak: -leak.share))
 
     def names_of(self, sources: Iterable[int]) -> list[str]:
         return [self.tasks[index].task.name for index in self._counted(sources)]
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        names = [one.task.name for one in self.tasks]
+        names = [p.task.name for p in self.tasks]
         return tuple(
             (names[i], names[j])
             for i in range(len(names))
@@ -194,13 +194,13 @@ class _Known:
 
 
 def _holders(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> dict[bytes, int]:
-    found: dict[bytes, int] = {}
+    holders: dict[bytes, int] = {}
     for index, splits in enumerate(of_tasks):
         for rows in splits:
             for row in rows:
                 for text in row.texts:
-                    found[text] = found.get(text, 0) | 1 << index
-    return found
+                    holders[text] = holders.get(text, 0) | 1 << index
+    return holders
 
 
 def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
@@ -210,20 +210,20 @@ def _parallel(of_tasks: Sequence[Sequence[Sequence[_Row]]]) -> list[int]:
         for rows in splits:
             for row in rows:
                 holders[row.whole] = holders.get(row.whole, 0) | 1 << index
-    found = [0] * len(of_tasks)
+    parallel = [0] * len(of_tasks)
     for index, splits in enumerate(of_tasks):
         train = {row.whole for row in splits[0]}
         sharing = Counter(holders[whole] for whole in train)
         for other in range(len(of_tasks)):
             shared = sum(count for by, count in sharing.items() if by >> other & 1)
             if other != index and shared >= PARALLEL * len(train):
-                found[index] |= 1 << other
-                found[other] |= 1 << index
-    return found
+                parallel[index] |= 1 << other
+                parallel[other] |= 1 << index
+    return parallel
 
 
-def _row(given: Given) -> _Row:
-    letters = [_letters(text) for text in texts_of(given)]
+def _row(value: Given) -> _Row:
+    letters = [_letters(text) for text in texts_of(value)]
     whole = _digest("\0".join(letters))
     texts = tuple(_digest(text) for text in letters if len(text) >= LEAST)
     long_enough = len(letters) > 1 and sum(map(len, letters)) >= LEAST
@@ -241,26 +241,26 @@ def _digest(letters: str) -> bytes:
     return blake2b(letters.encode(), digest_size=16).digest()
 
 
-def _training_on(one: Prepared, rows: list[int]) -> Prepared:
-    train = msgspec.structs.replace(one.train, examples=one.train.examples.take(rows))
-    return msgspec.structs.replace(one, train=train)
+def _training_on(prepared: Prepared, rows: list[int]) -> Prepared:
+    train = msgspec.structs.replace(prepared.train, examples=prepared.train.examples.take(rows))
+    return msgspec.structs.replace(prepared, train=train)
 
 
 def _named(reasons: Sequence[Reason]) -> str:
     """`a validation (12), b test (3) and 2 more`."""
-    said = [f"{one.evaluated} {one.split} ({one.rows:,})" for one in reasons[:NAMED]]
+    named = [f"{reason.evaluated} {reason.split} ({reason.rows:,})" for reason in reasons[:NAMED]]
     more = f" and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
-    return ", ".join(said) + more
+    return ", ".join(named) + more
 
 
 def _rows(count: int) -> str:
     return f"{count:,} row{'' if count == 1 else 's'}"
 
 
-def _nothing_left(one: Prepared, evaluated: Sequence[str]) -> EmptyData:
+def _nothing_left(prepared: Prepared, evaluated: Sequence[str]) -> EmptyData:
     return EmptyData(
-        f"task '{one.task.name}': every training row has a text on which "
+        f"task '{prepared.task.name}': every training row has a text on which "
         f"{' or '.join(repr(name) for name in evaluated)} is evaluated",
-        got=f"{len(one.train.examples.targets)} training rows",
+        got=f"{len(prepared.train.examples.targets)} training rows",
         do="train these tasks apart, or leave one of them out",
     )

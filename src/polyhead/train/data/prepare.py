@@ -49,21 +49,21 @@ def _halves(project: Project, whole: Mapping[str, TaskExamples]) -> dict[str, tu
     """(kept, held out) of the tasks that hold a share out."""
     shares = {e.name: e.validation for e in project.tasks if isinstance(e.validation, float)}
     seeds = {e.name: training_of(project, e).seed for e in project.tasks}
-    found: dict[str, tuple[Examples, Examples]] = {}
+    halves: dict[str, tuple[Examples, Examples]] = {}
     for names in _trained_together(project):
         for several in overlapping([whole[name] for name in names if name in shares]):
             if len(several) == 1:
                 name = several[0].task.name
                 seed = stream(seeds[name], "split", name)
-                found[name] = split(several[0].examples, shares[name], seed, several[0].task)
+                halves[name] = split(several[0].examples, shares[name], seed, several[0].task)
                 continue
             alike: dict[tuple[float, int], list[TaskExamples]] = {}
-            for one in several:
-                alike.setdefault((shares[one.task.name], seeds[one.task.name]), []).append(one)
-            for (share, seed), some in alike.items():
-                both = split_together(some, share, stream(seed, "split"))
-                found |= {one.task.name: pair for one, pair in zip(some, both, strict=True)}
-    return found
+            for member in several:
+                alike.setdefault((shares[member.task.name], seeds[member.task.name]), []).append(member)
+            for (share, seed), members in alike.items():
+                both = split_together(members, share, stream(seed, "split"))
+                halves |= {member.task.name: pair for member, pair in zip(members, both, strict=True)}
+    return halves
 
 
 def _trained_together(project: Project) -> list[tuple[str, ...]]:

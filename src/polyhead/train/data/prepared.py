@@ -11,7 +11,7 @@ import numpy as np
 from polyhead.bundle.manifest import FIRST_KEYS
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Training
-from polyhead.project.strategies import Pooled, Strategy
+from polyhead.strategies import Strategy
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question, texts_of
@@ -34,9 +34,9 @@ class Split(msgspec.Struct, frozen=True, kw_only=True):
     def digest(self) -> str:
         """SHA-256, in hex, of inputs and targets in order."""
         total = hashlib.sha256()
-        for given, target in zip(self.examples.inputs, self.examples.targets, strict=True):
-            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(given)]
-            parts = [texts, len(given.options)] if isinstance(given, Question) else texts
+        for value, target in zip(self.examples.inputs, self.examples.targets, strict=True):
+            texts = [text.encode("utf-8", "surrogatepass").hex() for text in texts_of(value)]
+            parts = [texts, len(value.options)] if isinstance(value, Question) else texts
             total.update(msgspec.json.encode(parts))
             total.update(np.ascontiguousarray(target).tobytes())
         for words in self.examples.words or []:
@@ -61,7 +61,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     def folded(self) -> bool:
         """Whether each labelled row is held out once: of few, a share held out says too little."""
         few = self.whole is not None and len(self.whole.targets) < FOLDED_BELOW
-        return few and isinstance(self.strategy, Pooled)
+        return few and self.strategy.reads_kept_features
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -109,8 +109,8 @@ class Donor(msgspec.Struct, frozen=True, kw_only=True):
 
     def check_rows(self, task: str, splits: Mapping[str, str]) -> None:
         """Raises ConfigError where the task is evaluated on other rows than its donor was; `splits`: their SHA-256."""
-        for split, found in splits.items():
-            if self.held_out.get(split) != found:
+        for split, digest in splits.items():
+            if self.held_out.get(split) != digest:
                 raise ConfigError(
                     f"task '{task}': its donor may have trained on rows of its {split} split",
                     got=f"other {split} rows than the donor's" if split in self.held_out else "a donor without them",

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from polyhead.model import stored_value
 from polyhead.nn.states import States
 from polyhead.plan import Path
-from polyhead.sharing.branch import BranchPart, tap_of, tap_path
+from polyhead.sharing.branch import BranchPart
 from polyhead.store.features import Features
+from polyhead.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
 from polyhead.text.question import read_alone
 from polyhead.text.words import first_subtokens
@@ -95,7 +96,7 @@ class OnTap(nn.Module):
     def forward(self, first: TapBatch, second: TapBatch | None = None) -> Tensor:
         """Outputs (rows, labels) or (rows, words, labels)."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bfloat16 and self.training):
-            values = [self._value(one) for one in (first, second) if one is not None]
+            values = [self._value(tapped) for tapped in (first, second) if tapped is not None]
         outputs: Tensor = self.part(*values[0], *([values[1]] if second is not None else []))
         return outputs
 
@@ -106,11 +107,11 @@ class OnTap(nn.Module):
 
     def served(self, dtype: torch.dtype) -> OnTap:
         """The same with the branch as a backend runs it."""
-        made = OnTap.__new__(OnTap)
-        nn.Module.__init__(made)
-        made.part, made._tap, made._bfloat16 = self.part.served(dtype), self._tap, False
-        made._stop, made._pool = self._stop, self._pool
-        return made.eval()
+        copied = OnTap.__new__(OnTap)
+        nn.Module.__init__(copied)
+        copied.part, copied._tap, copied._bfloat16 = self.part.served(dtype), self._tap, False
+        copied._stop, copied._pool = self._stop, self._pool
+        return copied.eval()
 
 
 def wanted_taps(prepared: Prepared, path: Path, extractor: Extractor) -> list[FeatureRequest]:

@@ -11,34 +11,21 @@ from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
-from polyhead.project.strategies import Branch, InLayer, OnTop, Prompted, Strategy
 from polyhead.project.tables import Project, strategy_of
-from polyhead.sharing.prompted import shared_prompt
+from polyhead.strategies import Strategy
+from polyhead.strategies.prompted import shared_prompt
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.loop.events import Events
-
-
-def bonds_of(strategy: Strategy) -> set[str]:
-    """What tasks of this strategy read together with others: a prompt group, a shared pooler, shared adapters."""
-    match strategy:
-        case Prompted(isolated=False):
-            return {f"prompts {strategy.group}"}
-        case InLayer():
-            shared = any(one.share != "nothing" for one in strategy.adapters)
-            return ({"adapters"} if shared else set()) | ({"pooler"} if strategy.pooler == "shared" else set())
-        case OnTop(pooler="shared"):
-            return {"pooler"}
-    return set()
 
 
 def units_of(strategies: Mapping[str, Strategy]) -> list[tuple[str, ...]]:
     """Tasks that stand or fall together, in order; most stand alone."""
     units: list[tuple[set[str], list[str]]] = []
     for name, strategy in strategies.items():
-        bonds = bonds_of(strategy)
+        bonds = set(strategy.bonds())
         met = [unit for unit in units if unit[0] & bonds]
-        joined = (bonds.union(*(unit[0] for unit in met)), [one for unit in met for one in unit[1]] + [name])
+        joined = (bonds.union(*(unit[0] for unit in met)), [member for unit in met for member in unit[1]] + [name])
         units = [unit for unit in units if unit not in met] + [joined]
     order = list(strategies)
     return sorted((tuple(sorted(names, key=order.index)) for _, names in units), key=lambda u: order.index(u[0]))
@@ -59,9 +46,7 @@ def check_whole(strategies: Mapping[str, Strategy], only: Sequence[str]) -> None
 def check_budget(project: Project, only: Sequence[str]) -> None:
     """One budget is for all branches together, so a choice among some of them would be another one."""
     left = [
-        entry.name
-        for entry in project.tasks
-        if entry.name not in only and isinstance(strategy_of(project, entry), Branch)
+        entry.name for entry in project.tasks if entry.name not in only and strategy_of(project, entry).is_allocated
     ]
     if project.allocation.rule == "budget" and left:
         raise ConfigError(
@@ -76,9 +61,9 @@ def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepare
 
     What a unit shares learns from all of its tasks. Raises TrainError where they have different training numbers.
     """
-    found = {p.task.name: p for p in prepared}
-    for names in units_of({name: p.strategy for name, p in found.items()}):
-        numbers = {msgspec.json.encode(found[name].training) for name in names}
+    by_name = {p.task.name: p for p in prepared}
+    for names in units_of({name: p.strategy for name, p in by_name.items()}):
+        numbers = {msgspec.json.encode(by_name[name].training) for name in names}
         if len(numbers) > 1:
             raise TrainError(
                 "tasks that read each other's arrays have one set of training numbers",
@@ -86,28 +71,28 @@ def prepared_units(prepared: Sequence[Prepared], events: Events) -> list[Prepare
                 do="leave [tasks.training] out of them, and set the project's [training]",
             )
         if len(names) > 1:
-            clean, report = without_leaks([found[name] for name in names])
-            found |= {p.task.name: p for p in clean}
+            clean, report = without_leaks([by_name[name] for name in names])
+            by_name |= {p.task.name: p for p in clean}
             for line in report.lines() if report.leaks else ():
                 events.line(line)
-    return [found[p.task.name] for p in prepared]
+    return [by_name[p.task.name] for p in prepared]
 
 
 def check_readers(bundle: Bundle, changes: Sequence[Sequence[str]], paths: Mapping[str, Path]) -> None:
     """Raises BundleError where a run would replace arrays that tasks of the bundle read which it leaves as they are.
 
-    Each of `changes` is written in one step, in this order. `paths` are those of `live_paths`: other tasks read no
+    Each of `changes` is written in one step, in this order. `paths` are those of live tasks: others read no
     arrays of others. Raises BadName for what differs from a name of the bundle in case alone.
     """
     needs = {name: set(record.needs) for name, record in bundle.tasks.items()}
     for names in changes:
         own = {owner_named(name) for name in names}
         new = {name: set(owners_of(paths[name])) - {TRUNK, owner_named(name)} for name in names if name in paths}
-        given = own | {owner for read in new.values() for owner in read if is_family(owner)}
-        there = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | given
-        for owner in sorted(given):
-            check_free(sorted(there), owner, True)
-        left = {name: read & given for name, read in needs.items() if name not in names and read & given}
+        written = own | {owner for read in new.values() for owner in read if is_family(owner)}
+        known = {owner for name, read in needs.items() for owner in (owner_named(name), *read)} | written
+        for owner in sorted(written):
+            check_free(sorted(known), owner, True)
+        left = {name: read & written for name, read in needs.items() if name not in names and read & written}
         if left:
             raise _clash(bundle, names, left)
         needs.update({name: new.get(name, set()) for name in names})

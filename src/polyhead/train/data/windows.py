@@ -29,13 +29,13 @@ class WindowedExamples:
     def __init__(self, task: Task, encoded: Sequence[Encoded], words: Sequence[np.ndarray]) -> None:
         """`encoded` are all windows of all texts, `words` (words, 2) each text's."""
         self._task = task
-        self.texts = np.array([one.row for one in encoded], np.int64)  # (windows,) the text of each
-        self.numbers = np.array([one.window for one in encoded], np.int64)  # (windows,) from 0 in each text
+        self.texts = np.array([encoding.row for encoding in encoded], np.int64)  # (windows,) the text of each
+        self.numbers = np.array([encoding.window for encoding in encoded], np.int64)  # (windows,) from 0 in each text
         self.read: list[np.ndarray] = []  # (read,) the words of its text that a window reads, in order
         self.tokens: list[np.ndarray] = []  # (read,) the first sub-token of each
         self._whole: list[np.ndarray] = []  # (read,) which of them it holds from beginning to end
         self._best: list[np.ndarray] = []  # (words,) of each text, the window that should answer a word
-        for row, several in groupby(encoded, key=lambda one: one.row):
+        for row, several in groupby(encoded, key=lambda encoding: encoding.row):
             self._add(list(several), words[row])
 
     def targets(self, targets: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -53,11 +53,11 @@ class WindowedExamples:
 
     def _add(self, several: list[Encoded], words: np.ndarray) -> None:
         search = Search(words)
-        for one in several:
-            read, tokens = search.read_in(one)
+        for encoding in several:
+            read, tokens = search.read_in(encoding)
             self.read.append(read)
             self.tokens.append(tokens)
-            self._whole.append(_whole(one, words[read], last=one is several[-1]))
+            self._whole.append(_whole(encoding, words[read], last=encoding is several[-1]))
         self._best.append(best_windows(several, words)[:, 0])
 
 

@@ -8,15 +8,15 @@ import msgspec
 
 from polyhead.nn.threads import one_thread
 from polyhead.plan import Codec, Path
-from polyhead.project.strategies import Pooled
-from polyhead.sharing.pooled import pooled_path
+from polyhead.strategies.base import Candidate
+from polyhead.strategies.pooled import baseline_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.train.data.examples import outputs_of
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.inputs import examples_of
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.heads.candidates import Candidate, baseline_of, candidates_of
+from polyhead.train.heads.paths import candidates
 from polyhead.train.heads.select import Trial, Trials, best_linear
 from polyhead.train.heads.trained import Baselines, Trained
 from polyhead.train.loop.events import Events
@@ -41,17 +41,16 @@ def baseline_path(prepared: Prepared, path: Path, extractor: Extractor) -> Path 
 
     Of a task over words it reads the same words; of pairs the mean vectors of the last layer, else of the last two.
     """
-    task, strategy = prepared.task, prepared.strategy
-    kind, pooled = kind_of(task), isinstance(strategy, Pooled)
-    has_linear = pooled and any(one.solver == "linear" for one in _candidates(prepared, extractor))
+    task, is_kept = prepared.task, prepared.strategy.reads_kept_features
+    kind = kind_of(task)
+    has_linear = is_kept and any(head.solver == "linear" for head in candidates(prepared, extractor))
     if kind.loss == "span_cross_entropy" or has_linear:
         return None
-    if kind.per_word and pooled:
+    if kind.per_word and is_kept:
         head = msgspec.structs.replace(path.head, hidden=0, activation="tanh", hidden_part=None)
         return Path(nodes=(*path.nodes[:-1], head))
-    shape = extractor.data.architecture
-    codec = Codec()
-    return pooled_path(task, baseline_of(task), trunk=extractor.digest, shape=shape, codec=codec)
+    shape, codec = extractor.data.architecture, Codec()
+    return baseline_of(task).path(task, trunk=extractor.digest, shape=shape, codec=codec)
 
 
 def with_baselines(prepared: Prepared, trained: Trained, extractor: Extractor) -> Trained:
@@ -80,9 +79,3 @@ def baselines_of(prepared: Prepared, trials: Trials, several: Sequence[Trial], e
             outputs = outputs_of(module, examples_of(prepared, prepared.test, best.path, extractor))
             baselines["linear"]["test"] = prepared.test.examples.scores(prepared.task, outputs)
     return baselines
-
-
-def _candidates(prepared: Prepared, extractor: Extractor) -> tuple[Candidate, ...]:
-    strategy = prepared.strategy
-    assert isinstance(strategy, Pooled)
-    return candidates_of(prepared.task, strategy, extractor.data.architecture.layers)

@@ -75,8 +75,8 @@ def standard_error(task: Task, examples: Examples, first: Sequence[np.ndarray], 
     gains = []
     for group in range(groups):
         kept = rows[rows % groups != group].tolist()
-        some = examples.take(kept)
-        pair = [score_of(task, some, [outputs[i] for i in kept]) for outputs in (first, second)]
+        resampled = examples.take(kept)
+        pair = [score_of(task, resampled, [outputs[i] for i in kept]) for outputs in (first, second)]
         gains.append(pair[1] - pair[0])
     spread = np.asarray(gains) - np.mean(gains)
     return float(np.sqrt((groups - 1) / groups * np.sum(spread**2)))

@@ -8,34 +8,39 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.nn.threads import one_thread
-from polyhead.plan import Codec, Path
-from polyhead.project.strategies import Pooled
+from polyhead.plan import Path
 from polyhead.sharing.pooled import PooledPart
 from polyhead.train.data.examples import outputs_of
-from polyhead.train.data.extract import Extractor
-from polyhead.train.data.inputs import examples_of
+from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.inputs import examples_of, wanted
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.heads.baseline import baselines_of
-from polyhead.train.heads.candidates import Candidate, candidates_of
 from polyhead.train.heads.choice import score_of
+from polyhead.train.heads.paths import candidates, feature_paths
 from polyhead.train.heads.select import Trials
 from polyhead.train.heads.trained import Trained
+from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
 
 
-def candidates(prepared: Prepared, extractor: Extractor) -> tuple[Candidate, ...]:
-    """The heads that are tried for a pooled task."""
-    assert isinstance(prepared.strategy, Pooled)
-    return candidates_of(prepared.task, prepared.strategy, extractor.data.architecture.layers)
+class KeptFeatures(Trainer):
+    """Trains each task's heads on features kept of the frozen trunk, one task at a time."""
 
+    def paths(self) -> dict[str, list[Path]]:
+        """The path of every candidate, of the tasks to train."""
+        return feature_paths(self.todo, self.prepared, self.job.extractor, self.job.bundle)
 
-def paths_of(prepared: Prepared, extractor: Extractor, codec: Codec) -> list[Path]:
-    """A path for each candidate."""
-    shape, trunk = extractor.data.architecture, extractor.digest
-    return [
-        candidate.path(prepared.task, trunk=trunk, shape=shape, codec=codec)
-        for candidate in candidates(prepared, extractor)
-    ]
+    def requests(self, prepared: Prepared, path: Path) -> list[FeatureRequest]:
+        """The features of every split."""
+        return wanted(prepared, path, self.job.extractor)
+
+    def train(self) -> None:
+        """Checkpoints of a task go when it is in the bundle."""
+        for p in self.todo:
+            folder = self.job.folder("checkpoints", p)
+            paths = self.job.paths[p.task.name]
+            trained = train_task(p, paths, self.job.extractor, checkpoints=folder, events=self.job.events)
+            self.job.commit([(p, trained)], checkpoints=folder)
 
 
 def train_task(

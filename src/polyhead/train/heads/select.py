@@ -17,6 +17,7 @@ from torch import Tensor
 
 from polyhead.plan import Path
 from polyhead.sharing.pooled import PooledPart
+from polyhead.strategies.base import Candidate
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.split import folds
@@ -24,7 +25,6 @@ from polyhead.train.data.examples import FeatureExamples, outputs_of, tell_unrea
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.inputs import examples_of
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.heads.candidates import Candidate
 from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions
 from polyhead.train.loop.checkpoint import SUFFIX
@@ -220,7 +220,7 @@ class Trials:
         prepared, module = self._prepared, self._module(path)
         train, validation = self._examples(prepared.train, path), self._examples(prepared.validation, path)
         self._tell_unread(prepared.train, train)
-        name = f"{prepared.task.name}-{candidate.strategy.positions}{SUFFIX}"
+        name = f"{prepared.task.name}-{candidate.name}{SUFFIX}"
         course = self._course(
             module,
             train,

@@ -120,9 +120,9 @@ def gathered(place: Place, value: Given) -> list[Given]:
     """Every process's value, by rank."""
     if place.world == 1:
         return [value]
-    found: list[Any] = [None] * place.world
-    distributed.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * place.world
+    distributed.all_gather_object(values, value)
+    return values
 
 
 def from_first(place: Place, value: Given) -> Given:
@@ -276,13 +276,13 @@ class Sharded(Devices):
 
     def whole_optimizer(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Gathered from all processes; all of them must ask, and the others get nothing."""
-        names, found, several = self._names(optimizer), optimizer.state_dict(), {}
-        for index, moments in found["state"].items():
+        names, state, several = self._names(optimizer), optimizer.state_dict(), {}
+        for index, moments in state["state"].items():
             arrays = {key: value for key, value in moments.items() if key != "step"}
             whole = {key: self.whole({names[index]: value}) for key, value in arrays.items()}
             if self.place.is_first:
-                several[index] = {**moments, **{key: one[names[index]] for key, one in whole.items()}}
-        return {**found, "state": several}
+                several[index] = {**moments, **{key: tensors[names[index]] for key, tensors in whole.items()}}
+        return {**state, "state": several}
 
     def split_optimizer(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
         """Each process's slices."""
@@ -297,12 +297,12 @@ class Sharded(Devices):
         return {**state, "state": several}
 
     def _gathered(self, state: dict[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-        found = {}
+        arrays = {}
         for name, value in state.items():
             whole = value.full_tensor() if hasattr(value, "full_tensor") else value
             if keep:
-                found[name] = whole.cpu().reshape(self._shapes[name])
-        return found
+                arrays[name] = whole.cpu().reshape(self._shapes[name])
+        return arrays
 
     def _names(self, optimizer: torch.optim.Optimizer) -> list[str]:
         """Of the parameters, by the optimizer's indices."""
@@ -324,11 +324,11 @@ def devices_of(place: Place, module: nn.Module, *, parallel: str) -> Devices:
 
 def check_same(place: Place, epochs: int, updates: int) -> None:
     """Raises TrainError unless all processes go on after the same epoch and update."""
-    found = gathered(place, (epochs, updates))
-    if len(set(found)) > 1:
+    counts = gathered(place, (epochs, updates))
+    if len(set(counts)) > 1:
         raise TrainError(
             "the processes of one training found different checkpoints",
-            got=f"after epochs and updates {found}",
+            got=f"after epochs and updates {counts}",
             do="keep the cache in a folder that all of them read",
         )
 
@@ -337,18 +337,18 @@ def on(value: Copied, device: str) -> Copied:
     """The value with its tensors on the device; looks into structs, tuples, lists and dicts."""
     if device == "cpu":
         return value
-    made: Any = value
+    moved: Any = value
     match value:
         case Tensor():
-            made = value.to(device, non_blocking=True)
+            moved = value.to(device, non_blocking=True)
         case msgspec.Struct():
             fields = {name: on(getattr(value, name), device) for name in value.__struct_fields__}
-            made = msgspec.structs.replace(value, **fields)
+            moved = msgspec.structs.replace(value, **fields)
         case tuple() | list():
-            made = type(value)(on(one, device) for one in value)
+            moved = type(value)(on(item, device) for item in value)
         case dict():
-            made = {name: on(one, device) for name, one in value.items()}
-    return made  # type: ignore[no-any-return]
+            moved = {name: on(item, device) for name, item in value.items()}
+    return moved  # type: ignore[no-any-return]
 
 
 def _with_vectors(module: nn.Module) -> nn.Module:

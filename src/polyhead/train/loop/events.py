@@ -41,9 +41,9 @@ class Events:
 
     def within(self, run: str) -> Events:
         """The same, of one training among several: its events have `run` among their facts."""
-        found = copy.copy(self)
-        found._facts = {**self._facts, "run": "/".join([*map(str, self._facts.values()), run])}
-        return found
+        events = copy.copy(self)
+        events._facts = {**self._facts, "run": "/".join([*map(str, self._facts.values()), run])}
+        return events
 
     def line(self, text: str) -> None:
         """A line for people."""

@@ -140,8 +140,8 @@ class Curriculum:
             run.spent = 0.0
             last = run.history[-1]
             meter.epoch(last, step=run.done * steps)
-            said = f"loss {last['loss']:.4f}" + (f", validation {last['score']:.4f}" if "score" in last else "")
-            progress.update(run.done * steps, (epochs if run.last else self.most) * steps, said)
+            line = f"loss {last['loss']:.4f}" + (f", validation {last['score']:.4f}" if "score" in last else "")
+            progress.update(run.done * steps, (epochs if run.last else self.most) * steps, line)
             run.save()
         progress.finish()
         self._seconds += time.monotonic() - began
@@ -291,8 +291,8 @@ class _Run:
         """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
             raise NotFinite(f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip")
-        told = {} if score is None else {"score": score}
-        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **told, "seconds": seconds})
+        scored = {} if score is None else {"score": score}
+        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **scored, "seconds": seconds})
         score = 0.0 if score is None else score
         if self.last or score > self.best_score:
             self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)

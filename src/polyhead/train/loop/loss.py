@@ -62,9 +62,9 @@ def by_example(values: Tensor, targets: Tensor, *, fill: float | None = None) ->
     Where an example has fewer options stands `fill`; None: the least number there is, which no softmax gives a share.
     """
     counts = options_of(targets)
-    there = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
+    is_option = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     empty = torch.finfo(values.dtype).min if fill is None else fill
-    return values.new_full(there.shape, empty).masked_scatter(there, values)
+    return values.new_full(is_option.shape, empty).masked_scatter(is_option, values)
 
 
 def span(outputs: Tensor, targets: Tensor, weights: Tensor | None) -> Tensor:

@@ -50,7 +50,7 @@ def clipped(parameters: Sequence[nn.Parameter], limit: float, *, when: str) -> f
     norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of slices
     if norm > limit:
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
-    found = float(norm)
-    if not math.isfinite(found):
-        raise NotFinite(f"the gradient is not finite in {when}", got=found, do="lower learning_rate")
-    return found
+    size = float(norm)
+    if not math.isfinite(size):
+        raise NotFinite(f"the gradient is not finite in {when}", got=size, do="lower learning_rate")
+    return size

@@ -78,24 +78,24 @@ def symmetric_kl(loss: LossName, outputs: Tensor, noisy: Tensor, targets: Tensor
     that counts, the mean of start and end; over both values of each of several labels, their mean. `scaled` divides by
     ln n(x). Raises ValueError for a regression, which has no distribution.
     """
-    one, other = outputs.float(), noisy.float()
+    plain, other = outputs.float(), noisy.float()
     size = log_outcomes(loss, outputs, targets) if scaled else 1.0
     match loss:
         case "cross_entropy":
-            return (_apart(one, other) / size).mean()
+            return (_apart(plain, other) / size).mean()
         case "word_cross_entropy" | "token_cross_entropy":
             labelled = targets != UNLABELLED
-            words = _apart(one, other) / size * labelled
+            words = _apart(plain, other) / size * labelled
             return words.sum() / labelled.sum().clamp(min=1)
         case "binary_cross_entropy":
-            terms = (one.sigmoid() - other.sigmoid()) * (one - other)  # ln p - ln (1 - p) is the output
+            terms = (plain.sigmoid() - other.sigmoid()) * (plain - other)  # ln p - ln (1 - p) is the output
             return (terms / size).mean()
         case "ranking":
-            pair = (by_example(scores[:, 0], targets) for scores in (one, other))
+            pair = (by_example(scores[:, 0], targets) for scores in (plain, other))
             return (_apart(*pair) / size).mean()
         case "span_cross_entropy":
-            counted = span_each(one, targets)[1]
-            pair = (competing(places, targets).transpose(1, 2) for places in (one, other))
+            counted = span_each(plain, targets)[1]
+            pair = (competing(places, targets).transpose(1, 2) for places in (plain, other))
             rows = _apart(*pair).mean(dim=1) / size * counted
             return rows.sum() / counted.sum().clamp(min=1)
         case "squared_error":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
@@ -13,7 +13,6 @@ from torch import Tensor
 from polyhead.errors import ConfigError
 from polyhead.plan import Path
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import InLayer, Prompted
 from polyhead.sharing.make import arrays_of_part
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
@@ -182,7 +181,8 @@ class JointCourse:
         if fresh:
             start_parts(self, checkpoint=self._checkpoint)
         devices = devices_of(self.place, self.loss, parallel=self.recipe.parallel)
-        if self.frozen and self.recipe.smoothing is None and _are_isolated(self.prepared.values()):
+        is_text_plain = all(p.strategy.leaves_text_alone for p in self.prepared.values())
+        if self.frozen and self.recipe.smoothing is None and is_text_plain:
             read = [*self.examples.values(), *(examples for _, examples in self._validation.values())]
             keep_texts(self.module, read, self.events)
         self._meter = Meter(self.events, {name: path.head.part for name, path in self.paths.items()})
@@ -257,14 +257,14 @@ class JointCourse:
             if self.place.owns(index):
                 outputs = outputs_of(self.module.bound(name), examples)
                 own[name] = rows.scores(self.tasks[name], outputs)
-        found = {name: row for some in gathered(self.place, own) for name, row in some.items()}
-        return {name: found[name] for name in self._validation}
+        scores = {name: row for part in gathered(self.place, own) for name, row in part.items()}
+        return {name: scores[name] for name in self._validation}
 
     def _score(self) -> float:
         """The mean over tasks of each one's own metric."""
-        found = self.scores()
-        self._meter.scored(found)
-        return float(np.mean([row[self._metric(name)] for name, row in found.items()]))
+        scores = self.scores()
+        self._meter.scored(scores)
+        return float(np.mean([row[self._metric(name)] for name, row in scores.items()]))
 
     def _metric(self, name: str) -> str:
         return kind_of(self.tasks[name]).default_metric(self.tasks[name])
@@ -283,7 +283,7 @@ def _check_passes(place: Place, recipe: Joint, tasks: Mapping[str, Task]) -> Non
 
 def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -> None:
     """Prompts and adapters reach into layers past their own forward pass, which gathers what is sharded."""
-    inside = [p.task.name for p in prepared if isinstance(p.strategy, Prompted | InLayer)]
+    inside = [p.task.name for p in prepared if p.strategy.reaches_inside]
     if place.world > 1 and recipe.parallel == "fsdp" and inside:
         raise ConfigError(
             "prompts and adapters do not learn inside sharded layers",
@@ -292,15 +292,10 @@ def _check_sharding(place: Place, recipe: Joint, prepared: Sequence[Prepared]) -
         )
 
 
-def _are_isolated(prepared: Iterable[Prepared]) -> bool:
-    """Whether no text that these tasks read sees a prompt or an adapter."""
-    return all(isinstance(p.strategy, Prompted) and p.strategy.isolated for p in prepared)
-
-
 def _class_weights(prepared: Sequence[Prepared]) -> dict[str, Tensor]:
     """Of the tasks whose kind has classes."""
-    found = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
-    return {name: torch.from_numpy(weights) for name, weights in found.items() if weights is not None}
+    weights_of = {p.task.name: kind_of(p.task).class_weights(p.task, p.train.examples.targets) for p in prepared}
+    return {name: torch.from_numpy(weights) for name, weights in weights_of.items() if weights is not None}
 
 
 def text_examples(examples: Examples, task: Task, tokenizer: Tokenizer) -> TextExamples:

@@ -12,38 +12,22 @@ import numpy as np
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.read import Bundle
 from polyhead.errors import ConfigError
-from polyhead.project.strategies import Prompted
 from polyhead.project.tables import Project, strategy_of
+from polyhead.strategies import Strategy
 from polyhead.train.data.prepared import Donor, Prepared
 
-PARTS = {"prompt.weight": "init", "head.hidden": "pooler_init"}
-"""What is taken from a donor, by the beginning of its arrays' names, and the field of the strategy that asks for it."""
 
-
-def asked_of_donors(strategy: Prompted, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def asked_of_donors(strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Those of a donor's arrays that the strategy starts from."""
-    wanted = tuple(start for start, field in PARTS.items() if getattr(strategy, field) == "donors")
+    wanted = strategy.donor_arrays()
     return {name: value for name, value in arrays.items() if wanted and name.startswith(wanted)}
 
 
 def alone(prepared: Prepared) -> Prepared:
-    """The task as its donor is trained: an input of its own, a random start, the donor's epochs and rate."""
-    strategy = prepared.strategy
-    assert isinstance(strategy, Prompted)
-    return msgspec.structs.replace(
-        prepared,
-        strategy=msgspec.structs.replace(
-            strategy.without_donors(),
-            init="random",
-            shared=0,
-            stop_gradient=True,  # there is no other prompt
-            group=strategy.group if strategy.isolated else prepared.task.name,
-        ),
-        training=msgspec.structs.replace(
-            prepared.training, epochs=strategy.donor_epochs, least_updates=0, learning_rate=strategy.donor_learning_rate
-        ),
-        donor=None,
-    )
+    """The task as its donor is trained, alone over the frozen trunk."""
+    donor = prepared.strategy.donor(prepared.task.name, prepared.training)
+    assert donor is not None
+    return msgspec.structs.replace(prepared, strategy=donor[0], training=donor[1], donor=None)
 
 
 def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
@@ -52,7 +36,7 @@ def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
     Raises ConfigError where there is no such bundle, where a task has no donor in it, or one that was made otherwise.
     """
     strategies = {entry.name: strategy_of(project, entry) for entry in project.tasks}
-    wanted = {name: one for name, one in strategies.items() if isinstance(one, Prompted) and one.from_donors}
+    wanted = {name: strategy for name, strategy in strategies.items() if strategy.donor_arrays()}
     if project.donors is None or not wanted:
         return {}
     place = (folder / os.path.expanduser(project.donors)).resolve()
@@ -80,7 +64,7 @@ def kept_donors(project: Project, folder: Path) -> dict[str, Donor]:
     return {name: _donor(bundle, name, strategy) for name, strategy in wanted.items()}
 
 
-def _donor(bundle: Bundle, name: str, strategy: Prompted) -> Donor:
+def _donor(bundle: Bundle, name: str, strategy: Strategy) -> Donor:
     _check_alike(bundle, name, strategy)
     record = bundle.tasks[name]
     data = record.trained_with["data"]
@@ -91,32 +75,27 @@ def _donor(bundle: Bundle, name: str, strategy: Prompted) -> Donor:
     )
 
 
-def _check_alike(bundle: Bundle, name: str, strategy: Prompted) -> None:
+def _check_alike(bundle: Bundle, name: str, strategy: Strategy) -> None:
     """Raises ConfigError for a task that is no donor as the strategy has them."""
     record, width = bundle.tasks[name], bundle.architecture.width
-    there = record.trained_with.get("strategy", {})
+    settings = record.trained_with.get("strategy", {})
     prompts = record.path.embed.prompts
-    if there.get("kind") != "prompted" or len(prompts) != 1:
+    if settings.get("kind") != strategy.kind or len(prompts) != 1:
         raise ConfigError(
             f"task '{name}' of the bundle {bundle.root.name} is no donor",
-            got=f"strategy '{there.get('kind', 'not said')}', {len(prompts)} prompts in its input",
-            allowed="strategy 'prompted', alone in its input",
+            got=f"strategy '{settings.get('kind', 'unknown')}', {len(prompts)} prompts in its input",
+            allowed=f"strategy '{strategy.kind}', alone in its input",
             do="name a bundle that recipe 'donors' made",
         )
     training = record.trained_with["training"]
-    pairs = {
-        "rows": (strategy.rows, there["rows"]),
-        "hidden": (strategy.hidden or width, there["hidden"] or width),
-        "isolated": (strategy.isolated, there["isolated"]),
-        "shift": (strategy.shift, there["shift"]),
-        "donor_epochs": (strategy.donor_epochs, training["epochs"]),
-        "donor_learning_rate": (strategy.donor_learning_rate, training["learning_rate"]),
-    }
+    donor = {**settings, "donor_epochs": training["epochs"], "donor_learning_rate": training["learning_rate"]}
+    pairs = {field: (getattr(strategy, field), donor[field]) for field in strategy.donor_fields}
+    pairs["hidden"] = (pairs["hidden"][0] or width, pairs["hidden"][1] or width)
     differing = {field: pair for field, pair in pairs.items() if pair[0] != pair[1]}
     if differing:
-        told = ", ".join(f"{field} = {here} (donor: {its})" for field, (here, its) in differing.items())
+        settings_shown = ", ".join(f"{field} = {own} (donor: {its})" for field, (own, its) in differing.items())
         raise ConfigError(
             f"task '{name}' would start from a donor that was trained otherwise (bundle {bundle.root.name})",
-            got=told,
+            got=settings_shown,
             do="say the same of both, or train the donors anew",
         )

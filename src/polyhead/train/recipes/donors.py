@@ -7,8 +7,7 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.errors import ConfigError
-from polyhead.project.recipes import Donors, Frozen
-from polyhead.project.strategies import Prompted
+from polyhead.project.recipes import Donors, Frozen, Training
 from polyhead.project.tables import Project, strategy_of
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
@@ -39,7 +38,7 @@ def train_donors(
     """
     assert isinstance(project.recipe, Donors)
     events = events or Events()
-    prompted = [e.name for e in project.tasks if isinstance(strategy_of(project, e), Prompted)]
+    prompted = [e.name for e in project.tasks if strategy_of(project, e).donor(e.name, Training()) is not None]
     if not prompted:
         raise ConfigError(
             "recipe 'donors' trains prompts and the poolers that read them",
@@ -53,11 +52,11 @@ def train_donors(
         events.line(line)
     if others := [p.task.name for p in prepared if p.task.name not in prompted]:
         events.line(f"{', '.join(others)}: without prompts, so read for their texts alone")
-    given = [alone(p) for p in prepared if p.task.name in (only or prompted)]
-    names = {p.task.name for p in given}
+    donors = [alone(p) for p in prepared if p.task.name in (only or prompted)]
+    names = {p.task.name for p in donors}
     stage = msgspec.structs.replace(
         project, recipe=Frozen(), tasks=tuple(entry for entry in project.tasks if entry.name in names)
     )
     return train_project(
-        stage, folder=folder, cache=cache, events=events, given=given, retrain=retrain, if_better=if_better
+        stage, folder=folder, cache=cache, events=events, given=donors, retrain=retrain, if_better=if_better
     )

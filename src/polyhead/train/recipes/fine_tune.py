@@ -91,16 +91,16 @@ def fine_tune_project(
         if not only or p.task.name in only:
             start = _start(project, folder, p.task)
             todo.append(_One(p, start, root / p.task.name, cache, recipe, data, place or Place()))
-    for one in todo:
-        one.check()
+    for search in todo:
+        search.check()
     events.line(
         f"{len(todo)} tasks, each fine-tunes the trunk {len(recipe.search.candidates)} times at most and keeps the "
         f"best on validation, in a bundle of its own in {project.bundle}"
     )
-    found = {one.name: one.tuned(events.within(one.name)) for one in todo}
+    tuned = {search.name: search.tuned(events.within(search.name)) for search in todo}
     seconds = time.monotonic() - began
-    events.line(f"{len(found)} tasks fine-tuned in {duration(seconds)}")
-    return FineTuneOutcome(tasks=found, learned_from=data.digest, seconds=seconds)
+    events.line(f"{len(tuned)} tasks fine-tuned in {duration(seconds)}")
+    return FineTuneOutcome(tasks=tuned, learned_from=data.digest, seconds=seconds)
 
 
 def _start(project: Project, folder: FilePath, task: Task) -> Mapping[str, np.ndarray] | None:
@@ -117,13 +117,13 @@ def _start(project: Project, folder: FilePath, task: Task) -> Mapping[str, np.nd
             allowed="the folder of a bundle that was trained jointly with heads = 'keep'",
             do="name such a bundle as the trunk, call the task as it is called there, or set head = 'fresh'",
         )
-    there = bundle.tasks[task.name].task
-    differing = [name for name in ("kind", "labels", "range", "pair") if getattr(task, name) != getattr(there, name)]
+    known = bundle.tasks[task.name].task
+    differing = [name for name in ("kind", "labels", "range", "pair") if getattr(task, name) != getattr(known, name)]
     if differing:
         raise ConfigError(
             f"recipe.head 'kept': task '{task.name}' of the trunk '{project.trunk.name}' asks something else",
             got=", ".join(f"{name} {getattr(task, name)!r}" for name in differing),
-            allowed=", ".join(f"{name} {getattr(there, name)!r}" for name in differing),
+            allowed=", ".join(f"{name} {getattr(known, name)!r}" for name in differing),
             do="declare the task as it is there, labels in the same order, or set head = 'fresh'",
         )
     return bundle.part(task.name)
@@ -159,13 +159,13 @@ class _One:
             if known is not None:
                 bundle, lineage = known
                 tell_known(bundle, lineage, keep=True, events=events)
-                found = msgspec.convert(lineage.search, _Searched)
-                made = self._told(bundle.digest, True, found, lineage.scores[self.name])
+                searched = msgspec.convert(lineage.search, _Searched)
+                outcome = self._told(bundle.digest, True, searched, lineage.scores[self.name])
             else:
-                made = self._made(events)
+                outcome = self._made(events)
             remove_workspace(building_of(self._root))
             remove_tree(self._checkpoints, root=self._cache)
-            return made
+            return outcome
 
     def _made(self, events: Events) -> FineTuned:
         p, recipe = self._prepared, self._recipe.joint
@@ -238,8 +238,10 @@ class _Searched(Value):
 def _lines(searched: _Searched) -> list[str]:
     """A line a candidate, the chosen one marked."""
     lines = []
-    for one in searched.tried:
-        numbers, mark = one.candidate, ", chosen" if one.candidate == searched.chosen else ""
-        found = one.error if one.score is None else f"validation {one.score:.4f} after epoch {one.best_epoch}"
-        lines.append(f"  {said(numbers)}: {found}{mark}")
+    for candidate in searched.tried:
+        numbers, mark = candidate.candidate, ", chosen" if candidate.candidate == searched.chosen else ""
+        result = candidate.error
+        if candidate.score is not None:
+            result = f"validation {candidate.score:.4f} after epoch {candidate.best_epoch}"
+        lines.append(f"  {said(numbers)}: {result}{mark}")
     return lines

@@ -71,8 +71,8 @@ def train_together(
     place = place or Place()
     lone = alone((folder / project.bundle).resolve()) if place.is_first else nullcontext()
     with joined(place), lone:
-        told = (events or Events()) if place.is_first else Events()
-        return _train(project, folder, cache, told, place, given, held)
+        heard = (events or Events()) if place.is_first else Events()
+        return _train(project, folder, cache, heard, place, given, held)
 
 
 def _train(
@@ -134,14 +134,14 @@ def _train(
 
 def joint_training(prepared: Sequence[Prepared]) -> Training:
     """The one set of training numbers; raises TrainError where tasks have different ones."""
-    found = {msgspec.json.encode(p.training): p.training for p in prepared}
-    if len(found) > 1:
+    settings = {msgspec.json.encode(p.training): p.training for p in prepared}
+    if len(settings) > 1:
         raise TrainError(
             "tasks that are trained together have one set of training numbers",
-            got=f"{len(found)} sets",
+            got=f"{len(settings)} sets",
             do="leave [tasks.training] out, and set the project's [training]",
         )
-    return next(iter(found.values()))
+    return next(iter(settings.values()))
 
 
 def _outlook(prepared: Sequence[Prepared], course: JointCourse) -> list[str]:
@@ -178,10 +178,10 @@ def data_of(p: Prepared) -> dict[str, object]:
 
 def _known(root: FilePath, fingerprint: str, recipe: Joint, events: Events) -> JointOutcome | None:
     """What an earlier run left, if it trained the same."""
-    found = known_bundle(root, fingerprint)
-    if found is None:
+    known = known_bundle(root, fingerprint)
+    if known is None:
         return None
-    bundle, lineage = found
+    bundle, lineage = known
     tell_known(bundle, lineage, keep=recipe.heads == "keep", events=events)
     return JointOutcome(
         bundle=str(root),
@@ -196,14 +196,14 @@ def _known(root: FilePath, fingerprint: str, recipe: Joint, events: Events) -> J
 def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
     """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
     recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
-    told = msgspec.to_builtins(recipe)
+    settings = msgspec.to_builtins(recipe)
     if not recipe.head_epochs:  # as before there were any
-        told = {name: value for name, value in told.items() if name not in ("head_epochs", "head_learning_rate")}
+        del settings["head_epochs"], settings["head_learning_rate"]
     if recipe.blend == 1:
-        del told["blend"]
+        del settings["blend"]
     if recipe.tokens is not None and (recipe.steps is None or recipe.sampling.kind == "shuffled"):
-        told["passes"] = "by tokens"  # at first they were counted by `batch`
+        settings["passes"] = "by tokens"  # at first they were counted by `batch`
     if recipe.head_epochs and recipe.sampling.kind == "schedule":
-        told["probes"] = "by size"  # at first by the schedule's first epochs
-    content = [data.digest, told, [p.fingerprint() for p in prepared]]
+        settings["probes"] = "by size"  # at first by the schedule's first epochs
+    content = [data.digest, settings, [p.fingerprint() for p in prepared]]
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]

@@ -74,8 +74,8 @@ def tell_known(bundle: Bundle, lineage: Lineage, *, keep: bool, events: Events) 
 
 def scores_before(bundle: Bundle, lineage: Lineage) -> Scores:
     """What is left of a run's scores where its lineage does not hold them."""
-    found = {name: {"validation": row} for name, row in lineage.validation.items()}
-    return found | {name: bundle.split_scores(name) for name in bundle.tasks}
+    scores = {name: {"validation": row} for name, row in lineage.validation.items()}
+    return scores | {name: bundle.split_scores(name) for name in bundle.tasks}
 
 
 def write_learned(
@@ -142,10 +142,10 @@ def check_tasks(only: Sequence[str], known: Sequence[str]) -> None:
 
 def check_empty(root: FilePath) -> None:
     """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
-    there = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
-    if set(there) - {LOCK}:
+    names = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
+    if set(names) - {LOCK}:
         raise BundleError(
-            f"{root} holds something that is no bundle", got=there[:5], do="name a new folder in the project file"
+            f"{root} holds something that is no bundle", got=names[:5], do="name a new folder in the project file"
         )
 
 
@@ -199,14 +199,14 @@ def _draft(p: Prepared, learned: JointResult, lineage: Lineage) -> Draft:
 
 def _scores(root: FilePath, prepared: Sequence[Prepared]) -> Scores:
     """Every task's metrics on whole splits, as the bundle answers."""
-    session, found = Session(root, backend=TRAINING_BACKEND), Scores()
+    session, scores = Session(root, backend=TRAINING_BACKEND), Scores()
     for p in prepared:
-        kind, found[p.task.name] = kind_of(p.task), {}
+        kind, scores[p.task.name] = kind_of(p.task), {}
         for split in p.splits[1:]:
             words = split.examples.words if kind.per_word else None
             outputs = session.outputs(p.task.name, split.examples.inputs, words=words)
-            found[p.task.name][split.name] = split.examples.scores(p.task, outputs)
-    return found
+            scores[p.task.name][split.name] = split.examples.scores(p.task, outputs)
+    return scores
 
 
 def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -> list[str]:

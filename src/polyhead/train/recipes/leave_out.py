@@ -72,19 +72,19 @@ def train_leave_out(
     events.line(f"{len(rounds)} trunks, each with a bundle in {project.bundle}:")
     for one in rounds:
         events.line(f"  {one.name}: learns from {len(one.learned)} tasks, then frozen for {_listed(one.tasks)}")
-    data, found = load_any_trunk(project, folder), []
+    data, done = load_any_trunk(project, folder), []
     prepared = {p.task.name: p for p in prepare(project, folder)}
     todo = [_Round(project, recipe, one, prepared, folder) for one in rounds]
-    for each in todo:
-        each.check(data)
-    for number, each in enumerate(todo, 1):
-        events.line(f"{number} of {len(rounds)}: {each.name}")
-        found.append(each.run(cache_folder(cache, each.name), events.within(each.name), place))
-    for line in _table(project, found):
+    for stage in todo:
+        stage.check(data)
+    for number, stage in enumerate(todo, 1):
+        events.line(f"{number} of {len(rounds)}: {stage.name}")
+        done.append(stage.run(cache_folder(cache, stage.name), events.within(stage.name), place))
+    for line in _table(project, done):
         events.line(line)
     seconds = time.monotonic() - began
     events.line(f"{len(rounds)} trunks in {duration(seconds)}")
-    return LeaveOutOutcome(rounds=tuple(found), seconds=seconds)
+    return LeaveOutOutcome(rounds=tuple(done), seconds=seconds)
 
 
 class _Round:
@@ -144,16 +144,16 @@ class _Round:
         )
 
 
-def _table(project: Project, found: list[LeftOut]) -> list[str]:
+def _table(project: Project, rounds: list[LeftOut]) -> list[str]:
     """A line a task: how well it does over a trunk that learned without it."""
     tasks = {entry.name: entry.task() for entry in project.tasks}
-    wide = max(len(name) for one in found for name in (one.name, *one.scores))
+    wide = max(len(name) for round_ in rounds for name in (round_.name, *round_.scores))
     lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
-    for one in found:
-        for name, splits in one.scores.items():
+    for round_ in rounds:
+        for name, splits in round_.scores.items():
             metric = kind_of(tasks[name]).default_metric(tasks[name])
             shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
-            lines.append(f"{name:{wide}s}  {one.name:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
+            lines.append(f"{name:{wide}s}  {round_.name:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
     return lines
 
 

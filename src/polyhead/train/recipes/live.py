@@ -11,9 +11,11 @@ import torch
 from polyhead.bundle.families import FamilyDraft
 from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK
-from polyhead.project.strategies import Live
 from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.units import units_of
 from polyhead.train.heads.trained import Trained
+from polyhead.train.job import Trainer
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.paths import joint_paths
@@ -28,15 +30,35 @@ class LiveUnit(msgspec.Struct, frozen=True, kw_only=True):
     families: tuple[FamilyDraft, ...]
 
 
-def is_live(prepared: Prepared) -> bool:
-    """Whether the task's strategy changes what the trunk's layers read or compute, so that no kept state serves."""
-    return isinstance(prepared.strategy, Live)
+class LiveUnits(Trainer):
+    """Trains tasks that read live states, unit by unit; the tasks of a unit are in the bundle all at once."""
 
+    order = 2
 
-def live_paths(prepared: Sequence[Prepared], data: TrunkData) -> dict[str, Path]:
-    """The path of every such task; all that a project declares are needed, as groups are made of them."""
-    live = [p for p in prepared if is_live(p)]
-    return joint_paths(live, data, ONE_TASK) if live else {}
+    def paths(self) -> dict[str, list[Path]]:
+        """The path of every task; all that the project declares are needed, as groups are made of them."""
+        return {name: [path] for name, path in joint_paths(self.prepared, self.job.extractor.data, ONE_TASK).items()}
+
+    def steps(self) -> list[tuple[str, ...]]:
+        """The units with a task to train, whole."""
+        units = units_of({p.task.name: p.strategy for p in self.prepared})
+        return [unit for unit in units if not self.job.todo.isdisjoint(unit)]
+
+    def train(self) -> None:
+        """Checkpoints of a unit go when it is in the bundle."""
+        for names in self.steps():
+            unit = [p for p in self.todo if p.task.name in names]
+            folder = self.job.folder("live", unit[0])
+            learned = train_unit(
+                unit,
+                {p.task.name: self.job.paths[p.task.name][0] for p in unit},
+                self.job.extractor.data,
+                precision=self.job.extractor.precision,
+                checkpoint=folder / f"unit{SUFFIX}",
+                events=self.job.events,
+            )
+            trained = [(p, learned.trained[p.task.name]) for p in unit]
+            self.job.commit(trained, learned.families, checkpoints=folder)
 
 
 def train_unit(

@@ -9,10 +9,8 @@ import msgspec
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.plan import TRUNK, Head, Layers, Path, Pool
 from polyhead.project.recipes import Joint
-from polyhead.project.strategies import Branch, Pooled
-from polyhead.sharing.lower import path_of
-from polyhead.sharing.make import check_shapes, options_of
-from polyhead.sharing.prompted import prompt_groups
+from polyhead.sharing.make import check_shapes, delta_starts
+from polyhead.strategies import prompt_groups
 from polyhead.train.data.prepared import Prepared
 from polyhead.trunk.data import TrunkData
 
@@ -26,25 +24,25 @@ def joint_paths(prepared: Sequence[Prepared], data: TrunkData, recipe: Joint) ->
     """
     groups = prompt_groups([(p.task, p.strategy) for p in prepared])
     shape = data.architecture
-    found = {}
+    paths = {}
     for p in prepared:
         _check(p)
         _check_donor(p, data)
-        path = path_of(p.task, p.strategy, trunk=data.digest, shape=shape, group=groups[p.task.name])
+        path = p.strategy.path(p.task, trunk=data.digest, shape=shape, group=groups[p.task.name])
         _check_room(path, p, data)
-        found[p.task.name] = _owned(path, p, recipe)
-    options_of(found, {p.task.name: p.strategy for p in prepared})
+        paths[p.task.name] = _owned(path, p, recipe)
+    delta_starts(paths, {p.task.name: p.strategy for p in prepared})
     first: dict[str, str] = {}
-    for name, path in found.items():
+    for name, path in paths.items():
         other = first.setdefault(path.head.part, name)
-        if found[other] != path:
+        if paths[other] != path:
             raise TrainError(
                 "tasks that share one head while they learn have one strategy",
                 got=f"tasks '{other}' and '{name}' with different ones",
                 do="give both the same strategy, or set recipe.families = []",
             )
-    check_shapes(found, shape)
-    return found
+    check_shapes(paths, shape)
+    return paths
 
 
 def _check_donor(p: Prepared, data: TrunkData) -> None:
@@ -67,7 +65,7 @@ def _check(p: Prepared) -> None:
             allowed="pair = 'joined' or 'none'",
             do="set pair = 'joined', or train it over a frozen trunk with strategy 'pooled' or 'branch'",
         )
-    if isinstance(strategy, Branch) and (strategy.layers is None or strategy.students):
+    if strategy.is_undecided:
         raise TrainError(
             "a branch that is trained together has its depth given, and no students",
             got=f"task '{p.task.name}'",
@@ -90,7 +88,7 @@ def _check_room(path: Path, p: Prepared, data: TrunkData) -> None:
 
 def _owned(path: Path, p: Prepared, recipe: Joint) -> Path:
     """The path with its part owned by the family where its kind has one; prompts and adapters are a task's own."""
-    shares = p.task.kind in recipe.families and isinstance(p.strategy, Pooled | Branch)
+    shares = p.task.kind in recipe.families and p.strategy.shares_head
     return with_owner(path, f"family:{p.task.kind}") if shares else path
 
 

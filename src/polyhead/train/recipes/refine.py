@@ -95,7 +95,7 @@ def refine(
         if best is None or fitted.score > best[2].fitted.score:
             best = (candidate, course, learned)
     if best is None:
-        failures = "; ".join(f"{said(one.candidate)}: {one.error}" for one in tried)
+        failures = "; ".join(f"{said(result.candidate)}: {result.error}" for result in tried)
         raise NotFinite(
             f"no candidate of the search for task '{prepared.task.name}' could be trained: {failures}",
             do="search among lower learning rates",
@@ -108,12 +108,12 @@ def refine(
 def scores_of(course: JointCourse, prepared: Prepared, module: JointModel | None = None) -> dict[str, dict[str, float]]:
     """One task's metrics on its whole validation and test splits, as the course's module stands, or by `module`."""
     module = module or course.module
-    task, found = prepared.task, dict[str, dict[str, float]]()
+    task, scores = prepared.task, dict[str, dict[str, float]]()
     for split in prepared.splits[1:]:
         texts = text_examples(split.examples, task, course.tokenizer)
         outputs = outputs_of(module.bound(task.name), texts)
-        found[split.name] = split.examples.scores(task, outputs)
-    return found
+        scores[split.name] = split.examples.scores(task, outputs)
+    return scores
 
 
 def _course(
@@ -130,15 +130,15 @@ def _course(
     training = msgspec.structs.replace(
         prepared.training, learning_rate=candidate.learning_rate, dropout=candidate.dropout
     )
-    one = msgspec.structs.replace(prepared, training=training)
+    tuned = msgspec.structs.replace(prepared, training=training)
     recipe = msgspec.structs.replace(recipe, layer_dropout=candidate.dropout)
     checkpoint = None
     if checkpoints is not None:
-        tag = _tag(fingerprint_of([one], recipe, data), head, candidate.epsilon, precision)
+        tag = _tag(fingerprint_of([tuned], recipe, data), head, candidate.epsilon, precision)
         checkpoint = checkpoints / f"{said(candidate).replace(' ', '-')}-{tag}{SUFFIX}"
     course = JointCourse(
-        [one],
-        joint_paths([one], data, recipe),
+        [tuned],
+        joint_paths([tuned], data, recipe),
         data,
         recipe,
         training=training,
@@ -150,7 +150,7 @@ def _course(
     )
     if head is not None:
         settle_heads(course.module)  # as the given one is
-        _start(course.module.model.parts[one.task.name], head, one)
+        _start(course.module.model.parts[tuned.task.name], head, tuned)
         if recipe.smoothing is not None and recipe.smoothing.spectral:
             normalise_heads(course.module)
     return course
@@ -171,9 +171,9 @@ def said(candidate: Candidate) -> str:
 def _start(part: nn.Module, head: Mapping[str, np.ndarray], prepared: Prepared) -> None:
     """Puts the arrays in; raises TrainError where they are those of another part."""
     own = {name: tuple(value.shape) for name, value in part.state_dict().items()}
-    given = {name: tuple(value.shape) for name, value in head.items()}
-    if own != given:
-        differing = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+    shapes = {name: tuple(value.shape) for name, value in head.items()}
+    if own != shapes:
+        differing = sorted(name for name in own.keys() | shapes.keys() if own.get(name) != shapes.get(name))
         raise TrainError(
             f"task '{prepared.task.name}' cannot start from this head",
             got=f"other arrays at {', '.join(differing[:3])}",

@@ -92,17 +92,17 @@ class Mixture:
         size = f"{self._batch} examples"
         if self._tokens is not None:
             size = f"at most {size} and {self._tokens} tokens"
-        found = [
+        lines = [
             f"{self._epochs} epochs x {self.steps} updates x {self.micro_batches} micro-batches of {size}; expected"
             " for each task:"
         ]
         width = max(map(len, self.tasks))
         for one in self.expected():
-            found.append(
+            lines.append(
                 f"{one.task:<{width}}  {one.examples:>9} examples  {one.micro_batches:>10.1f} micro-batches"
                 f"  {one.micro_batches / updates:>6.2f} an update  {one.passes:>8.2f} passes"
             )
-        return found
+        return lines
 
     def _check_epoch(self, epoch: int) -> None:
         assert 0 <= epoch < self._epochs, epoch
@@ -123,11 +123,11 @@ def mixture_of(
 
 def batches_in_a_pass(examples: Mapping[str, LengthSorted], training: Training, tokens: int | None) -> dict[str, int]:
     """Micro-batches of each task's first pass; under a budget of tokens every pass is cut a little otherwise."""
-    found = {}
-    for name, one in examples.items():
+    counts = {}
+    for name, texts in examples.items():
         generator = np.random.default_rng(stream(training.seed, "order", name, 0))
-        found[name] = sum(1 for _ in one.drawn(training.batch, generator, tokens=tokens))
-    return found
+        counts[name] = sum(1 for _ in texts.drawn(training.batch, generator, tokens=tokens))
+    return counts
 
 
 def capped(sizes: Mapping[str, int], cap: int | None) -> dict[str, int]:
@@ -244,8 +244,8 @@ def _shares_of(
     sampling: Sampling, tasks: Sequence[str], counted: dict[str, int], epoch: int, epochs: int
 ) -> np.ndarray:
     if sampling.kind == "schedule":
-        given = sampling.schedule[min(epoch, len(sampling.schedule) - 1)]
-        shares = np.array([given.get(task, 0.0) for task in tasks])
+        scheduled = sampling.schedule[min(epoch, len(sampling.schedule) - 1)]
+        shares = np.array([scheduled.get(task, 0.0) for task in tasks])
         return np.asarray(shares / shares.sum())
     exponent = sampling.exponent
     if sampling.kind == "annealed":

@@ -17,9 +17,8 @@ from torch import nn
 
 from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Training
-from polyhead.project.strategies import Prompted
 from polyhead.sharing.make import arrays_of_part
-from polyhead.sharing.part import Part
+from polyhead.strategies import Strategy
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.prepared import Prepared
@@ -113,11 +112,11 @@ def _probe(course: Course, checkpoint: FilePath | None) -> None:
     )
     for name, part in course.module.model.parts.items():
         _fill(probing.module.model.parts[name], arrays_of_part(part))
-    found = probing.learn("heads over the frozen trunk", fresh=False)
+    probed = probing.learn("heads over the frozen trunk", fresh=False)
     settle_heads(course.module)  # as those that were probed are
-    for name, arrays in found.arrays.items():
+    for name, arrays in probed.arrays.items():
         _fill(course.module.model.parts[name], arrays)
-    for owner, arrays in found.families.items():
+    for owner, arrays in probed.families.items():
         _fill(course.module.model.families[owner], arrays)
     if recipe.smoothing is not None and recipe.smoothing.spectral:
         normalise_heads(course.module)
@@ -133,14 +132,11 @@ def _start_prompts(course: Course, checkpoint: FilePath | None) -> None:
         course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
     for name, prepared in course.prepared.items():
         strategy, part = prepared.strategy, course.module.model.parts[name]
-        if not isinstance(strategy, Prompted):
-            continue
-        assert isinstance(part, Part) and part.prompt is not None
-        if strategy.init == "frequent":
-            rows = frequent_tokens(prepared, course.tokenizer, strategy.rows)
+        if strategy.frequent_rows:
+            rows = frequent_tokens(prepared, course.tokenizer, strategy.frequent_rows)
             words = course.data.arrays["embeddings.word.weight"][rows]
             _fill(part, {"prompt.weight": np.asarray(words)})
-        if strategy.from_donors:
+        if strategy.donor_arrays():
             take(part, strategy, donor(course, prepared, checkpoint))
 
 
@@ -159,22 +155,22 @@ def donor(course: Course, prepared: Prepared, checkpoint: FilePath | None) -> di
     """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
     if prepared.donor is not None:
         return prepared.donor.arrays
-    name, one = prepared.task.name, alone(prepared)
+    name, own = prepared.task.name, alone(prepared)
     file = _beside(checkpoint, f"donor-{name}")
     trained = course.over_frozen_trunk(
-        [one],
-        joint_paths([one], course.data, ONE_TASK),
+        [own],
+        joint_paths([own], course.data, ONE_TASK),
         ONE_TASK,
-        training=one.training,
+        training=own.training,
         checkpoint=file if course.place.is_first else None,
         place=Place(device=course.place.device),
     )
     return trained.learn(f"{name} (donor)").arrays[name]
 
 
-def take(part: nn.Module, strategy: Prompted, found: Mapping[str, np.ndarray]) -> None:
+def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
     """Gives a part what the strategy asks of its donor's arrays."""
-    _fill(part, asked_of_donors(strategy, found))
+    _fill(part, asked_of_donors(strategy, arrays))
 
 
 def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:

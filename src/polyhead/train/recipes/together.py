@@ -13,11 +13,11 @@ from polyhead.nn.states import States
 from polyhead.nn.trunk import Noise, Trunk
 from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
-from polyhead.project.strategies import Prompted, Strategy
 from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import make_families, make_part
 from polyhead.sharing.part import Family, Part
 from polyhead.sharing.pooled import PooledPart
+from polyhead.strategies import Strategy
 from polyhead.tasks.task import Task
 from polyhead.train.loop.devices import on
 from polyhead.train.loop.feed import Batch, stream
@@ -72,9 +72,8 @@ class JointModel(nn.Module):
         trunk.requires_grad_(not frozen)
         owned = {task: parts[path.head.part] for task, path in paths.items()}
         self.model = Model(trunk, owned, families, narrow=True)
-        self._alone = {  # tasks whose steps leave other tasks' prompts alone
-            task for task, one in strategies.items() if isinstance(one, Prompted) and one.stop_gradient
-        }
+        # tasks whose steps leave other tasks' prompts alone
+        self._alone = {task for task, strategy in strategies.items() if strategy.stops_gradient}
         self.plans = {task: merge({task: path}) for task, path in paths.items()}
         self.depths = {  # of the trunk's own layers that a task's path runs
             task: max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
@@ -118,13 +117,13 @@ class JointModel(nn.Module):
 
     def served(self, dtype: torch.dtype) -> JointModel:
         """A copy as a backend runs it: trunk and what sits in its layers in `dtype`, poolers and heads in float32."""
-        made = copy.deepcopy(self).eval()
-        made.model.trunk.to(dtype)
-        for owned in (*dict.fromkeys(made.model.parts.values()), *made.model.families.values()):
+        copied = copy.deepcopy(self).eval()
+        copied.model.trunk.to(dtype)
+        for owned in (*dict.fromkeys(copied.model.parts.values()), *copied.model.families.values()):
             if isinstance(owned, Part | Family):
                 owned.lower(dtype)
-        made._bfloat16 = False
-        return made
+        copied._bfloat16 = False
+        return copied
 
     def answers(self, tasks: Sequence[str], batch: TextBatch) -> Tensor:
         """Outputs of several tasks over whole texts side by side, (rows, labels of all), from one run of their plan."""
@@ -139,8 +138,8 @@ class JointModel(nn.Module):
 
         def outputs_of_batch(batch: TextBatch) -> Tensor:
             texts = on(batch, device)
-            found: Tensor = self(*tasks, texts) if len(tasks) == 1 else self.answers(tasks, texts)
-            return found.cpu()
+            outputs: Tensor = self(*tasks, texts) if len(tasks) == 1 else self.answers(tasks, texts)
+            return outputs.cpu()
 
         return outputs_of_batch
 
@@ -169,7 +168,7 @@ class JointLoss(nn.Module):
                 scaled=self._recipe.weighting.scaled,
             )
         value: Tensor = self.objective(task, outputs, batch, added)
-        return value + 0.0 * sum(one.sum() for one in self._left_out(drawn)) if drawn else value
+        return value + 0.0 * sum(parameter.sum() for parameter in self._left_out(drawn)) if drawn else value
 
     def shared_layers(self) -> list[nn.Module]:
         """Layers of the trunk that every task's path runs."""
@@ -181,6 +180,8 @@ class JointLoss(nn.Module):
         deepest = max(self.model.depths[task] for task in tasks)
         modules = list(trunk.layers)[min(self.model.depths.values()) : deepest]
         modules += [module for task in tasks for module in self.model.learned_by(task)]
-        found = list(dict.fromkeys(one for m in modules for one in m.parameters() if one.requires_grad))
+        left = list(
+            dict.fromkeys(parameter for m in modules for parameter in m.parameters() if parameter.requires_grad)
+        )
         weights = list(self.objective.log_variances)
-        return found + ([weights[places.index(task)] for task in tasks] if weights else [])
+        return left + ([weights[places.index(task)] for task in tasks] if weights else [])

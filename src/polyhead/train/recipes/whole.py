@@ -15,7 +15,7 @@ from torch import nn
 from polyhead.errors import TrainError
 from polyhead.plan import Embed, Head, Layers, Path, Pool
 from polyhead.project.recipes import Joint
-from polyhead.project.strategies import Branch
+from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.branch.distil import distilled

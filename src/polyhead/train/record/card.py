@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from polyhead import cost
 from polyhead.bundle.owners import task_names
 from polyhead.plan import Path, Plan
-from polyhead.sharing.branch import private_layers
+from polyhead.strategies.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.train.data.prepared import Prepared

@@ -59,11 +59,11 @@ class VersionComparison(msgspec.Struct, frozen=True, kw_only=True):
         more = "" if self.close is None else f" by more than {self.close:g}"
         answers = "1 answer" if self.changed == 1 else f"{self.changed:,} answers"
         score = f"{self.metric} {self.live:.4f} -> {self.new:.4f}"
-        said = f"{score} on {rows} {self.split} rows, {answers} changed{more}"
+        line = f"{score} on {rows} {self.split} rows, {answers} changed{more}"
         if self.held_out:
-            return said
+            return line
         other = "was scored on other test rows" if self.split == "test" else "held out other rows"
-        return f"{said}; the old version {other}, so it may have been trained on some of these"
+        return f"{line}; the old version {other}, so it may have been trained on some of these"
 
     def kept_line(self, version: str) -> str:
         """Why the live version stays."""
@@ -97,7 +97,7 @@ def rivals(
     """
     owned = {family.family: family.arrays for family in families}
     owned |= {owner_of(draft.record.task): draft.arrays for draft in drafts}
-    found = {}
+    comparisons = {}
     for p, draft in zip(several, drafts, strict=True):
         name, record = p.task.name, draft.record
         if name not in bundle.lines:
@@ -110,14 +110,14 @@ def rivals(
                 if owner not in (TRUNK, owner_of(p.task))
             }
             try:
-                found[name] = compared(bundle, p, draft, others, events)
+                comparisons[name] = compared(bundle, p, draft, others, events)
             except PolyheadError as error:
                 if strict and not isinstance(error, BundleError):
                     raise
                 reason = f"they could not both be asked ({error.what})"
         if reason is not None:
             events.line(f"{name}: not compared with {bundle.version(name)}: {reason}")
-    return found
+    return comparisons
 
 
 def compared(
@@ -166,7 +166,7 @@ def beside(
     examples = _some(split.examples)
     kind, metric = kind_of(task), kind_of(task).default_metric(task)
     # Each decides as it does when it is asked; what counts as good is what the new declaration says.
-    asked = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
+    asked_task = msgspec.structs.replace(task, threshold=live.threshold, decoder=live.decoder)
     old, new = first(examples), second(examples)
     known = trained_with.get("data")
     same = [split]
@@ -175,9 +175,9 @@ def beside(
     held_out = isinstance(known, dict) and {name: known.get(name) for name in rows_of(same)} == rows_of(same)
     held_out &= split is prepared.test or notes[0].get("folds") == notes[1].get("folds")
     close = CLOSE * (task.range[1] - task.range[0]) if task.range is not None else None
-    before, after = _answers(asked, old, examples), _answers(task, new, examples)
+    before, after = _answers(asked_task, old, examples), _answers(task, new, examples)
     scores = [
-        kind.evaluate(asked, old, examples.targets, _examples(examples))[metric],
+        kind.evaluate(asked_task, old, examples.targets, _examples(examples))[metric],
         examples.scores(task, new)[metric],
     ]
     if split is not prepared.test:
@@ -202,11 +202,11 @@ def _held_out_score(note: Mapping[str, Any], metric: str, otherwise: float) -> f
     return float(note.get("splits", {}).get("validation", {}).get(metric, otherwise))
 
 
-def unit_is_better(found: Sequence[VersionComparison]) -> bool:
+def unit_is_better(rivals: Sequence[VersionComparison]) -> bool:
     """Whether a unit's new versions win: by their mean, as its best epoch is chosen; one task alone by itself."""
-    if len(found) == 1:
-        return found[0].is_better
-    live, new = (float(np.mean([getattr(one, which) for one in found])) for which in ("live", "new"))
+    if len(rivals) == 1:
+        return rivals[0].is_better
+    live, new = (float(np.mean([getattr(rival, which) for rival in rivals])) for which in ("live", "new"))
     return new > live
 
 
@@ -221,18 +221,18 @@ def _examples(examples: Examples) -> list[Example]:
 
 
 def _outputs(session: Session, name: str, examples: Examples, events: Events) -> Outputs:
-    progress, found = events.progress(f"{name}: old and new answers", unit="texts"), Outputs()
+    progress, outputs = events.progress(f"{name}: old and new answers", unit="texts"), Outputs()
     for start in range(0, len(examples.inputs), PIECE):
         words = examples.words[start : start + PIECE] if examples.words is not None else None
-        found += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
-        progress.update(len(found), len(examples.inputs))
+        outputs += session.outputs(name, examples.inputs[start : start + PIECE], words=words)
+        progress.update(len(outputs), len(examples.inputs))
     progress.finish()
-    return found
+    return outputs
 
 
 def _answers(task: Task, outputs: Outputs, examples: Examples) -> list[object]:
     kind = kind_of(task)
-    return [without_scores(one) for one in kind.decode_all(task, outputs, _examples(examples))]
+    return [without_scores(answer) for answer in kind.decode_all(task, outputs, _examples(examples))]
 
 
 def _differ(one: object, other: object, close: float | None) -> bool:

@@ -100,9 +100,9 @@ def choices(
     """
     todo, left = set[str](), dict[str, str]()
     grouped = {name: tuple(unit) for unit in units for name in unit}
-    asked = {*new, *wish.retrain}
+    wanted = {*new, *wish.retrain}
     for unit in dict.fromkeys(grouped.get(name, (name,)) for name in tags):
-        if asked.isdisjoint(unit):
+        if wanted.isdisjoint(unit):
             continue
         held = {name: _held(name, tags[name], decisions, wish, rivals) for name in unit}
         reasons = {name: reason for name, reason in held.items() if reason is not None}
@@ -110,7 +110,7 @@ def choices(
             todo.update(unit)
             continue
         whose = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        left |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in asked}
+        left |= {name: reasons.get(name, f"it shares arrays with {whose}") for name in unit if name in wanted}
     return Choices(todo=frozenset(todo), left={name: left[name] for name in tags if name in left})
 
 

@@ -8,11 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.project.strategies import Branch
 from polyhead.project.tables import Choice
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.data.units import units_of
-from polyhead.train.recipes.live import is_live
 
 Fingerprint = dict[str, object]
 
@@ -22,20 +20,20 @@ def fingerprints_of(several: Sequence[Prepared], choice: Choice) -> dict[str, Fi
 
     Under one budget a choice depends on all branches, so each names every other's own way of training.
     """
-    found = {p.task.name: p.fingerprint() for p in several}
-    among = {p.task.name: tag(found[p.task.name]) for p in several if isinstance(p.strategy, Branch)}
-    said: dict[str, object] = msgspec.to_builtins(choice)
+    prints = {p.task.name: p.fingerprint() for p in several}
+    among = {p.task.name: tag(prints[p.task.name]) for p in several if p.strategy.is_allocated}
+    settings: dict[str, object] = msgspec.to_builtins(choice)
     if choice.rule == "budget":
-        said["among"] = among
-    for unit in units_of({p.task.name: p.strategy for p in several if is_live(p)}):
+        settings["among"] = among
+    for unit in units_of({p.task.name: p.strategy for p in several if p.strategy.is_live}):
         if len(unit) > 1:  # whoever else learns decides what each learns
-            tags = {name: tag(found[name]) for name in unit}
+            tags = {name: tag(prints[name]) for name in unit}
             for name in unit:
-                found[name]["among"] = tags
+                prints[name]["among"] = tags
     for p in several:
-        if isinstance(p.strategy, Branch) and (p.strategy.layers is None or p.strategy.students):
-            found[p.task.name]["allocation"] = said
-    return found
+        if p.strategy.is_undecided:
+            prints[p.task.name]["allocation"] = settings
+    return prints
 
 
 def tag(fingerprint: Mapping[str, object]) -> str:
@@ -46,8 +44,8 @@ def tag(fingerprint: Mapping[str, object]) -> str:
 
 def untrained(bundle: Bundle, prints: Mapping[str, Fingerprint]) -> set[str]:
     """The tasks of which the bundle holds no part that was trained so."""
-    found = {name: record.trained_with.get("fingerprint") for name, record in bundle.tasks.items()}
-    return {name for name, one in prints.items() if found.get(name) != tag(one)}
+    trained = {name: record.trained_with.get("fingerprint") for name, record in bundle.tasks.items()}
+    return {name for name, fingerprint in prints.items() if trained.get(name) != tag(fingerprint)}
 
 
 def rescored(bundle: Bundle, prepared: Sequence[Prepared]) -> list[str]:

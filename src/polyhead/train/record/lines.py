@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from polyhead.progress import duration
-from polyhead.project.strategies import Branch, Pooled
-from polyhead.sharing.branch import private_layers
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
@@ -33,7 +31,7 @@ def task_lines(prepared: Prepared, trained: Trained) -> list[str]:
 def _advice(prepared: Prepared) -> list[str]:
     """A line where layers of the task's own may be worth what they cost: entities are where frozen ones lose most."""
     rows = len((prepared.whole or prepared.train.examples).targets)
-    if not kind_of(prepared.task).labels_words or not isinstance(prepared.strategy, Pooled) or rows < ADVISED_FROM:
+    if not kind_of(prepared.task).labels_words or not prepared.strategy.reads_kept_features or rows < ADVISED_FROM:
         return []
     return [
         f"{prepared.task.name}: words are read as the frozen trunk has them. Layers of the task's own usually score "
@@ -53,7 +51,7 @@ def scores_shown(
     metric = kind_of(task).default_metric(task)
     shown = []
     for split, values in scores.items():
-        told = f"{split} {metric} {values[metric]:.4f}"
+        text = f"{split} {metric} {values[metric]:.4f}"
         of = [f"{folds} folds"] if folds and split == "validation" else []
         count = (rows or {}).get(split, FEW)
         of += [f"of {count} rows"] if count < FEW else []
@@ -62,7 +60,7 @@ def scores_shown(
             for name, baseline in reversed(list(baselines.items()))
             if metric in baseline.get(split, {})
         ]
-        shown.append(told + (f" ({', '.join(of)})" if of else ""))
+        shown.append(text + (f" ({', '.join(of)})" if of else ""))
     return ", ".join(shown)
 
 
@@ -88,12 +86,11 @@ def warnings_of(task: Task, scores: Scores, baselines: Mapping[str, Scores], row
 def _how(prepared: Prepared, trained: Trained) -> str:
     """Which head it is, and how long it learned."""
     fitted, how = trained.fitted, ""
-    if isinstance(prepared.strategy, Pooled) and trained.chosen:
+    if trained.chosen:
         others = [name for name in trained.tried if name != trained.chosen]
         how = f"; {trained.chosen}" + (f" (not {'; '.join(others)})" if others else "")
-    if isinstance(prepared.strategy, Branch):
-        own = private_layers(trained.path)
-        how = f"; {len(own)} private {'layer' if len(own) == 1 else 'layers'} above tap {own.start}"
+    if description := prepared.strategy.describe(trained.path):
+        how = f"; {description}"
     if not fitted.updates:
         return how
     if trained.refitted:

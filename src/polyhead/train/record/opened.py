@@ -38,8 +38,8 @@ def opened(root: Path, data: TrunkData, names: Iterable[str]) -> Bundle:
 
 def _holds_nothing_more(root: Path) -> bool:
     """Whether no task was ever written there, the trunk was not learned, and nothing of anybody else's is there."""
-    there = {entry.name for entry in root.iterdir()} | {entry.name for entry in (root / TRUNK).iterdir()}
-    return there <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
+    names = {entry.name for entry in root.iterdir()} | {entry.name for entry in (root / TRUNK).iterdir()}
+    return names <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
 
 
 def _described(data: TrunkData) -> str:

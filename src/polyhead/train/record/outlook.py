@@ -39,7 +39,7 @@ def outlook(
         ("task", "kind", "train", "validation", "test", "batches/pass", "updates", "parameters", "MFLOP/text")
     ]
     units = units_of({p.task.name: p.strategy for p in todo})
-    plans = {name: merge({one: paths[one][-1] for one in unit}) for unit in units for name in unit}
+    plans = {name: merge({member: paths[member][-1] for member in unit}) for unit in units for name in unit}
     for p in todo:
         added = cost.added(plans[p.task.name], p.task.name, shape, tokens=TOKENS, folded=True)
         sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
@@ -86,10 +86,10 @@ def _shared(plan: Plan, shape: Architecture) -> list[str]:
     """A line for each family that several tasks read; what one alone reads is counted as its own."""
     readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
     lines = []
-    for one in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
-        several = [task for task, owners in readers.items() if one.owner in owners]
-        if is_family(one.owner) and len(several) > 1:
-            lines.append(f"{one.owner}, which {', '.join(several)} share: {one.parameters:,} parameters")
+    for owner in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
+        several = [task for task, owners in readers.items() if owner.owner in owners]
+        if is_family(owner.owner) and len(several) > 1:
+            lines.append(f"{owner.owner}, which {', '.join(several)} share: {owner.parameters:,} parameters")
     return lines
 
 
@@ -109,9 +109,9 @@ def skipped(todo: Sequence[Prepared]) -> list[str]:
     lines = []
     for p in todo:
         for s in p.splits:
-            said = _said(s.examples.report)
-            if said:
-                lines.append(f"{p.task.name}, {s.name}: {said}")
+            reasons = _said(s.examples.report)
+            if reasons:
+                lines.append(f"{p.task.name}, {s.name}: {reasons}")
     return lines
 
 
@@ -123,5 +123,5 @@ def _said(report: ReadReport) -> str:
         "lone surrogates replaced": report.repaired,
         "spans widened to whole words": report.widened,
     }
-    found = [f"{count:,} {what}" for what, count in facts.items() if count]
-    return f"of {report.rows:,} rows: {', '.join(found)}" if found else ""
+    facts_shown = [f"{count:,} {what}" for what, count in facts.items() if count]
+    return f"of {report.rows:,} rows: {', '.join(facts_shown)}" if facts_shown else ""

@@ -56,7 +56,7 @@ def _longest(inputs: Sequence[Given]) -> int:
 
 def _unlike_ascii(inputs: Sequence[Given]) -> list[int]:
     """The first row that is farthest from ASCII, if any is: combining or astral characters, then any other."""
-    strange = [max(_strangeness(text) for text in texts_of(given)) for given in inputs]
+    strange = [max(_strangeness(text) for text in texts_of(value)) for value in inputs]
     most = max(strange)
     return [strange.index(most)] if most else []
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from polyhead.errors import ConfigError
-from polyhead.plan import Head, Path, Pool
+from polyhead.plan import Codec, Head, Path, Pool
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
@@ -50,3 +50,9 @@ def with_shared_pooler(path: Path) -> Path:
 def narrowed(shape: Architecture, *, multiple_of: int = 1) -> int:
     """204 of 768 (Stickland and Murray 2019), in proportion to the trunk's width."""
     return multiple_of * max(1, round(shape.width * 204 / 768 / multiple_of))
+
+
+def with_codec(path: Path, codec: Codec) -> Path:
+    """The same path with another codec."""
+    nodes = [msgspec.structs.replace(node, codec=codec) if isinstance(node, Pool) else node for node in path.nodes]
+    return Path(nodes=tuple(nodes))
