@@ -34,7 +34,6 @@ from polyhead.cli.output import table
 from polyhead.config import Value
 from polyhead.engine.quantize.files import CACHE
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.tasks.task import KindName
 from polyhead.train.loop.events import Events
 from polyhead.train.run import train_project
 from studies.settings import DATA, RUNS, asked_of, say
@@ -79,7 +78,7 @@ class Chosen(Value, eq=False):
     folder: str
     metric: str = "accuracy"
     derived: Derived = AS_IT_IS
-    kind: KindName = "single_label"
+    kind: str = "single_label"
     fields: dict[str, object] = {}
 
     def entry(self) -> TaskEntry:

@@ -288,7 +288,7 @@ def _type(hint: object) -> str:
         count = "" if inside[-1] is Ellipsis else f"{len(inside)} "
         several = "" if typing.get_origin(inside[0]) is typing.Literal else "s"
         return f"list of {count}{_type(inside[0])}{several}"
-    names = dict.fromkeys((one.__name__ for one in typing.get_args(strategy.Strategy)), "a strategy table")
+    names = {"Strategy": "a strategy table"}
     names |= {"DataFile": "a file table", "Training": "a training table", "Adapter": "adapter table"}
     names |= {"TrunkChoice": "a trunk table", "TaskEntry": "task"}
     names |= {"Choice": "an allocation table", "Summarizer": "a model table"}

@@ -150,7 +150,7 @@ def test_torch_takes_float32_for_tasks_of_bfloat16_where_the_processor_has_none(
     pytest.importorskip("torch")
     for features, wanted in ((frozenset(), "float32"), (frozenset({"avx512_bf16"}), "bfloat16")):
         made = Processor(machine="x86_64", features=features)
-        monkeypatch.setattr("polyhead.engine.backends.processor", lambda made=made: made)
+        monkeypatch.setattr("polyhead.engine.backends.builtin.processor", lambda made=made: made)
         found = open_backend("torch", tiny_trunk(), {}, precision=None, trained="bfloat16")
         assert found.precision == wanted
     assert open_backend("torch", tiny_trunk(), {}, precision="bfloat16").precision == "bfloat16"
@@ -228,8 +228,9 @@ def test_a_capped_process_is_one_without_vnni(variable):
 def test_make_test_also_runs_precision_tests_in_a_capped_process():
     """With a variable that oneDNN reads, on files that are there, this one among them."""
     makefile = (ROOT / "Makefile").read_text()
-    (line,) = [line for line in makefile.splitlines() if "pytest" in line and "AVX2" in line]
-    assert f" {CAPS[0]}=AVX2 " in line and line.startswith("\t") and "$(CAPPED)" in line
+    (line,) = [line for line in makefile.splitlines() if "=AVX2 " in line]
+    assert line == f"\t{CAPS[0]}=AVX2 $(PYTEST) $(CAPPED)"
+    assert re.search(r"^PYTEST := .*-m pytest ", makefile, re.MULTILINE)
     joined = makefile.replace("\\\n", " ")
     files = re.search(r"^CAPPED\s*:=(.*)$", joined, re.MULTILINE)[1].split()
     assert "tests/engine/test_processor.py" in files and len(files) >= 6

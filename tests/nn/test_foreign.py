@@ -188,7 +188,7 @@ REFUSED = {
     "an encoder alone": ({"architectures": ["BertModel"]}, TrunkError, "BertForSequenceClassification"),
     "a class of another type": ({"architectures": ["RobertaForSequenceClassification"]}, TrunkError, "roberta"),
     "another problem": ({"problem_type": "ranking"}, TrunkError, "ranking"),
-    "several numbers": ({"problem_type": "regression"}, TrunkError, "1 for regression"),
+    "several numbers": ({"problem_type": "regression"}, TrunkError, "number of outputs"),
     "a gap in the labels": ({"id2label": {"0": "a", "1": "b", "3": "c"}}, TrunkError, "numbered from 0"),
     "too few labels": ({"id2label": {"0": "a", "1": "b"}}, WeightsMismatch, "2 labels.*3 outputs"),
     "no labels, so two": ({"id2label": None}, WeightsMismatch, "2 labels.*3 outputs"),

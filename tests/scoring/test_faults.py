@@ -88,7 +88,7 @@ def test_a_backend_that_fails_on_everything_stops_the_job_and_keeps_its_pieces(s
         return columns(inputs, **options)
 
     monkeypatch.setattr(session, "columns", dying)
-    said = f"fail on every text.*is kept. Got: {', '.join(tasks)}: RuntimeError: device lost.*the same command"
+    said = f"fail on every text.*are kept. Got: {', '.join(tasks)}: RuntimeError: device lost.*the same command"
     with pytest.raises(BackendError, match=said):
         run(session, source, out, tasks=tasks)
     assert not out.exists()

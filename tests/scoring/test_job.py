@@ -1,6 +1,7 @@
 """Every row once, in order: after a kill, a full disk, an interruption; and never more rows held than a few pieces."""
 
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -21,7 +22,6 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, UnknownTask
 from polyhead.files import held
 from polyhead.folders import claim, dissolve
-from polyhead.jobs import score as jobs
 from polyhead.jobs.pieces import WHY_OTHER, WORKING, Job, Pieces
 from polyhead.jobs.read import open_source
 from polyhead.plan import Pool
@@ -563,7 +563,7 @@ def test_what_is_no_tasks_own_failure_stops_the_job(session, tmp_path, monkeypat
     from polyhead.engine.call import Call
     from polyhead.errors import MissingExtra
 
-    def lacking(self, *given):
+    def lacking(self, *given, **options):
         raise MissingExtra("torch", "train", "answering task 'mood'")
 
     monkeypatch.setattr(Call, "_steps", lacking)
@@ -617,7 +617,7 @@ def test_a_survey_of_another_format_or_version_is_not_taken(session, tmp_path):
     def begun(name, before):
         (tmp_path / name).write_text(content)
         source = open_source(str(tmp_path / name))
-        work = jobs._Work(session, source, tmp_path / "out.jsonl", wish, None)
+        work = importlib.import_module("polyhead.jobs.score")._Work(session, source, tmp_path / "out.jsonl", wish, None)
         return work.job(before, 3, lambda text: None)
 
     first = begun("in.tsv", None)

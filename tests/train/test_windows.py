@@ -34,8 +34,9 @@ from polyhead.train.data.inputs import examples_of, wanted
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
 from polyhead.train.data.taps import tap_examples, wanted_taps
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.course import Together, text_examples
+from polyhead.train.recipes.course import text_examples
 from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.together import JointModel
 from polyhead.train.run import train_project
 
 SIZE = 16  # tokens that the trunk reads
@@ -164,7 +165,7 @@ def answered(folder, task, path, part):
 
 def live(folder, task):
     path = tiny_path(task, DATA, pool=POOL)
-    module = Together(
+    module = JointModel(
         DATA, {task.name: path}, training=TRAINING, recipe=Joint(layer_dropout=0.0), bfloat16=False
     ).eval()
     texts = text_examples(drawn(task), task, TOKENISER)
@@ -212,7 +213,7 @@ def test_a_student_is_taught_what_its_teacher_answers_in_each_window(tmp_path):
     batch = examples.batch(np.arange(examples.count))
     with torch.inference_mode():
         found, taught = (one.module(*batch.arguments) for one in (student, teacher))
-        expected = distilled("span", 3.0)(found, batch.targets, None, taught)
+        expected = distilled("span_cross_entropy", 3.0)(found, batch.targets, None, taught)
     assert student.fitted.history[0]["loss"] == pytest.approx(float(expected), rel=1e-4)
     each = outputs_of_each(teacher.module, examples)
     assert [one.shape for one in each] == [(len(read), 2) for read in examples.windows.read]
