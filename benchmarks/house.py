@@ -21,6 +21,11 @@ from studies.settings import command as typed
 
 SOURCE = ROOT / "src" / "polyhead"
 NEW = ("kind", "strategy", "codec", "backend")
+NOTES = {
+    "lines": "missed: 55,210 lines before, of which 9,500 left for studies/; the defaults and defences that came since the "
+    "target was set are 5,000 lines, the registries 800. The drivers of training and the value types of answering, "
+    "merged into one flow each, would save about 2,000; more needs features to go."
+}
 
 
 def main() -> None:
@@ -104,7 +109,8 @@ def tests() -> list[Claim]:
 
 def claim(name: str, text: str, target: float, value: float, unit: str, *, lowest: bool = False) -> Claim:
     holds = value >= target if lowest else value <= target
-    return Claim(id=f"house.{name}", text=text, target=target, value=value, unit=unit, holds=holds)
+    note = "" if holds else NOTES.get(name, "")
+    return Claim(id=f"house.{name}", text=text, target=target, value=value, unit=unit, holds=holds, note=note)
 
 
 if __name__ == "__main__":

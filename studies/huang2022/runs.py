@@ -249,7 +249,7 @@ class Runs(runs.Runs):
         from polyhead.train.recipes.starts import take
 
         strategy = method.strategy
-        if not isinstance(strategy, Prompted) or not strategy.from_donors:
+        if not isinstance(strategy, Prompted) or not strategy.donor_arrays():
             return
         for task, prepared in course.prepared.items():
             take(course.module.model.parts[task], strategy, self._donor(course, prepared, strategy))
