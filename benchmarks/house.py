@@ -22,7 +22,7 @@ from studies.settings import command as typed
 SOURCE = ROOT / "src" / "polyhead"
 NEW = ("kind", "strategy", "codec", "backend")
 NOTES = {
-    "lines": "missed: 55,210 lines before, of which 9,500 left for studies/; the defaults and defences that came since the "
+    "lines": "missed: 55,210 lines before, of which 9,500 left for studies/; defaults and defences that came since the "
     "target was set are 5,000 lines, the registries 800. The drivers of training and the value types of answering, "
     "merged into one flow each, would save about 2,000; more needs features to go."
 }
