@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def opened(before: Path, bundle: object, backend: str) -> dict[str, object]:
-    """Whether today's code opens a bundle of before and answers as that code did."""
+    """Opens a bundle of the earlier commit with this code; a row that says whether the answers are equal."""
     home = before if bundle == "demo" else before / str(bundle)
     root = home / ("demo-bundle" if bundle == "demo" else "bundle")
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def opened(before: Path, bundle: object, backend: str) -> dict[str, object]:
 
 
 def order() -> list[Claim]:
-    """What the source looks like."""
+    """Claims about the source: lines, sizes, circles, and files that a new thing takes."""
     from tests.test_architecture import circles, module, parsed
 
     trees = {module(path): (path, tree) for path, tree in parsed()}
@@ -84,7 +84,7 @@ def order() -> list[Claim]:
 
 
 def same(rows: list[dict[str, object]]) -> list[Claim]:
-    """What two commits made of the same projects."""
+    """Claims that both commits trained equal arrays and gave equal answers."""
     made = [row for row in rows if "arrays" in row]
     arrays, answers = (sum(int(str(row[key])) for row in made) for key in ("arrays", "answers"))
     opened = [row for row in rows if "backend" in row]
@@ -100,7 +100,7 @@ def same(rows: list[dict[str, object]]) -> list[Claim]:
 
 
 def tests(log: Path | None) -> list[Claim]:
-    """How long the suite takes and what it covers, where that was measured."""
+    """Claims about the test suite: seconds and coverage, where they were measured."""
     made = []
     if log is not None:
         ends = re.findall(r"=+ (?:\d+ failed, )?\d+ passed.* in ([\d.]+)s", log.read_text(encoding="utf-8"))

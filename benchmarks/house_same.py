@@ -121,7 +121,7 @@ def texts(bundle: Path) -> list[object]:
 
 
 def command(checkout: Path, folder: Path, *words: str, given: str = "") -> str:
-    """What `polyhead WORDS` of this checkout prints."""
+    """Runs `polyhead WORDS` with the code of this checkout; the standard output."""
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "polyhead", *words],
@@ -152,7 +152,7 @@ def compare(before: Path, after: Path) -> list[dict[str, object]]:
 
 
 def in_bundle(path: Path) -> bool:
-    """Whether a file of arrays belongs to a bundle, and not to a cache beside it."""
+    """True for arrays of a bundle, False for files of a cache."""
     return any(part == "tasks" or part == "families" or part == "trunk" for part in path.parts)
 
 

@@ -52,7 +52,7 @@ class Strategy(Open):
     __slots__ = ()
 
     trainer: ClassVar[str] = "polyhead.train.heads.run:KeptFeatures"
-    """`module:Class` of the `train.trainer.Trainer` that trains its tasks over a frozen trunk."""
+    """`module:Class` of the `train.job.Trainer` that trains its tasks over a frozen trunk."""
     default_training: ClassVar[Training] = Training()
     """The training numbers over a frozen trunk where the project gives none."""
     default_pair: ClassVar[Literal["separate", "joined"]] = "joined"
