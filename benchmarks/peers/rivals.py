@@ -57,7 +57,14 @@ class Worker:
     Raises RuntimeError where the process ends instead of answering; its own words are in the `log`.
     """
 
-    def __init__(self, command: Sequence[str], job: Mapping[str, object], *, log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        job: Mapping[str, object],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         threads = {f"{name}_NUM_THREADS": str(job["threads"]) for name in ("OMP", "MKL", "RAYON")}
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
@@ -68,7 +75,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env=os.environ | OFFLINE | threads,
+                env=os.environ | OFFLINE | threads | dict(environment or {}),
             )
         try:
             self.loaded = self._said(job)
