@@ -92,7 +92,8 @@ def same(rows: list[dict[str, object]]) -> list[Claim]:
         claim("arrays-equal", f"files of arrays that differ between the commits, of {arrays} in {len(made)} bundles "
               "(packaged sample; every strategy, and joint training)", 0,
               sum(int(str(row["arrays_differ"])) for row in made), "files"),
-        claim("answers-equal", f"files of answers in deterministic mode that differ, of {answers} (four backends)", 0,
+        claim("answers-equal", f"files of answers in deterministic mode that differ, of {answers} (four backends "
+              "in float32; OpenVINO also in bfloat16 and int8)", 0,
               sum(int(str(row["answers_differ"])) for row in made), "files"),
         claim("old-bundles-open", "bundles of the earlier commit, by backend, that do not open or answer otherwise, "
               f"of {len(opened)}", 0, sum(not row["opened_and_answers_equal"] for row in opened), "answers"),

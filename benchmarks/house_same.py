@@ -18,6 +18,7 @@ from pathlib import Path
 from studies.settings import say
 
 BACKENDS = ("reference", "torch", "onnxruntime", "openvino")
+LOW = ("bfloat16", "int8")  # precisions of openvino that are answered too
 ROWS, TEXTS = 60, 12
 SPLITS = "\n".join(
     f'{key} = {{{{ path = "{{file}}", where = {{{{ split = "{split}" }}}} }}}}'
@@ -92,18 +93,22 @@ def write_rows(home: Path) -> None:
 
 
 def answer(checkout: Path, home: Path, bundle: Path) -> None:
-    """Answers of every backend in deterministic mode, without receipts, a file a backend."""
-    for backend in BACKENDS:
-        out = home / f"answers-{backend}.jsonl"
-        if out.exists():
+    """Answers in deterministic mode without receipts, a file a backend in float32, and a file a lower precision."""
+    lines = "".join(json.dumps(text) + "\n" for text in texts(bundle))
+    runs = {f"answers-{backend}.jsonl": (backend, "float32") for backend in BACKENDS}
+    runs |= {f"answers-openvino-{precision}.jsonl": ("openvino", precision) for precision in LOW}
+    for name, (backend, precision) in runs.items():
+        if (home / name).exists():
             continue
-        asked = "".join(json.dumps(text) + "\n" for text in texts(bundle))
-        told = command(
-            checkout, home, "predict", str(bundle), "--backend", backend, "--deterministic", "--precision", "float32",
-            given=asked,
-        )  # fmt: skip
-        answers = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
-        out.write_text("".join(json.dumps(stripped(row), sort_keys=True) + "\n" for row in answers), encoding="utf-8")
+        if precision == "int8":
+            (home / "texts.jsonl").write_text(lines, encoding="utf-8")
+            words = ("--texts", str(home / "texts.jsonl"), "--agreement", "0", "--unmeasured")
+            command(checkout, home, "quantize", str(bundle), *words)
+        words = ("--backend", backend, "--deterministic", "--precision", precision)
+        output = command(checkout, home, "predict", str(bundle), *words, given=lines)
+        answers = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        rows = "".join(json.dumps(stripped(row), sort_keys=True) + "\n" for row in answers)
+        (home / name).write_text(rows, encoding="utf-8")
 
 
 def stripped(row: dict) -> dict:
