@@ -15,10 +15,10 @@ from polyhead.config import Value
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
+from polyhead.engine.batch import batched, readings_of
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.compile.spans import Span, span_graph
-from polyhead.engine.rows import batched, readings_of
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, merge
 from polyhead.strategies import Strategy, prompt_groups
 from polyhead.tasks.task import Task
@@ -74,17 +74,10 @@ class Machine(Value, eq=False):
 
     def batches(self, texts: Sequence[str], *, max_tokens: int = 128) -> list[TokenBatch]:
         """The batches that a session makes of these texts."""
-        settings = TextSettings(max_tokens=max_tokens)
-        tokenizer = Tokenizer(self.trunk.tokenizer, settings)
+        tokenizer = Tokenizer(self.trunk.tokenizer, TextSettings(max_tokens=max_tokens))
         task = Task(name="t", kind="single_label", labels=("no", "yes"))
-        (readings,) = readings_of([(text,) for text in texts], {"t": task}, tokenizer, settings, None)
-        made = batched(
-            readings,
-            pad_id=tokenizer.pad_id,
-            max_tokens=max_tokens,
-            deterministic=False,
-            width=self.trunk.architecture.width,
-        )
+        (readings,) = readings_of([(text,) for text in texts], {"t": task}, tokenizer, None)
+        made = batched(readings, tokenizer, deterministic=False, width=self.trunk.architecture.width)
         return [batch.tokens for batch in made]
 
     def bare_flops(self, tokens: int) -> int:

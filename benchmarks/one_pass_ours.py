@@ -55,7 +55,7 @@ def trunk_alone(job: Job):
     The first position's state is what is taken of each text.
     """
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.prepare import ahead, spans_of
+    from polyhead.engine.batch import ahead, spans_of
     from polyhead.text.batch import Cut, padded
     from polyhead.text.tokenize import Tokenizer
 

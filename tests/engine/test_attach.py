@@ -15,8 +15,8 @@ from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine import call
-from polyhead.engine.loaded_tasks import LoadedTasks
+from polyhead.engine import loaded
+from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.session import Changes, Session
 from polyhead.errors import BackendError, CorruptFile, UnknownTask, WeightsMismatch, WrongTrunk
 from polyhead.plan import Pool
@@ -163,7 +163,7 @@ class Held:
 
     def __init__(self, monkeypatch):
         self.begun, self.free = threading.Event(), threading.Event()
-        inner = call.batched
+        inner = loaded.batched
 
         def batched(*given, **settings):
             first, *rest = inner(*given, **settings)
@@ -173,7 +173,7 @@ class Held:
                 assert self.free.wait(SHORT)
             yield from rest
 
-        monkeypatch.setattr(call, "batched", batched)
+        monkeypatch.setattr(loaded, "batched", batched)
 
 
 def in_thread(make):
@@ -203,7 +203,7 @@ def test_neither_a_change_nor_any_other_call_waits_for_a_call_that_runs(root, ba
 
     The call that runs has the old tasks in all its batches.
     """
-    monkeypatch.setattr("polyhead.engine.rows.FIXED_ROWS", 1)  # a batch a text
+    monkeypatch.setattr("polyhead.engine.batch.FIXED_ROWS", 1)  # a batch a text
     new = bits_of_seed(root, 9, backend)
     session = opened(root, backend)
     old = bits(session, "mood", "names")
@@ -260,16 +260,16 @@ def test_outputs_are_given_where_their_task_goes_while_they_are_asked(root, monk
 
 
 def test_outputs_of_a_call_are_given_where_a_task_goes_meanwhile(root, monkeypatch):
-    session, inner = opened(root), call.Gathered
+    session, inner = opened(root), loaded.Gathered
     inputs = [(text,) for text in TEXTS]
     old = bits(session, "mood")["mood"]
 
     def gathered(*given, **settings):
-        monkeypatch.setattr(call, "Gathered", inner)
+        monkeypatch.setattr(loaded, "Gathered", inner)
         session.detach("mood")
         return inner(*given, **settings)
 
-    monkeypatch.setattr(call, "Gathered", gathered)
+    monkeypatch.setattr(loaded, "Gathered", gathered)
     found = session.columns(inputs, tasks=["mood", "names"])
     assert [one.tobytes() for one in found["mood"].outputs] == old
     with pytest.raises(UnknownTask, match="mood"):

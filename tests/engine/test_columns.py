@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tiny
-from polyhead.engine import prepare
+from polyhead.engine import batch
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.inputs import Passage
 from polyhead.engine.session import Session
@@ -118,11 +118,11 @@ def test_many_inputs_are_answered_in_their_order_piece_by_piece(session, monkeyp
     inputs = INPUTS * 3
     words = [np.array([[0, 3]], np.int32) if given == ("good",) else None for given in inputs]
     whole = session.predict(inputs, words=words)
-    monkeypatch.setattr(prepare, "FIRST", 2)
-    monkeypatch.setattr(prepare, "INPUTS", 5)
+    monkeypatch.setattr(batch, "FIRST", 2)
+    monkeypatch.setattr(batch, "INPUTS", 5)
     made = []
-    inner = prepare.readings_of
-    monkeypatch.setattr(prepare, "readings_of", lambda *a, **k: made.append(len(a[0])) or inner(*a, **k))
+    inner = batch.readings_of
+    monkeypatch.setattr(batch, "readings_of", lambda *a, **k: made.append(len(a[0])) or inner(*a, **k))
     apart = session.predict(inputs, words=words)
     assert made == [2, *[5] * 8] and sum(made) == len(inputs)
     for one, other in zip(apart, whole, strict=True):
@@ -216,11 +216,11 @@ def test_kept_pieces_are_ready_one_by_one_while_the_next_are_made():
         made.append(one)
         return one * 10
 
-    given = prepare.ahead(make, range(8))
-    assert next(given) == 0 and max(made, default=0) <= prepare.AHEAD
+    given = batch.ahead(make, range(8))
+    assert next(given) == 0 and max(made, default=0) <= batch.AHEAD
     assert [next(given) for _ in range(4)] == [10, 20, 30, 40]
     with pytest.raises(KeyError, match="5"):
         next(given)
-    assert threads.isdisjoint({threading.current_thread().name}) and max(made) <= 4 + 1 + prepare.AHEAD
+    assert threads.isdisjoint({threading.current_thread().name}) and max(made) <= 4 + 1 + batch.AHEAD
     threads.clear()
-    assert list(prepare.ahead(make, [3])) == [30] and threads == {threading.current_thread().name}
+    assert list(batch.ahead(make, [3])) == [30] and threads == {threading.current_thread().name}

@@ -7,7 +7,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.engine.rows import readings_of
+from polyhead.engine.batch import readings_of
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
 from polyhead.tasks.kinds import kind_of, span
@@ -59,18 +59,18 @@ def test_a_search_finds_in_each_window_what_looking_at_every_word_finds(seed):
 
 def outputs_in_order(session, name, readings):
     """What the backend gives for these readings, (readings, words, width), which fit one batch."""
-    (batch,) = session._reader.batches(readings)
+    (batch,) = session._loaded.batches(readings)
     outputs = session.backend.run(session.plan([name]), batch.tokens)[name]
-    return outputs[np.argsort(batch.members)]
+    return outputs[np.argsort(batch.entries)]
 
 
 def every_word_of_every_window(name, session, given):
     """The output of a text as if each window gave all words: NaN where it does not read them."""
     task, text = session.records[name].task, given[-1]
     words = places_of(text) if kind_of(task).name == "span" else words_of(text)
-    size = session.settings.max_tokens
+    size = session.tokenizer.max_tokens
     encoded = session.tokenizer.encode([given], windows=Windows(size=size, stride=size // 4))
-    several = readings_of([given], {name: task}, session.tokenizer, session.settings, None)
+    several = readings_of([given], {name: task}, session.tokenizer, None)
     reads, wide = several[0].texts.reads, []
     outputs = np.concatenate([outputs_in_order(session, name, readings) for readings in several])
     for entry, window in enumerate(encoded):
@@ -123,13 +123,13 @@ def test_words_kept_and_compared_grow_with_the_text_and_not_with_its_square(sess
         return inner(outputs)
 
     monkeypatch.setattr(span, "best_span", counted)
-    longest = session.settings.max_tokens
+    longest = session.tokenizer.max_tokens
     for sentences in (40, 160):
         text = context(sentences)
         words = len(words_of(text))
         for name, given, rows in (("who", (QUESTION, text), 1 + words), ("names", (text,), words)):
             tasks = {name: TASKS[name]}
-            readings = readings_of([given], tasks, session.tokenizer, session.settings, None)
+            readings = readings_of([given], tasks, session.tokenizer, None)
             reads = readings[0].texts.reads
             assert len(reads.words) == rows  # once, whatever the number of windows
             # windows share a quarter of their tokens or more; two numbers for each word that one reads

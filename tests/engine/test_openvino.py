@@ -147,9 +147,9 @@ def test_session_takes_a_runtime_of_ones_own(bundle):
 def test_several_threads_may_run_one_graph(bundle):
     from concurrent.futures import ThreadPoolExecutor
 
-    from polyhead.engine.changes import loaded
+    from polyhead.engine.loaded import loaded
 
-    backend = open_backend("openvino", bundle.trunk(), {"mood": loaded(bundle, "mood").task}, precision="float32")
+    backend = open_backend("openvino", bundle.trunk(), {"mood": loaded(bundle, "mood")}, precision="float32")
     plan = merge({"mood": bundle.tasks["mood"].path})
     batches = [tiny_batch(bundle.trunk(), (9, 4, 7), seed=seed) for seed in range(24)]
     alone = [backend.run(plan, batch)["mood"].copy() for batch in batches]

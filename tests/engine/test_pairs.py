@@ -195,10 +195,10 @@ def test_pairs_of_one_call_that_could_not_be_compared_are_named_in_a_stream(sess
 
 def test_pairs_of_which_one_text_is_late_are_late(session, monkeypatch):
     """A batch a text, the longest first; one batch is two layers."""
-    from polyhead.engine import call
+    from polyhead.engine import request
 
-    monkeypatch.setattr("polyhead.engine.rows.TOKEN_BUDGET", 1)
-    monkeypatch.setattr(call, "monotonic", lambda: float(session.backend.layers_run))
+    monkeypatch.setattr("polyhead.engine.batch.TOKEN_BUDGET", 1)
+    monkeypatch.setattr(request, "monotonic", lambda: float(session.backend.layers_run))
     inputs = [(LONG, B), (LONG, "good"), (B, LONG)]
     results = session.predict(inputs, tasks=["alike"], deadline=3)
     assert [one.late for one in results] == [(), ("alike",), ()]

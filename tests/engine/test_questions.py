@@ -280,7 +280,7 @@ def test_a_long_text_keeps_no_features_of_words_that_a_window_does_not_hold(tmp_
     text = "the lamp is late " * 500
     spans = session.predict([text])[0].answers["names"]["spans"]
     answer = session.predict([("what is late?", text)])[0].answers["who"]
-    assert max(widths) <= session.settings.max_tokens
+    assert max(widths) <= session.tokenizer.max_tokens
     assert all(text[span["start"] : span["end"]] == span["text"] for span in spans)
     assert answer["text"] is None or text[answer["start"] : answer["end"]] == answer["text"]
 

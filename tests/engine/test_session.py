@@ -8,8 +8,8 @@ from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.engine.batch import readings_of
 from polyhead.engine.inputs import input_of
-from polyhead.engine.rows import readings_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, DataError, UnknownTask
 from polyhead.plan import Plan, Pool
@@ -197,11 +197,11 @@ def test_deterministic_shapes_of_a_row_are_the_same_whatever_its_mates_are(many_
 
     def shapes(order):
         given, own = [(TEXT,)] * len(order), [WORDS[i] for i in order]
-        readings = readings_of(given, session.tasks, session.tokenizer, session.settings, own)
+        readings = readings_of(given, session.tasks, session.tokenizer, own)
         found = {}
         (alone,) = readings
-        for batch in session._reader.batches(alone):
-            for member in batch.members:
+        for batch in session._loaded.batches(alone):
+            for member in batch.entries:
                 found[order[member]] = (batch.tokens.ids.shape, batch.tokens.words.shape)
         return found
 

@@ -7,7 +7,7 @@ import pytest
 import tiny
 from polyhead import cost
 from polyhead.bundle.create import write_bundle
-from polyhead.engine import call, prepare
+from polyhead.engine import batch, request
 from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.session import Session
 from polyhead.plan import Pool
@@ -55,9 +55,9 @@ def test_a_stream_gives_each_answer_of_a_call_once(session, monkeypatch):
     """Also of tasks that read windows, halves of pairs and options, over several pieces and batches."""
     from polyhead.testing.strategies import TEXTS as FORMS
 
-    monkeypatch.setattr(prepare, "FIRST", 3)
-    monkeypatch.setattr(prepare, "INPUTS", 4)
-    monkeypatch.setattr("polyhead.engine.rows.TOKEN_BUDGET", 40)
+    monkeypatch.setattr(batch, "FIRST", 3)
+    monkeypatch.setattr(batch, "INPUTS", 4)
+    monkeypatch.setattr("polyhead.engine.batch.TOKEN_BUDGET", 40)
     inputs = [*FORMS, ("the kettle was late . " * 30,), ("good",), ("  ",)]
     wanted, found = session.predict(inputs), [{} for _ in inputs]
     stream = session.stream(inputs)
@@ -75,8 +75,8 @@ def test_a_stream_gives_each_answer_of_a_call_once(session, monkeypatch):
 
 def test_columns_may_be_asked_at_any_time_and_have_all_that_was_given(session, monkeypatch):
     """Over several pieces, with texts that nobody reads among them; asking changes nothing of what follows."""
-    monkeypatch.setattr(prepare, "FIRST", 3)
-    monkeypatch.setattr(prepare, "INPUTS", 3)
+    monkeypatch.setattr(batch, "FIRST", 3)
+    monkeypatch.setattr(batch, "INPUTS", 3)
     texts = [*TEXTS, "", *TEXTS, "  ", *TEXTS]
     wanted, seen = session.predict(texts, tasks=list(DEPTHS)), {name: set() for name in DEPTHS}
     stream = session.stream(texts, tasks=list(DEPTHS))
@@ -134,7 +134,7 @@ class Clock:
 @pytest.mark.parametrize("deadline", [1.5, 2.5])
 def test_after_the_deadline_nothing_further_is_begun_and_the_late_tasks_are_named(session, monkeypatch, deadline):
     """The second and third layer are one stage, which was begun before; the fourth never is."""
-    monkeypatch.setattr(call, "monotonic", Clock(session))
+    monkeypatch.setattr(request, "monotonic", Clock(session))
     (result,) = session.predict(TEXTS[:1], tasks=list(DEPTHS), deadline=deadline)
     assert session.backend.layers_run == 3
     assert set(result.answers) == {"mood", "urgency"} and result.late == ("topics",)
@@ -145,7 +145,7 @@ def test_after_the_deadline_nothing_further_is_begun_and_the_late_tasks_are_name
 def test_a_task_that_fails_before_the_deadline_hides_none_that_is_late(root, monkeypatch):
     session = Session(root, backend="reference")
     tiny.fail_heads(monkeypatch, "mood")
-    monkeypatch.setattr(call, "monotonic", Clock(session))
+    monkeypatch.setattr(request, "monotonic", Clock(session))
     for result in session.predict(TEXTS, tasks=list(DEPTHS), deadline=1):
         assert result.failed == {"mood": "ValueError: no such head"} and result.late == ("urgency", "topics")
     with pytest.raises(ValueError, match="no such head"):  # nothing is late, and nothing is answered
@@ -153,7 +153,7 @@ def test_a_task_that_fails_before_the_deadline_hides_none_that_is_late(root, mon
 
 
 def test_a_stream_ends_at_the_deadline_and_says_what_is_late(session, monkeypatch):
-    monkeypatch.setattr(call, "monotonic", Clock(session))
+    monkeypatch.setattr(request, "monotonic", Clock(session))
     stream = session.stream(TEXTS, tasks=list(DEPTHS), deadline=1)
     assert [early.task for early in stream] == ["mood"]
     assert session.backend.layers_run == 1
@@ -163,8 +163,8 @@ def test_a_stream_ends_at_the_deadline_and_says_what_is_late(session, monkeypatc
 
 
 def test_batches_after_the_deadline_are_not_read_at_all(session, monkeypatch):
-    monkeypatch.setattr(call, "monotonic", Clock(session))
-    monkeypatch.setattr("polyhead.engine.rows.TOKEN_BUDGET", 1)  # a batch a text, the longest first
+    monkeypatch.setattr(request, "monotonic", Clock(session))
+    monkeypatch.setattr("polyhead.engine.batch.TOKEN_BUDGET", 1)  # a batch a text, the longest first
     results = session.predict(TEXTS, tasks=["topics"], deadline=1)
     assert [result.late for result in results] == [("topics",), (), ("topics",)]
     assert [result.receipt.passes for result in results] == [0, 1, 0]

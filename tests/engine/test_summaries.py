@@ -10,7 +10,7 @@ import pytest
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.model_write import ModelDraft, add_model
-from polyhead.engine import call
+from polyhead.engine import request
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BadValue, UnknownTask
 from polyhead.plan import Pool
@@ -54,7 +54,7 @@ def writer(monkeypatch):
     made = Writer()
     monkeypatch.setattr(SummaryTasks, "_written", lambda *given: made.write(*given))
     monkeypatch.setattr(SummaryTasks, "_shape", lambda self, name: SHAPE)
-    monkeypatch.setattr(call, "monotonic", made.clock)
+    monkeypatch.setattr(request, "monotonic", made.clock)
     return made
 
 

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 
-from polyhead.engine.columns import Column, Columns
-from polyhead.engine.gather import Outputs
-from polyhead.engine.receipts import Receipts
+from polyhead.engine.answers import Column, Columns
+from polyhead.engine.outputs import Outputs
+from polyhead.engine.receipt import Receipts
 from polyhead.jobs import ScoreRequest, score
 from polyhead.plan import Pool
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -82,4 +82,4 @@ def unfit(session, inputs, task):
     outputs = Outputs(rows=np.zeros(0, np.int64), values=[])
     reasons = dict.fromkeys(range(len(inputs)), "no")
     column = Column(session.tasks[task], inputs, outputs, skipped=reasons, failed={}, late=())
-    return Columns(inputs, {task: column}, lambda: Receipts.of([], len(inputs), {}), flops=lambda *_: {})
+    return Columns(inputs, {task: column}, Receipts(inputs), flops=lambda *_: {})

@@ -560,13 +560,13 @@ def test_rows_that_every_task_fails_on_have_the_reason_and_the_job_goes_on(sessi
 
 
 def test_what_is_no_tasks_own_failure_stops_the_job(session, tmp_path, monkeypatch):
-    from polyhead.engine.call import Call
+    from polyhead.engine.request import Request
     from polyhead.errors import MissingExtra
 
     def lacking(self, *given, **options):
         raise MissingExtra("torch", "train", "answering task 'mood'")
 
-    monkeypatch.setattr(Call, "_steps", lacking)
+    monkeypatch.setattr(Request, "_steps", lacking)
     source, out = write(tmp_path / "in.jsonl", texts(2)), tmp_path / "out.jsonl"
     with pytest.raises(MissingExtra):
         run(session, source, out, tasks=("mood",))

@@ -570,7 +570,7 @@ def failing_after(method, calls):
 @pytest.mark.parametrize("codec", ["float32", "float16"])
 def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     """The same texts in the same batches: what the session computes is what the store holds, through the codec."""
-    from polyhead.engine.rows import readings_of
+    from polyhead.engine.batch import readings_of
     from polyhead.train.data.extract import Extractor, FeatureRequest
 
     folder = copied(home, tmp_path)
@@ -584,10 +584,10 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     extractor.fill([wanted])
     kept = extractor.store(path).features(wanted.keys()).take(np.arange(len(texts))).values[:, 0, 0]
     tasks = {"mood": session.records["mood"].task}
-    (readings,) = readings_of(texts, tasks, session.tokenizer, session.settings, None)
+    (readings,) = readings_of(texts, tasks, session.tokenizer, None)
     live = np.zeros_like(kept)
-    for batch in session._reader.batches(readings):
-        live[batch.members] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
+    for batch in session._loaded.batches(readings):
+        live[batch.entries] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 
 

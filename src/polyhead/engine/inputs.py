@@ -104,7 +104,7 @@ def checked_deadline(deadline: float | None) -> float | None:
 
 
 def input_type_of(entry: AnyInput) -> InputType:
-    """The form of an input."""
+    """The type of an input."""
     if isinstance(entry, Question):
         return "question"
     if isinstance(entry, Passage):
@@ -112,8 +112,13 @@ def input_type_of(entry: AnyInput) -> InputType:
     return "text" if len(entry) == 1 else "pair"
 
 
+def types_of_inputs(inputs: Sequence[AnyInput]) -> list[InputType | None]:
+    """The type of each input; None where a text of it is empty."""
+    return [None if is_blank(entry) else input_type_of(entry) for entry in inputs]
+
+
 def input_types_of(task: Task) -> tuple[InputType, ...]:
-    """The forms of input that the task reads."""
+    """The types of input that the task reads."""
     kind = kind_of(task)
     if kind.per_option:
         return ("question",)

@@ -17,7 +17,7 @@ from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.engine.agreement import without_scores
 from polyhead.engine.backends import BACKENDS, TRAINING_BACKEND, default_backend, is_installed
-from polyhead.engine.rows import FIXED_ROWS, TOKEN_STEP
+from polyhead.engine.batch import FIXED_ROWS, TOKEN_STEP
 from polyhead.engine.session import Session
 from polyhead.plan import TRUNK
 from polyhead.processor import processor

@@ -13,17 +13,24 @@ import numpy as np
 from polyhead.arguments import typed
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
+from polyhead.engine.answers import Column, Columns, Result
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import ChangingBackend, forks, now
-from polyhead.engine.call import Call, Reader, Stream, TaskResults
-from polyhead.engine.changes import Changes, checked, difference, loaded, trained_precision, warn_of_precision
-from polyhead.engine.columns import Column, Columns, Result
+from polyhead.engine.backends.base import ChangingBackend, LoadedTask, forks, runner_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, is_blank, why_not
-from polyhead.engine.loaded_tasks import LoadedTaskRecord, LoadedTasks
+from polyhead.engine.loaded import (
+    Changes,
+    LoadedTasks,
+    checked,
+    difference,
+    loaded,
+    trained_precision,
+    warn_of_precision,
+)
 from polyhead.engine.process import ProcessGuard
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
-from polyhead.engine.receipts import Receipt
+from polyhead.engine.receipt import Receipt
+from polyhead.engine.request import Request, Stream, TaskResults
 from polyhead.errors import BackendError, BadValue, UnknownTask
 from polyhead.plan import Plan
 from polyhead.seq2seq.answer import SummaryTasks
@@ -61,21 +68,20 @@ class Session:
             precision = backend.precision  # of a runtime that is ready made
         self.deterministic, self._precision = deterministic, precision
         self._trained = None if precision else trained_precision(self.bundle.tasks)
-        tasks = {name: loaded(self.bundle, name) for name in self.bundle.tasks}
+        self._arrays = {name: loaded(self.bundle, name) for name in self.bundle.tasks}
         self.backend = open_backend(
             backend,
             trunk,
-            {name: one.task for name, one in tasks.items()},
+            self._arrays,
             precision=precision,
             trained=self._trained,
             scales=partial(scales_for, self.bundle),
             deterministic=deterministic,
         )
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
-        self.shape, self.settings = trunk.architecture, trunk.settings
-        summaries = SummaryTasks(self.bundle, deterministic=deterministic)
+        self.shape = trunk.architecture
         self._changing, self._home = threading.Lock(), ProcessGuard(forks=forks(self.backend))
-        self._now = self._reading(LoadedTasks(tasks, summaries, self.shape))
+        self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
         self,
@@ -107,8 +113,8 @@ class Session:
         deadline: float | None = None,
     ) -> Columns:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
-        reader = self._reader
-        return Call(reader.roster, inputs, tasks, words=words, deadline=deadline).run(reader)
+        now = self._loaded
+        return Request(now, inputs, tasks, words=words, deadline=deadline).run(now)
 
     def stream(
         self,
@@ -119,27 +125,27 @@ class Session:
         deadline: float | None = None,
     ) -> Stream:
         """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
-        reader = self._reader
-        return Stream(Call(reader.roster, inputs, tasks, words=words, deadline=deadline), reader)
+        now = self._loaded
+        return Stream(Request(now, inputs, tasks, words=words, deadline=deadline), now)
 
     def outputs(
         self, task: str, inputs: Sequence[AnyInput], *, words: Sequence[np.ndarray | None] | None = None
     ) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
-        reader = self._reader
-        call = Call(reader.roster, inputs, [task], words=words)
-        forms = input_types_of(reader.roster.tasks[task])
-        for index, entry in enumerate(call.inputs):
-            if is_blank(entry) or input_type_of(entry) not in forms:
+        now = self._loaded
+        request = Request(now, inputs, [task], words=words)
+        known = request.tasks[task]
+        for index, entry in enumerate(request.inputs):
+            if is_blank(entry) or input_type_of(entry) not in input_types_of(known):
                 raise BadValue(
                     f"task '{task}' has no output for input {index}",
-                    got=why_not(reader.roster.tasks[task], entry),
+                    got=why_not(known, entry),
                     do="leave that input out",
                 )
-        if task in reader.roster.summaries.tasks:
-            return reader.roster.summaries.outputs(task, call.inputs)
-        column = call.run(reader)[task]
-        if (error := call.error(task)) is not None:
+        if task in now.summaries.tasks:
+            return now.summaries.outputs(task, request.inputs)
+        column = request.run(now)[task]
+        if (error := request.error(task)) is not None:
             raise error
         return list(column.outputs)
 
@@ -159,30 +165,32 @@ class Session:
         """
         self._home.check()
         with self._changing:
-            roster, trunk = self._roster, self.bundle.digest
+            now, name = self._loaded, record.task.name
             if self._precision is None:
-                self._check_trained({record.task.name: record})
-            own = roster.summaries.tasks
-            task = checked(record, arrays, others or {}, trunk=trunk, shape=self.shape, taken=own)
-            self._change({**roster.loaded, record.task.name: task}, roster.summaries)
+                self._check_trained({name: record})
+            task = checked(
+                record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape, taken=now.summaries.tasks
+            )
+            self._change({**now.records, name: record}, {**self._arrays, name: task}, now.summaries)
             if self.backend.precision == "int8":
-                warn_of_attached(self.backend.name, record.task.name)
+                warn_of_attached(self.backend.name, name)
 
     @typed
     def detach(self, name: str) -> None:
         """Forgets a task that reads the trunk; nothing is written, calls that run end as before. Raises UnknownTask."""
         self._home.check()
         with self._changing:
-            self._roster.asked([name])
-            if name in self._roster.summaries.tasks:
+            now = self._loaded
+            now.asked([name])
+            if name in now.summaries.tasks:
                 raise UnknownTask(
                     f"task '{name}' does not read the trunk: it owns its model, which stays with the bundle",
                     got=name,
-                    allowed=sorted(self._roster.loaded),
+                    allowed=sorted(now.records),
                     do="`polyhead tasks remove` takes it out of the bundle; then `refresh`",
                 )
-            rest = {other: task for other, task in self._roster.loaded.items() if other != name}
-            self._change(rest, self._roster.summaries)
+            records = {other: record for other, record in now.records.items() if other != name}
+            self._change(records, self._arrays, now.summaries)
 
     def refresh(self) -> Changes:
         """Reads bundle.json again, and attaches, replaces and detaches what changed since the session last read it.
@@ -192,18 +200,17 @@ class Session:
         """
         self._home.check()
         with self._changing:
-            bundle = Bundle.open(self.bundle.root)
-            changes, tasks = difference(self.bundle, bundle), dict(self._roster.loaded)
+            bundle, now = Bundle.open(self.bundle.root), self._loaded
+            changes = difference(self.bundle, bundle)
             if self._precision is None:
                 self._check_trained(bundle.tasks)
-            for name in changes.detached:
-                tasks.pop(name, None)
-            for name in (*changes.attached, *changes.replaced):
-                tasks[name] = loaded(bundle, name)
-            self._change(tasks, self._roster.summaries.refreshed(bundle))
+            records = {name: record for name, record in now.records.items() if name not in changes.detached}
+            changed = [*changes.attached, *changes.replaced]
+            records |= {name: bundle.tasks[name] for name in changed}
+            arrays = self._arrays | {name: loaded(bundle, name) for name in changed}
+            self._change(records, arrays, now.summaries.refreshed(bundle))
             self.bundle = bundle
             if self.backend.precision == "int8":
-                changed = [*changes.attached, *changes.replaced]
                 warn_of(bundle, self.backend.name, changed, scales=self.backend.calibration)
             return changes
 
@@ -228,48 +235,50 @@ class Session:
         if precision not in (None, self._trained, self.backend.precision):
             warn_of_precision(records, precision, self.backend.precision)
 
-    def _change(self, tasks: Mapping[str, LoadedTaskRecord], summaries: SummaryTasks) -> None:
+    def _change(
+        self, records: Mapping[str, TaskRecord], arrays: Mapping[str, LoadedTask], summaries: SummaryTasks
+    ) -> None:
         """Calls that begin from now on have these tasks, those that run the tasks with which they began."""
         backend = self.backend
         if not isinstance(backend, ChangingBackend):
             raise BackendError(
                 f"the {backend.name} backend cannot change its tasks", do="open a new session on the bundle"
             )
-        backend.replace({name: one.task for name, one in tasks.items()})
-        self._now = self._reading(LoadedTasks(tasks, summaries, self.shape))
+        arrays = {name: arrays[name] for name in records}
+        backend.replace(arrays)
+        self._arrays, self._now = arrays, self._with(records, summaries)
 
-    def _reading(self, roster: LoadedTasks) -> Reader:
-        """What reads for these tasks, which the backend has loaded."""
-        return Reader(roster, now(self.backend), self.tokenizer, self.settings, self.deterministic)
+    def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
+        """These tasks, which the backend has loaded."""
+        shape, is_exact = self.shape, self.deterministic
+        return LoadedTasks(
+            records, summaries, runner_of(self.backend), self.tokenizer, shape=shape, deterministic=is_exact
+        )
 
     @property
-    def _reader(self) -> Reader:
+    def _loaded(self) -> LoadedTasks:
         self._home.check()
         return self._now
 
     @property
-    def _roster(self) -> LoadedTasks:
-        return self._reader.roster
-
-    @property
     def records(self) -> Mapping[str, TaskRecord]:
         """The records of all tasks that read the trunk, by name."""
-        return self._roster.records
+        return self._loaded.records
 
     @property
     def summaries(self) -> SummaryTasks:
         """The tasks that own their models."""
-        return self._roster.summaries
+        return self._loaded.summaries
 
     @property
     def tasks(self) -> dict[str, Task]:
         """Every task that can be asked: those that read the trunk, then those that own their models."""
-        return self._roster.tasks
+        return self._loaded.tasks
 
     def plan(self, tasks: Iterable[str]) -> Plan:
         """The merged plan of these tasks."""
-        return self._roster.plan(tasks)
+        return self._loaded.plan(tasks)
 
     def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
         """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
-        return self._roster.asked(tasks)
+        return self._loaded.asked(tasks)

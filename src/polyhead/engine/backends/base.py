@@ -115,7 +115,7 @@ def forks(backend: Runner) -> bool:
     return bool(getattr(backend, "forks", False))
 
 
-def now(backend: Backend) -> Runner:
+def runner_of(backend: Backend) -> Runner:
     """The backend's tasks of this moment; a backend whose tasks never change is that itself."""
     return backend.now() if isinstance(backend, ChangingBackend) else backend
 

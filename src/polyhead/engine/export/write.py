@@ -15,7 +15,6 @@ from polyhead.bundle.whole import workspace
 from polyhead.config import to_json
 from polyhead.engine.backends.onnx.files import LARGEST, write_model
 from polyhead.engine.backends.onnx.ops import OPSET
-from polyhead.engine.changes import loaded
 from polyhead.engine.export.check import ExportedModel, differences
 from polyhead.engine.export.graphs import BuiltGraph, depths_read, longest_read, pair_graph, task_graph, trunk_graph
 from polyhead.engine.export.readme import readme
@@ -32,6 +31,7 @@ from polyhead.engine.export.record import (
     TokenizerFile,
 )
 from polyhead.engine.inputs import input_types_of
+from polyhead.engine.loaded import loaded
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.files import TEMPORARY, sync_folder, write_file
@@ -112,7 +112,7 @@ class _Writing(msgspec.Struct, frozen=True):
         self.show(f"writing {name}")
         bundle = self.session.bundle
         record, trunk = bundle.tasks[name], bundle.trunk()
-        task = loaded(bundle, name).task
+        task = loaded(bundle, name)
         compare = None
         if record.path.head.separate:
             compare = self._file(f"pairs/{name}.onnx", pair_graph(task, record.task))

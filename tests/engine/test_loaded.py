@@ -6,7 +6,7 @@ import pytest
 
 from models import paths_of
 from polyhead import cost
-from polyhead.engine import loaded_tasks as roster
+from polyhead.engine import loaded
 from polyhead.engine.session import Session
 from polyhead.strategies import Prompted
 from polyhead.testing import tiny_trunk
@@ -18,7 +18,7 @@ NAMES = ("mood", "topics", "urgency", "names")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """A bundle whose tasks share a prompt group."""
-    trunk, folder = tiny_trunk(), tmp_path_factory.mktemp("roster") / "b"
+    trunk, folder = tiny_trunk(), tmp_path_factory.mktemp("loaded") / "b"
     tiny_bundle(folder, trunk, paths_of(trunk, Prompted(), *NAMES))
     return folder
 
@@ -32,10 +32,10 @@ def counted(monkeypatch, owner, name):
 
 def test_what_is_remembered_of_plans_and_passes_is_bounded(root, monkeypatch):
     """Every order of tasks and every length left an entry that stayed for good."""
-    monkeypatch.setattr(roster, "PLANS", 4)
-    monkeypatch.setattr(roster, "FLOPS", 4)
-    tasks = Session(root, backend="reference")._reader.roster
-    merged, passes = counted(monkeypatch, roster, "merge"), counted(monkeypatch, cost, "flops_by_sharers")
+    monkeypatch.setattr(loaded, "PLANS", 4)
+    monkeypatch.setattr(loaded, "FLOPS", 4)
+    tasks = Session(root, backend="reference")._loaded
+    merged, passes = counted(monkeypatch, loaded, "merge"), counted(monkeypatch, cost, "flops_by_sharers")
     orders = list(permutations(NAMES))
     for names in (*orders, orders[-1]):
         tasks.plan(names)
@@ -53,7 +53,7 @@ def test_what_is_remembered_of_plans_and_passes_is_bounded(root, monkeypatch):
 
 def test_the_same_tasks_in_another_order_share_what_they_cost_and_keep_their_order(root, monkeypatch):
     session = Session(root, backend="reference")
-    tasks, passes = session._reader.roster, counted(monkeypatch, cost, "flops_by_sharers")
+    tasks, passes = session._loaded, counted(monkeypatch, cost, "flops_by_sharers")
     layers = counted(monkeypatch, cost, "layer_evaluations")
     first = tasks.flops(NAMES, 12)
     assert f"shared: {', '.join(NAMES)}" in first

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.engine.ragged import Ragged
+from polyhead.engine.outputs import Ragged
 from polyhead.text.encodings import starts_of
 
 

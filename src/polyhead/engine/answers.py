@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
 from polyhead.config import Value
-from polyhead.engine.gather import Outputs
 from polyhead.engine.inputs import AnyInput, plain
-from polyhead.engine.receipts import Flops, Receipt, Receipts
+from polyhead.engine.outputs import Outputs
+from polyhead.engine.receipt import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
 from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
@@ -107,10 +107,10 @@ class Columns:
     """What a call answers: a column a task, in the order in which tasks were asked, and what each input cost."""
 
     def __init__(
-        self, inputs: Sequence[AnyInput], tasks: Mapping[str, Column], receipts: Callable[[], Receipts], *, flops: Flops
+        self, inputs: Sequence[AnyInput], tasks: Mapping[str, Column], receipts: Receipts, *, flops: Flops
     ) -> None:
-        """`receipts` are made when they are asked for; `flops` says what tasks add to a pass."""
-        self.inputs, self.tasks, self._receipts, self._flops = inputs, dict(tasks), receipts, flops
+        """`flops` says what tasks add to a pass."""
+        self.inputs, self.tasks, self.receipts, self._flops = inputs, dict(tasks), receipts, flops
 
     def __getitem__(self, task: str) -> Column:
         """The column of a task; raises UnknownTask for one that was not asked."""
@@ -120,22 +120,16 @@ class Columns:
             )
         return self.tasks[task]
 
-    @cached_property
-    def receipts(self) -> Receipts:
-        """What every input cost, as arrays."""
-        return self._receipts()
-
     def receipt(self, row: int) -> Receipt:
         """What one input cost."""
         return self.receipts.at(row, self._flops)
 
     def results(self) -> list[Result]:
         """One result an input, in order."""
-        size = len(self.inputs)
-        answers: list[dict[str, dict[str, object]]] = [{} for _ in range(size)]
-        skipped: list[dict[str, str]] = [{} for _ in range(size)]
-        failed: list[dict[str, str]] = [{} for _ in range(size)]
-        late: list[tuple[str, ...]] = [()] * size
+        answers: list[dict[str, dict[str, object]]] = [{} for _ in self.inputs]
+        skipped: list[dict[str, str]] = [{} for _ in self.inputs]
+        failed: list[dict[str, str]] = [{} for _ in self.inputs]
+        late: list[tuple[str, ...]] = [() for _ in self.inputs]
         for name, column in self.tasks.items():
             for row, answer in zip(column.rows.tolist(), column.answers, strict=True):
                 answers[row][name] = answer
@@ -146,12 +140,6 @@ class Columns:
             for row in column.late:
                 late[row] = (*late[row], name)
         return [
-            Result(
-                answers=answers[row],
-                receipt=self.receipt(row),
-                skipped=skipped[row],
-                failed=failed[row],
-                late=late[row],
-            )
-            for row in range(size)
+            Result(answers=by_task, receipt=self.receipt(row), skipped=skipped[row], failed=failed[row], late=late[row])
+            for row, by_task in enumerate(answers)
         ]

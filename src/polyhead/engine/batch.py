@@ -1,0 +1,311 @@
+"""Inputs encoded for the trunk, piece by piece: which entries which tasks read, and the batches of these entries."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.backends.base import TokenBatch
+from polyhead.engine.inputs import AnyInput, InputType, input_types_of, plain, types_of_inputs
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.batch import Cut, cuts, padded
+from polyhead.text.encodings import Encodings, ranges
+from polyhead.text.packing import together
+from polyhead.text.question import Question, texts_of
+from polyhead.text.tokenize import Input, Tokenizer, windows_of
+from polyhead.text.words import WindowWords, read_words, words_in_each
+
+# Tokens in one batch, with their padding where the backend reads it: more were no faster and took more memory.
+TOKEN_BUDGET = 2048
+FIXED_ROWS, TOKEN_STEP = 8, 8  # deterministic mode: rows of a batch, and lengths in steps
+FIRST, INPUTS, CHARACTERS = 256, 2048, 1_000_000  # of a piece; the first is waited for, so it is small
+AHEAD = 2  # pieces that wait to be computed, at most
+
+Product = TypeVar("Product")
+Source = TypeVar("Source")
+
+
+class Texts(Value, eq=False):
+    """Encoded texts and joined pairs that are read in the same way, and the input that each belongs to.
+
+    A text that is read for pairs alone belongs to the first pair that holds it.
+    """
+
+    row: np.ndarray  # int64 (entries,): number of the input
+    option: np.ndarray  # int64 (entries,): which of a question's options
+    encodings: Encodings  # its `row` counts the texts here
+    reads: WindowWords | None  # of tasks that answer each word
+    unread: np.ndarray  # int64 (entries,): tokens of the input that some task does not read
+    pairs: np.ndarray  # int64 (pairs, 3): input, first and second text of pairs that are read as two texts
+    separate: tuple[str, ...]  # the tasks that read these pairs
+
+    def halves(self, entries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each pair the places of its first and its second text among these entries; -1 for nowhere."""
+        place = np.full(1 + int(self.pairs[:, 1:].max()), -1)
+        place[self.encodings.row[entries]] = np.arange(len(entries))
+        return place[self.pairs[:, 1]], place[self.pairs[:, 2]]
+
+    def inputs_of(self, task: str, entries: np.ndarray) -> np.ndarray:
+        """The inputs of which the task reads these entries."""
+        if task not in self.separate:
+            return np.asarray(self.row[entries])
+        first, second = self.halves(entries)
+        return np.asarray(self.pairs[(first >= 0) | (second >= 0), 0])
+
+    def word_counts(self, entries: np.ndarray) -> np.ndarray:
+        """How many words each of these entries has, int64 (entries,); 0 where no task reads words."""
+        if self.reads is None:
+            return np.zeros(len(entries), np.int64)
+        return np.asarray(self.reads.starts[entries + 1] - self.reads.starts[entries])
+
+
+class Readings(Value, eq=False):
+    """Some entries of these texts, and the tasks that read them in one pass."""
+
+    texts: Texts
+    entries: np.ndarray  # int64 (readings,)
+    tasks: tuple[str, ...]
+
+    @property
+    def row(self) -> np.ndarray:
+        """For each reading the number of the input that it is counted for."""
+        return np.asarray(self.texts.row[self.entries])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each reading, special tokens included."""
+        return np.asarray(self.texts.encodings.lengths[self.entries])
+
+
+class Batch(Readings, eq=False):
+    """Readings that a backend computes at once."""
+
+    tokens: TokenBatch  # a row for each entry, in order; rows beyond these are spare
+
+
+def prepared(
+    inputs: Sequence[AnyInput],
+    types: Sequence[InputType | None],
+    tasks: Mapping[str, Task],
+    tokenizer: Tokenizer,
+    words: Sequence[np.ndarray | None] | None,
+) -> Iterator[list[Readings]]:
+    """The readings of all inputs in order, a piece of the inputs at a time."""
+
+    def read(span: tuple[int, int]) -> list[Readings]:
+        start, stop = span
+        own = None if words is None else words[start:stop]
+        return readings_of(inputs[start:stop], tasks, tokenizer, own, types=types[start:stop], start=start)
+
+    yield from ahead(read, list(spans_of(inputs)))
+
+
+def spans_of(inputs: Sequence[AnyInput]) -> Iterator[tuple[int, int]]:
+    """Ranges of inputs that are tokenized at once."""
+    start = characters = 0
+    for row, entry in enumerate(inputs):
+        size = sum(map(len, texts_of(plain(entry))))
+        most = INPUTS if start else FIRST
+        if row > start and (row - start == most or characters + size > CHARACTERS):
+            yield start, row
+            start, characters = row, 0
+        characters += size
+    if start < len(inputs):
+        yield start, len(inputs)
+
+
+def ahead(make: Callable[[Source], Product], values: Sequence[Source]) -> Iterator[Product]:
+    """`make` of each in order; of several, up to AHEAD are made in a thread while the caller uses those before."""
+    if len(values) < 2:
+        yield from map(make, values)
+        return
+    pool = ThreadPoolExecutor(1, "polyhead-tokenize")  # of this call alone: a fork finds no thread that it would lose
+    try:
+        waiting: deque[Future[Product]] = deque()
+        for value in values:
+            waiting.append(pool.submit(make, value))
+            if len(waiting) > AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def readings_of(
+    inputs: Sequence[AnyInput],
+    tasks: Mapping[str, Task],
+    tokenizer: Tokenizer,
+    words: Sequence[np.ndarray | None] | None,
+    *,
+    types: Sequence[InputType | None] | None = None,
+    start: int = 0,
+) -> list[Readings]:
+    """One reading for a text or a joined pair, one an option; more for windows.
+
+    Of pairs read separately each different text has one: its own where it is an input that some task reads.
+    An input has none for tasks that it does not fit, and none at all where a text of it is empty. `types` are those of
+    the inputs, where they are known; `start` is the number of the first input.
+    """
+    types = types_of_inputs(inputs) if types is None else types
+    separate = tuple(name for name, task in tasks.items() if task.pair == "separate")
+    pairs = [row for row, one in enumerate(types) if one == "pair"] if separate else []
+    kinds = [one for one in dict.fromkeys(types) if one is not None and not (pairs and one == "text")]
+    readings: list[Readings] = []
+    for input_type in (*kinds, *(("text",) if pairs else ())):  # texts of separate pairs stand with the single texts
+        source = _Source(input_type, inputs, tasks, types)
+        if pairs and input_type == "text":
+            source.add_pairs(pairs, separate, inputs)
+        if source.texts:
+            readings += source.readings(tokenizer, words, start)
+    return readings
+
+
+class _Source:
+    """The texts of all inputs of one type, for the tasks that read it; none where there are no such tasks."""
+
+    def __init__(
+        self,
+        input_type: InputType,
+        inputs: Sequence[AnyInput],
+        tasks: Mapping[str, Task],
+        types: Sequence[InputType | None],
+    ) -> None:
+        self.tasks = {
+            name: task for name, task in tasks.items() if task.pair != "separate" and input_type in input_types_of(task)
+        }
+        rows = [row for row, one in enumerate(types) if one == input_type] if self.tasks else []
+        given = [plain(inputs[row]) for row in rows]
+        if input_type == "question":
+            options = [example.pairs for example in given if isinstance(example, Question)]
+            self.texts: list[Input] = [pair for pairs in options for pair in pairs]
+            self.rows = [row for row, pairs in zip(rows, options, strict=True) for _ in pairs]
+            self.options = [number for pairs in options for number in range(len(pairs))]
+        else:
+            self.texts = [texts for texts in given if not isinstance(texts, Question)]
+            self.rows, self.options = rows, [0] * len(rows)
+        self.own = len(self.texts)  # so many of the texts, the first, are inputs; those after them are of pairs alone
+        self.pairs, self.separate = np.zeros((0, 3), np.int64), tuple[str, ...]()
+
+    def add_pairs(self, pairs: Sequence[int], tasks: tuple[str, ...], inputs: Sequence[AnyInput]) -> None:
+        """Adds every other text of these pairs once, for the tasks that read pairs as two texts."""
+        numbers, triples = {texts: i for i, texts in reversed(list(enumerate(self.texts)))}, list[tuple[int, ...]]()
+        for row in pairs:
+            texts = [(text,) for text in texts_of(plain(inputs[row]))]
+            for text in texts:
+                if text not in numbers:
+                    numbers[text] = len(self.texts)
+                    self.texts.append(text)
+                    self.rows.append(row)
+            triples.append((row, *(numbers[text] for text in texts)))
+        self.options, self.separate = [0] * len(self.rows), tasks
+        self.pairs = np.array(triples, np.int64)
+
+    def readings(
+        self, tokenizer: Tokenizer, words: Sequence[np.ndarray | None] | None, start: int
+    ) -> Iterator[Readings]:
+        # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
+        windowed = tuple(name for name, task in self.tasks.items() if task.long_texts == "windows")
+        per_word = any(kind_of(task).per_word for task in self.tasks.values())
+        windows = windows_of(tokenizer.max_tokens) if windowed else None
+        encodings = tokenizer.encodings(self.texts, windows=windows, offsets=per_word)
+        unread = encodings.cut if len(windowed) == len(self.tasks) else encodings.beyond
+        texts = Texts(
+            row=np.array(self.rows, np.int64)[encodings.row] + start,
+            option=np.array(self.options, np.int64)[encodings.row],
+            encodings=encodings,
+            reads=read_words(encodings, self._words(words)) if per_word else None,
+            unread=np.where(encodings.row < self.own, unread, 0),
+            pairs=self.pairs + np.array([start, 0, 0]),
+            separate=self.separate,
+        )
+        for entries, tasks in self._readers(encodings, windowed):
+            if len(entries):
+                yield Readings(texts=texts, entries=entries, tasks=tasks)
+
+    def _readers(self, encodings: Encodings, windowed: tuple[str, ...]) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
+        """Which entries are read by which tasks."""
+        own, first, tasks = encodings.row < self.own, encodings.window == 0, tuple(self.tasks)
+        is_half = np.zeros(len(self.texts), bool)
+        is_half[self.pairs[:, 1:]] = True
+        shared = is_half[encodings.row]
+        yield np.flatnonzero(first & own & ~shared), tasks
+        yield np.flatnonzero(first & own & shared), (*tasks, *self.separate)
+        yield np.flatnonzero(first & ~own), self.separate
+        yield np.flatnonzero(~first & own), windowed
+
+    def _words(self, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
+        """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
+        places = words_in_each(self.texts[: self.own])
+        if words is not None:
+            own_words = (words[row] for row in self.rows[: self.own])
+            places = [
+                default if own is None else np.asarray(own) for default, own in zip(places, own_words, strict=True)
+            ]
+        return places + [np.zeros((0, 2), np.int32)] * (len(self.texts) - self.own)
+
+
+def batched(
+    readings: Readings, tokenizer: Tokenizer, *, deterministic: bool, width: int | None = None
+) -> Iterator[Batch]:
+    """Batches of these readings: texts of like length, or those that fill rows together.
+
+    In deterministic mode all have fixed rows and stepped lengths, and room for as many words as tokens. With the
+    `width` of a trunk whose backend reads no padding, texts stand together that fill rows together.
+    """
+    lengths, texts = readings.lengths, readings.texts
+    if deterministic:
+        batch_cuts = _fixed_cuts(readings, tokenizer.max_tokens)
+    elif width is not None:
+        batch_cuts = _packed_cuts(lengths, width)
+    else:
+        batch_cuts = cuts(lengths, token_budget=TOKEN_BUDGET, max_tokens=tokenizer.max_tokens)
+    for cut in batch_cuts:
+        entries = readings.entries[cut.members]
+        rows = padded(texts.encodings, msgspec.structs.replace(cut, members=entries), pad_id=tokenizer.pad_id)
+        room, step = (cut.tokens, TOKEN_STEP) if deterministic else (1, 1)
+        words = _word_tokens(texts, entries, cut.rows, at_least=room, multiple_of=step)
+        tokens = TokenBatch(ids=rows.ids, mask=rows.mask, segments=rows.segments, words=words)
+        yield Batch(texts=texts, entries=entries, tasks=readings.tasks, tokens=tokens)
+
+
+def _packed_cuts(lengths: np.ndarray, width: int) -> Iterator[Cut]:
+    """Cuts whose texts fill rows together, the longest first."""
+    for members in together(lengths, budget=TOKEN_BUDGET, width=width):
+        yield Cut(members=members, rows=len(members), tokens=int(lengths[members[0]]))
+
+
+def _fixed_cuts(readings: Readings, max_tokens: int) -> Iterator[Cut]:
+    """Cuts in which a row's shapes follow from its own tokens and words alone, never from its batch mates'."""
+    lengths = readings.lengths
+    tokens = -(-lengths // TOKEN_STEP)
+    # Of most texts no more words than tokens; those that were given more are with those that have as many.
+    more = np.maximum(-(-readings.texts.word_counts(readings.entries) // TOKEN_STEP) - tokens, 0)
+    for step, rest in np.unique(np.stack([tokens, more]), axis=1).T:
+        members = np.flatnonzero((tokens == step) & (more == rest))
+        for cut in cuts(
+            lengths[members],
+            token_budget=TOKEN_BUDGET,
+            multiple_of=TOKEN_STEP,
+            fixed_rows=FIXED_ROWS,
+            max_tokens=max_tokens,
+        ):
+            yield msgspec.structs.replace(cut, members=members[cut.members])
+
+
+def _word_tokens(texts: Texts, entries: np.ndarray, rows: int, *, at_least: int, multiple_of: int) -> np.ndarray:
+    """The tokens that stand for words, int64 (rows, words), -1 for none; with room for `at_least` so many."""
+    counts = texts.word_counts(entries)
+    longest = int(counts.max(initial=at_least))
+    words = np.full((rows, -(-longest // multiple_of) * multiple_of), -1, np.int64)
+    if texts.reads is not None:
+        is_word = np.arange(words.shape[1]) < counts[:, None]
+        words[: len(entries)][is_word] = texts.reads.tokens[ranges(texts.reads.starts[entries], counts)]
+    return words

@@ -1,0 +1,234 @@
+"""The tasks that a session answers at one moment, and how they come and go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+
+from polyhead import cost
+from polyhead.bundle.complete import check_read
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.read import Bundle
+from polyhead.bundle.tensors import release
+from polyhead.config import Value
+from polyhead.cost import part_arrays
+from polyhead.engine.backends.base import LoadedTask, Runner, Stage, TokenBatch
+from polyhead.engine.batch import Batch, Readings, batched
+from polyhead.engine.outputs import Gathered
+from polyhead.engine.receipt import Flops
+from polyhead.errors import BackendError, BadName, BadValue, UnknownTask, WrongTrunk
+from polyhead.plan import Path, Plan, merge
+from polyhead.seq2seq.answer import SummaryTasks
+from polyhead.tasks.task import owner_of
+from polyhead.text.tokenize import Tokenizer
+from polyhead.trunk.data import check_arrays
+from polyhead.trunk.shape import Architecture
+
+_LOG = logging.getLogger(__name__)
+PLANS = 64  # plans that are remembered, and of so many sets of tasks their layers
+FLOPS = 2048  # passes of which the FLOPs are remembered: by their tasks and tokens
+
+
+class Changes(Value):
+    """What became of tasks."""
+
+    attached: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    detached: tuple[str, ...] = ()
+
+
+class LoadedTasks:
+    """The tasks of one moment and what computes them; a change makes another, so that a call sees one throughout."""
+
+    def __init__(
+        self,
+        records: Mapping[str, TaskRecord],
+        summaries: SummaryTasks,
+        backend: Runner,
+        tokenizer: Tokenizer,
+        *,
+        shape: Architecture,
+        deterministic: bool,
+    ) -> None:
+        """`records` are of the tasks that read the trunk, which the backend has loaded."""
+        self.records, self.summaries, self.backend, self.tokenizer = dict(records), summaries, backend, tokenizer
+        self.deterministic, self._width = deterministic, shape.width if backend.packs else None
+        # Every task that can be asked: those that read the trunk, then those that own their models.
+        self.tasks = {name: record.task for name, record in records.items()} | summaries.tasks
+        # The tasks of each plan of which one failed when it was last run.
+        self._failing: set[tuple[str, ...]] = set()
+        place = {name: number for number, name in enumerate(records)}
+        paths = {name: record.path for name, record in records.items()}
+        # None of these holds `self`: what computes tasks that were replaced goes with the last call that has them.
+        self._plan = lru_cache(maxsize=PLANS)(partial(_merged, paths))
+        self._layers = lru_cache(maxsize=PLANS)(partial(_layers, self._plan))
+        self._flops = lru_cache(maxsize=FLOPS)(partial(_flops, self._plan, shape))
+        # Layers that one pass of these tasks runs; what each of them adds alone to a pass of so many tokens, and what
+        # several add together. Tasks may be given in any order, and stand in that of the session.
+        self.layers: Callable[[tuple[str, ...]], int] = partial(_in_order, place, self._layers)
+        self.flops: Flops = partial(_in_order, place, self._flops)
+
+    def asked(self, tasks: Iterable[str] | None) -> tuple[str, ...]:
+        """The tasks that a call with this argument answers, each once; None asks for all. Raises UnknownTask."""
+        names = tuple(dict.fromkeys(_names(tasks))) if tasks is not None else tuple(self.tasks)
+        unknown = [name for name in names if name not in self.tasks]
+        if unknown:
+            raise UnknownTask(
+                f"the bundle has no task {', '.join(map(repr, unknown))}", got=unknown, allowed=sorted(self.tasks)
+            )
+        return names
+
+    def plan(self, tasks: Iterable[str]) -> Plan:
+        """The merged plan of these tasks, which gives their outputs in this order."""
+        return self._plan(tuple(tasks))
+
+    def batches(self, readings: Readings) -> Iterator[Batch]:
+        """Batches of these readings."""
+        return batched(readings, self.tokenizer, deterministic=self.deterministic, width=self._width)
+
+    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
+        """All at once, the fastest; where anything fails stage by stage, so that it fails alone.
+
+        What failed before is run stage by stage at once, until it no longer fails.
+        """
+        outputs = None
+        if not self._failing or plan.tasks not in self._failing:
+            with suppress(Exception):
+                outputs = self.backend.run(plan, batch)
+        if outputs is not None:
+            yield Stage(outputs=outputs, failed={}, layers_left=0)
+            return
+        self._failing.discard(plan.tasks)
+        try:  # the error is gone by now, and what it kept in memory
+            for stage in self.backend.stages(plan, batch):
+                if stage.failed:
+                    self._failing.add(plan.tasks)
+                yield stage
+        except Exception:
+            self._failing.add(plan.tasks)
+            raise
+
+    def gathered(self, readings: Sequence[Readings]) -> Gathered:
+        """What takes the outputs of these readings."""
+        return Gathered(readings, self.tasks, self.backend.compared, alone=self.deterministic)
+
+
+def loaded(bundle: Bundle, name: str) -> LoadedTask:
+    """A task of a bundle with its arrays."""
+    arrays = bundle.part(name)
+    release(arrays.values())  # all were read to be hashed
+    return LoadedTask(path=bundle.tasks[name].path, arrays=arrays, others=bundle.others(name), is_mapped=True)
+
+
+def checked(
+    record: TaskRecord,
+    arrays: Mapping[str, np.ndarray],
+    others: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    trunk: str,
+    shape: Architecture,
+    taken: Collection[str] = (),
+) -> LoadedTask:
+    """A task with these arrays, checked against its path; raises WrongTrunk, WeightsMismatch.
+
+    `taken` are names of tasks that own their models: BadName is raised for one of these.
+    """
+    name = record.task.name
+    if name in taken:
+        raise BadName(
+            f"task '{name}' of the bundle owns its model, and no task that reads the trunk takes its place",
+            got=name,
+            do="give the new task another name",
+        )
+    if record.trunk != trunk:
+        raise WrongTrunk(f"task '{name}' was trained on another trunk", got=record.trunk, allowed=trunk)
+    owner = record.owner or owner_of(record.task)
+    check_arrays(arrays, part_arrays(record.path, shape, owner), owner=f"task '{name}'")
+    for other, theirs in others.items():
+        check_read(theirs, record, other, shape)
+    return LoadedTask(path=record.path, arrays=arrays, others=others)
+
+
+def difference(before: Bundle, after: Bundle) -> Changes:
+    """What changed in a bundle between two moments; raises WrongTrunk where that is its trunk."""
+    if before.digest != after.digest:
+        raise WrongTrunk(
+            "the bundle has another trunk than the session that is open on it",
+            got=after.digest,
+            allowed=before.digest,
+            do="open a new session",
+        )
+    then, now = before.lines, after.lines
+    return Changes(
+        attached=tuple(name for name in now if name not in then),
+        replaced=tuple(name for name in now if name in then and now[name] != then[name]),
+        detached=tuple(name for name in then if name not in now),
+    )
+
+
+def trained_precision(records: Mapping[str, TaskRecord]) -> str | None:
+    """The precision that the tasks were trained with, where they say; raises BackendError where they differ."""
+    labels = [record.trained_with.get("numerics") for record in records.values()]
+    precisions = {str(label["precision"]) for label in labels if isinstance(label, dict) and "precision" in label}
+    if len(precisions) > 1:
+        raise BackendError(
+            "the bundle's tasks were trained on a trunk of different precisions",
+            got=sorted(precisions),
+            do="say which one is to answer: precision=..., --precision",
+        )
+    return next(iter(precisions), None)
+
+
+def warn_of_precision(records: Mapping[str, TaskRecord], trained: str | None, precision: str) -> None:
+    """Says in the log that tasks came to a session that computes otherwise than they were trained."""
+    _LOG.warning(
+        "%s: trained on a trunk in %s, and this session computes in %s, as its first tasks asked; open a new "
+        "session, or say the precision",
+        ", ".join(records),
+        trained,
+        precision,
+    )
+
+
+def _names(tasks: Iterable[str]) -> list[str]:
+    """The names; raises BadValue for what is no list of them."""
+    if isinstance(tasks, str):
+        raise BadValue(
+            "tasks are asked by a list of names, and one string was given", got=tasks, do=f"ask for [{tasks!r}]"
+        )
+    is_list = isinstance(tasks, Iterable) and not isinstance(tasks, bytes)
+    values: list[object] = list(tasks) if is_list else [tasks]
+    names = [name for name in values if isinstance(name, str)]
+    if len(names) < len(values):
+        raise BadValue(
+            "tasks are asked by a list of their names",
+            got=", ".join(repr(value) for value in values if not isinstance(value, str)),
+            allowed="strings in a list, or None for all tasks",
+            do="ask for names that `polyhead inspect` lists",
+        )
+    return names
+
+
+def _merged(paths: Mapping[str, Path], tasks: tuple[str, ...]) -> Plan:
+    return merge({name: paths[name] for name in tasks})
+
+
+def _in_order(place: Mapping[str, int], measure: Callable[..., Any], tasks: tuple[str, ...], *more: int) -> Any:
+    return measure(tuple(sorted(tasks, key=place.__getitem__)), *more)
+
+
+def _layers(plan: Callable[[tuple[str, ...]], Plan], tasks: tuple[str, ...]) -> int:
+    return cost.layer_evaluations(plan(tasks))
+
+
+def _flops(
+    plan: Callable[[tuple[str, ...]], Plan], shape: Architecture, tasks: tuple[str, ...], tokens: int
+) -> dict[str, int]:
+    shares = cost.flops_by_sharers(plan(tasks), shape, tokens, folded=True) if tasks else {}
+    named = {names[0] if len(names) == 1 else f"shared: {', '.join(names)}": flops for names, flops in shares.items()}
+    return dict.fromkeys(tasks, 0) | named

@@ -1,0 +1,342 @@
+"""From what batches give, in any order, to each task's outputs for inputs: windows, halves and options put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import overload
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.batch import Batch, Readings, Texts
+from polyhead.errors import BackendError
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.encodings import ranges, starts_of
+from polyhead.text.tokenize import encoded_at
+from polyhead.text.words import best_windows
+
+Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
+"""Outputs of a task over pairs read separately, from the features of first and second texts."""
+Given = tuple[Batch, np.ndarray]
+"""What a batch gave a task: (entries, width); of words (words of all entries, width)."""
+
+
+class Outputs(Value, eq=False):
+    """A task's outputs for some inputs."""
+
+    rows: np.ndarray  # int64 (answered,): the inputs, ascending
+    values: np.ndarray | Sequence[np.ndarray]  # float32 (answered, width); of words and options an array for each
+    words: Sequence[np.ndarray] | None = None  # of a kind that answers words: those of each input, (words, 2)
+
+    def only(self, is_kept: np.ndarray) -> Outputs:
+        """Those of some of the inputs, bool (answered,)."""
+        places, values = np.flatnonzero(is_kept), self.values
+        return Outputs(
+            rows=self.rows[places],
+            values=values[places] if isinstance(values, np.ndarray) else [values[i] for i in places.tolist()],
+            words=None if self.words is None else [self.words[i] for i in places.tolist()],
+        )
+
+
+NO_OUTPUTS = Outputs(rows=np.zeros(0, np.int64), values=[])
+
+
+class Ragged(Sequence[np.ndarray]):
+    """Arrays (n, width) of several n, end to end in one, each cut out when it is asked for."""
+
+    def __init__(self, flat: np.ndarray, starts: np.ndarray) -> None:
+        """`flat` (all, width); `starts` (arrays + 1,), where each begins and the last one ends."""
+        self.flat, self.starts = flat, starts
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ragged]) -> Ragged:
+        """Those of all, one after the other."""
+        sizes = np.concatenate([np.diff(part.starts) for part in parts])
+        return cls(np.concatenate([part.flat for part in parts]), starts_of(sizes))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        place = range(len(self))[index]
+        return np.asarray(self.flat[self.starts[place] : self.starts[place + 1]])
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        starts = self.starts.tolist()
+        return (self.flat[start:stop] for start, stop in zip(starts[:-1], starts[1:], strict=True))
+
+
+def joined(parts: Sequence[Outputs]) -> Outputs:
+    """Outputs of a task for several ranges of inputs, in order, as one."""
+    filled = [outputs for outputs in parts if len(outputs.rows)]
+    if len(filled) == 1:
+        return filled[0]
+    words = [outputs.words for outputs in filled if outputs.words is not None]
+    return Outputs(
+        rows=np.concatenate([NO_OUTPUTS.rows, *(outputs.rows for outputs in filled)]),
+        values=_end_to_end([outputs.values for outputs in filled]),
+        words=list(chain.from_iterable(words)) if words else None,
+    )
+
+
+class Gathered:
+    """What batches of some readings have given so far."""
+
+    def __init__(
+        self, readings: Sequence[Readings], tasks: Mapping[str, Task], compare: Compare, *, alone: bool
+    ) -> None:
+        """`alone`: pairs are compared one by one, so that none depends on how many there are."""
+        self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
+        self._given: dict[str, list[Given]] = {}
+        # Tasks that are read alike share these.
+        self._orders: dict[tuple[int, ...], _Order] = {}
+        self._word_orders: dict[tuple[int, ...], _WordOrder] = {}
+        self._wrong: dict[str, set[int]] = {}  # inputs of which a task gave what is no finite number
+        self._expected: dict[str, int] = {}  # entries that a task reads
+        for reading in readings:
+            for task in reading.tasks:
+                self._expected[task] = self._expected.get(task, 0) + len(reading.entries)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Every task that reads something here."""
+        return tuple(self._expected)
+
+    def add(self, batch: Batch, outputs: Mapping[str, np.ndarray]) -> None:
+        """Takes the outputs of a batch of these readings."""
+        is_word = None
+        for task in (name for name in batch.tasks if name in outputs):
+            entries = batch.entries
+            values = outputs[task][: len(entries)]
+            if kind_of(self._known[task]).per_word:
+                if is_word is None:
+                    is_word = np.arange(values.shape[1]) < batch.texts.word_counts(entries)[:, None]
+                values = values[is_word]  # room for other texts' words is kept by nobody
+                entries = np.repeat(entries, is_word.sum(axis=1))
+            is_finite = np.isfinite(values)
+            if not is_finite.all():
+                wrong = np.unique(entries[~is_finite.reshape(len(values), -1).all(axis=1)])
+                self._wrong.setdefault(task, set()).update(batch.texts.inputs_of(task, wrong).tolist())
+                values = np.where(is_finite, values, np.float32(0))
+            self._given.setdefault(task, []).append((batch, values))
+
+    def not_finite(self, task: str) -> np.ndarray:
+        """Inputs of which the task gave something else than finite numbers; `of` leaves them out."""
+        return np.array(sorted(self._wrong.get(task, ())), np.int64)
+
+    def rows_of(self, task: str) -> np.ndarray:
+        """The inputs that the task reads, ascending."""
+        rows = [reading.texts.inputs_of(task, reading.entries) for reading in self._of_task(task)]
+        return np.unique(np.concatenate(rows)) if rows else NO_OUTPUTS.rows
+
+    def is_at_once(self, task: str) -> bool:
+        """Whether each input's answer comes from one reading, and so from one batch."""
+        known = self._known[task]
+        if kind_of(known).per_option or known.pair == "separate":
+            return False
+        return not any(reading.texts.encodings.window[reading.entries[0]] for reading in self._of_task(task))
+
+    def of(self, task: str, *, batch: Batch | None = None) -> Outputs:
+        """Outputs for each input of which all that the task reads is known, or for those of one batch alone."""
+        given = [one for one in self._given.get(task, []) if batch is None or one[0] is batch]
+        if not given:
+            return NO_OUTPUTS
+        if kind_of(self._known[task]).per_word:
+            outputs = self._of_words(task, given)
+        elif task in given[0][0].texts.separate:
+            outputs = self._of_pairs(task, given)
+        else:
+            outputs = self._of_rows(task, given)
+        wrong = self.not_finite(task)
+        return outputs.only(~np.isin(outputs.rows, wrong)) if len(wrong) else outputs
+
+    def _of_task(self, task: str) -> list[Readings]:
+        return [reading for reading in self._readings if task in reading.tasks]
+
+    def _of_rows(self, task: str, given: Sequence[Given]) -> Outputs:
+        """Of inputs of which all options and windows are there, these put together as the task's kind does."""
+        key = tuple([id(batch) for batch, _ in given])
+        if key not in self._orders:
+            self._orders[key] = _Order.of([batch for batch, _ in given])
+        order, kind = self._orders[key], kind_of(self._known[task])
+        values = given[0][1] if len(given) == 1 else np.concatenate([values for _, values in given])
+        values = values if order.order is None else values[order.order]
+        if not kind.per_option and len(values) == len(order.rows) == self._expected[task]:
+            return Outputs(rows=order.rows, values=values)
+        reading_rows = np.concatenate([reading.row for reading in self._of_task(task)])
+        start = reading_rows.min()
+        is_whole = order.counts == np.bincount(reading_rows - start)[order.rows - start]
+        rows, first, counts = order.rows[is_whole], order.first[is_whole], order.counts[is_whole]
+        if kind.per_option:
+            spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
+            return Outputs(rows=rows, values=[values[start:stop, 0] for start, stop in spans])
+        merged = values[first]
+        for i in np.flatnonzero(counts > 1):
+            windows = list(values[first[i] : first[i] + counts[i]])
+            merged[i] = kind.merge_windows(self._known[task], windows)
+        return Outputs(rows=rows, values=merged)
+
+    def _of_pairs(self, task: str, given: Sequence[Given]) -> Outputs:
+        """Of pairs read separately, those of which both texts are there."""
+        texts, values = given[0][0].texts, np.concatenate([values for _, values in given])
+        first, second = texts.halves(np.concatenate([batch.entries for batch, _ in given]))
+        is_paired = (first >= 0) & (second >= 0)
+        rows, u, v = texts.pairs[is_paired, 0], values[first[is_paired]], values[second[is_paired]]
+        if not len(rows):
+            return NO_OUTPUTS
+        if self._alone:
+            each = [self._compare(task, u[i : i + 1], v[i : i + 1]) for i in range(len(rows))]
+            compared = np.concatenate(each)
+        else:
+            compared = self._compare(task, u, v)
+        wrong = rows[~np.isfinite(compared).all(axis=1)]
+        if len(wrong):
+            self._wrong.setdefault(task, set()).update(wrong.tolist())
+        return Outputs(rows=rows, values=compared)
+
+    def _of_words(self, task: str, given: Sequence[Given]) -> Outputs:
+        """For each input a row for each of its words, NaN where none of its windows reads it."""
+        by_texts: dict[int, list[Given]] = {}
+        for batch, values in given:
+            by_texts.setdefault(id(batch.texts), []).append((batch, values))
+        orders = [
+            (self._word_order(task, [batch for batch, _ in own]), np.concatenate([values for _, values in own]))
+            for own in by_texts.values()
+        ]
+        if len(orders) == 1 and not len(orders[0][0].windowed):
+            ((order, flat),) = orders
+            return Outputs(rows=order.rows, values=order.outputs(flat), words=order.words)
+        answered: list[tuple[int, np.ndarray, np.ndarray]] = []
+        for order, flat in orders:
+            answered += zip(order.rows.tolist(), order.outputs(flat), order.words, strict=True)
+            answered += order.merged(self._known[task], flat)
+        answered.sort(key=lambda answer: answer[0])
+        return Outputs(
+            rows=np.array([row for row, _, _ in answered], np.int64),
+            values=[output for _, output, _ in answered],
+            words=[words for _, _, words in answered],
+        )
+
+    def _word_order(self, task: str, batches: Sequence[Batch]) -> _WordOrder:
+        texts = batches[0].texts
+        read = [i for i, one in enumerate(self._readings) if one.texts is texts and task in one.tasks]
+        key = (*[id(batch) for batch in batches], -1, *read)
+        if key not in self._word_orders:
+            self._word_orders[key] = _WordOrder.of(
+                texts,
+                np.concatenate([self._readings[i].entries for i in read]),
+                np.concatenate([batch.entries for batch in batches]),
+            )
+        return self._word_orders[key]
+
+
+class _Order(msgspec.Struct, frozen=True):
+    """How entries of batches stand in the order of inputs, options and windows."""
+
+    order: np.ndarray | None  # (entries,): of what batches gave; None where they gave it in order
+    rows: np.ndarray  # (inputs,): those that have entries here, ascending
+    first: np.ndarray  # (inputs,): the first entry of each, in order
+    counts: np.ndarray  # (inputs,): how many it has
+
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> _Order:
+        row = np.concatenate([batch.row for batch in batches])
+        option = np.concatenate([batch.texts.option[batch.entries] for batch in batches])
+        window = np.concatenate([batch.texts.encodings.window[batch.entries] for batch in batches])
+        order = np.lexsort((window, option, row))
+        rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
+        is_in_order = bool((order[1:] > order[:-1]).all())
+        return cls(None if is_in_order else order, rows, first, counts)
+
+
+class _WordOrder(Value, eq=False):
+    """Where outputs for entries of some texts stand among the words of these texts: the same for all their tasks."""
+
+    texts: Texts
+    entries: np.ndarray  # int64 (entries,): in the order in which batches gave them
+    # Texts of one window, in the order of their inputs.
+    rows: np.ndarray  # int64 (alone,): their inputs
+    words: list[np.ndarray]  # of each (words, 2)
+    starts: np.ndarray  # int64 (alone + 1,): where its words begin
+    own: np.ndarray | None  # bool (outputs,): which are of such texts; None: all
+    into: np.ndarray  # int64: the word that each of these is of
+    windowed: np.ndarray  # int64: texts of several windows of which all are there
+
+    @classmethod
+    def of(cls, texts: Texts, read: np.ndarray, entries: np.ndarray) -> _WordOrder:
+        """`read` are the entries that a task reads, `entries` those that batches gave, in their order."""
+        reads, encodings = texts.reads, texts.encodings
+        assert reads is not None
+        sizes, text = np.diff(reads.starts)[entries], encodings.row[entries]
+        windows = np.bincount(encodings.row[read])
+        is_alone = windows[text] == 1
+        alone = np.flatnonzero(is_alone)
+        alone = alone[np.argsort(texts.row[entries[alone]], kind="stable")]
+        starts, base = starts_of(np.diff(reads.text_starts)[text[alone]]), np.zeros(len(entries), np.int64)
+        base[alone] = starts[:-1]
+        into = np.repeat(base, sizes) + reads.places[ranges(reads.starts[entries], sizes)]
+        own = np.repeat(is_alone, sizes)
+        windowed, window_counts = np.unique(text[~is_alone], return_counts=True)
+        return cls(
+            texts=texts,
+            entries=entries,
+            rows=texts.row[entries[alone]],
+            words=[reads.of(one) for one in text[alone].tolist()],
+            starts=starts,
+            own=None if is_alone.all() else own,
+            into=into[own],
+            windowed=windowed[window_counts == windows[windowed]],
+        )
+
+    def outputs(self, flat: np.ndarray) -> Ragged:
+        """Of the texts of one window a row for each of its words, NaN where none is read."""
+        outputs = np.full((int(self.starts[-1]), flat.shape[-1]), np.nan, np.float32)
+        outputs[self.into] = flat if self.own is None else flat[self.own]
+        return Ragged(outputs, self.starts)
+
+    def merged(self, task: Task, flat: np.ndarray) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Input, outputs and words of each text of several windows, put together as the task's kind does."""
+        reads, encodings = self.texts.reads, self.texts.encodings
+        assert reads is not None
+        sizes = np.diff(reads.starts)[self.entries]
+        stops, text = np.cumsum(sizes), encodings.row[self.entries]
+        for number in self.windowed.tolist():
+            order = np.flatnonzero(text == number)
+            order = order[np.argsort(self.entries[order])]
+            spans = [slice(stops[i] - sizes[i], stops[i]) for i in order]
+            starts = reads.starts[self.entries[order]]
+            places = [reads.places[start : start + size] for start, size in zip(starts, sizes[order], strict=True)]
+            words = reads.of(number)
+            best = best_windows([encoded_at(encodings, entry) for entry in self.entries[order]], words)[:, 0]
+            merged = kind_of(task).merge_words(task, [flat[span] for span in spans], places, best)
+            yield int(self.texts.row[self.entries[order[0]]]), merged, words
+
+
+def not_finite(task: str) -> BackendError:
+    """The error of a task whose outputs are no numbers: no label, and no number, would be an answer."""
+    return BackendError(
+        f"task '{task}' gave an output that is not finite",
+        got="NaN or infinity",
+        allowed="finite numbers, of which an answer can be made",
+        do="run `polyhead tasks verify`; where all files are whole, answer in precision float32 or train it again",
+        task=task,
+    )
+
+
+def _end_to_end(parts: Sequence[Sequence[np.ndarray] | np.ndarray]) -> Sequence[np.ndarray] | np.ndarray:
+    arrays = [values for values in parts if isinstance(values, np.ndarray)]
+    ragged = [values for values in parts if isinstance(values, Ragged)]
+    if arrays and len(arrays) == len(parts):
+        return np.concatenate(arrays)
+    if ragged and len(ragged) == len(parts):
+        return Ragged.joined(ragged)
+    return list(chain.from_iterable(parts))

@@ -1,0 +1,276 @@
+"""One caller's request: its inputs are read piece by piece, batch by batch and stage by stage, until done or late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from time import monotonic
+
+import numpy as np
+
+from polyhead.config import Value
+from polyhead.engine.answers import Column, Columns
+from polyhead.engine.backends.base import Stage, TokenBatch, forks
+from polyhead.engine.batch import Batch, Readings, prepared
+from polyhead.engine.inputs import (
+    AnyInput,
+    InputType,
+    checked_deadline,
+    checked_inputs,
+    checked_words,
+    input_types_of,
+    types_of_inputs,
+    why_not,
+)
+from polyhead.engine.loaded import LoadedTasks
+from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, joined, not_finite
+from polyhead.engine.process import ProcessGuard
+from polyhead.engine.receipt import Receipts
+from polyhead.errors import MissingExtra, without_frames
+from polyhead.plan import Plan
+from polyhead.seq2seq.answer import SummaryTasks, missing
+from polyhead.tasks.task import Answer
+
+Stages = Callable[[Plan, TokenBatch], Iterator[Stage]]
+"""How a batch is run: `Runner.stages`, or `LoadedTasks.stages`."""
+WRITTEN = 8  # texts that a task which owns its model writes of between two looks at the clock
+
+
+class TaskResults(Value):
+    """One task's answers to some inputs."""
+
+    task: str
+    answers: dict[int, Answer]  # by the number of the input
+    layers_left: int  # that the batch would still run for other tasks; 0 where it is done
+
+
+class Request:
+    """What was asked, and all that is answered so far. It does not keep what computes: `run` and `results` get that."""
+
+    def __init__(
+        self,
+        loaded: LoadedTasks,
+        inputs: Iterable[AnyInput | str],
+        tasks: Iterable[str] | None,
+        *,
+        words: Iterable[np.ndarray | None] | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """`tasks` None asks for all; raises UnknownTask, and BadValue for inputs, words or a deadline of another form.
+
+        `words` are an input's own words, for tasks that answer each; `deadline` counts seconds from now.
+        """
+        self.inputs = checked_inputs(inputs)
+        self.tasks = {name: loaded.tasks[name] for name in loaded.asked(tasks)}
+        self._is_required = tasks is not None  # whether a task may not be left out for want of a package
+        self._words, seconds = checked_words(words, self.inputs), checked_deadline(deadline)
+        self._end = None if seconds is None else monotonic() + seconds
+        self._names, self._writing = loaded.summaries.apart(self.tasks)
+        self._types, self._flops = types_of_inputs(self.inputs), loaded.flops
+        self._receipts = Receipts(self.inputs)
+        self._running: tuple[Batch, tuple[str, ...], int] | None = (
+            None  # a batch that is not done, as receipts count it
+        )
+        self._gathered: Gathered | None = None  # of a piece that is not done
+        self._outputs: dict[str, list[Outputs]] = {name: [] for name in self.tasks}
+        self._lacking: set[str] = set()  # tasks for which a package is missing
+        self._failed: dict[str, dict[int, Exception]] = {name: {} for name in self.tasks}
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self._end is not None and monotonic() >= self._end
+
+    def run(self, loaded: LoadedTasks) -> Columns:
+        """Goes on to the end; raises the first failure where no task has any answer, and none is merely late."""
+        for _ in self._steps(loaded, loaded.stages if self._end is None else loaded.backend.stages, streams=False):
+            pass
+        failures = [error for failed in self._failed.values() for error in failed.values()]
+        columns = self.columns()
+        is_answered = any(len(outputs.rows) for parts in self._outputs.values() for outputs in parts)
+        if failures and not is_answered and not any(column.late for column in columns.tasks.values()):
+            raise failures[0]
+        return columns
+
+    def results(self, loaded: LoadedTasks) -> Iterator[TaskResults]:
+        """Goes on to the end, and gives what each stage brings: a task's answers, once for an input."""
+        return self._steps(loaded, loaded.backend.stages, streams=True)
+
+    def columns(self) -> Columns:
+        """All that is answered by now; what is neither answered nor failed nor unfit is late."""
+        rows: dict[InputType | None, list[int]] = {}
+        for row, input_type in enumerate(self._types):
+            rows.setdefault(input_type, []).append(row)
+        receipts = self._receipts.copy()
+        if self._running is not None:
+            receipts.add(*self._running)
+        tasks = {task: self._column(task, rows) for task in (*self._names, *self._writing)}
+        return Columns(self.inputs, tasks, receipts, flops=self._flops)
+
+    def error(self, task: str) -> Exception | None:
+        """Why the task failed, where it did."""
+        return next(iter(self._failed[task].values()), None)
+
+    def _column(self, name: str, rows: Mapping[InputType | None, list[int]]) -> Column:
+        task, inputs = self.tasks[name], self.inputs
+        skipped: dict[int, str] = {}
+        for input_type, of_type in rows.items():
+            if input_type not in input_types_of(task):
+                skipped |= dict.fromkeys(of_type, why_not(task, inputs[of_type[0]]))
+            elif name in self._lacking:
+                skipped |= dict.fromkeys(of_type, f"it needs '{missing()}', which is not installed")
+        outputs = joined(self._known(name))
+        failed = {row: without_frames(error) for row, error in self._failed[name].items()}
+        late: list[int] = []
+        if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
+            known = {*outputs.rows.tolist(), *skipped, *failed}
+            late = [row for row in range(len(inputs)) if row not in known]
+        return Column(task, inputs, outputs, skipped=skipped, failed=failed, late=late)
+
+    def _known(self, task: str) -> list[Outputs]:
+        """All that is known by now, of a piece that is not done too."""
+        known = self._outputs[task]
+        if self._gathered is None or task in self._writing:
+            return known
+        try:
+            return [*known, self._gathered.of(task)]
+        except Exception:  # halves of pairs that cannot be compared: told when the piece is done
+            return known
+
+    def _steps(self, loaded: LoadedTasks, stages: Stages, *, streams: bool) -> Iterator[TaskResults]:
+        """Piece after piece, each stage by stage and then its end; where it `streams`, with the answers of each."""
+        if self.is_late:  # before any text is tokenized
+            return
+        tasks = {name: self.tasks[name] for name in self._names}
+        for readings in prepared(self.inputs, self._types, tasks, loaded.tokenizer, self._words):
+            yield from self._piece(loaded, readings, stages, streams=streams)
+            if self.is_late:
+                return
+        for task in self._writing:
+            self._write(task, loaded.summaries)
+            if streams:
+                yield from (self._results(task, outputs, 0) for outputs in self._outputs[task])
+
+    def _piece(
+        self, loaded: LoadedTasks, readings: Sequence[Readings], stages: Stages, *, streams: bool
+    ) -> Iterator[TaskResults]:
+        gathered = self._gathered = loaded.gathered(readings)
+        for batch in (batch for reading in readings for batch in loaded.batches(reading)):
+            if self.is_late:
+                break
+            layers = loaded.layers(batch.tasks)
+            for stage in self._batch(batch, stages(loaded.plan(batch.tasks), batch.tokens), layers):
+                gathered.add(batch, stage.outputs)
+                self._fail_not_finite(gathered)
+                for task in filter(gathered.is_at_once, stage.outputs if streams else ()):
+                    yield self._results(task, gathered.of(task, batch=batch), stage.layers_left)
+        self._gathered = None
+        for task in gathered.tasks:
+            try:
+                self._outputs[task].append(gathered.of(task))
+            except Exception as error:  # halves of pairs that could not be compared: no other task is touched
+                self._outputs[task].append(NO_OUTPUTS)
+                self._fail(task, gathered.rows_of(task), error)
+        self._fail_not_finite(gathered)
+        for task in gathered.tasks if streams else ():
+            if not gathered.is_at_once(task) and len(self._outputs[task][-1].rows):
+                yield self._results(task, self._outputs[task][-1], 0)
+
+    def _results(self, task: str, outputs: Outputs, layers_left: int) -> TaskResults:
+        column = Column(self.tasks[task], self.inputs, outputs, skipped={}, failed={}, late=())
+        answers = dict(zip(column.rows.tolist(), column.answers, strict=True))
+        return TaskResults(task=task, answers=answers, layers_left=layers_left)
+
+    def _batch(self, batch: Batch, stages: Iterator[Stage], layers: int) -> Iterator[Stage]:
+        """The stages of one batch, and its entry in the receipts, until it is done or late."""
+        answered: set[str] = set()
+        for stage in _guarded(stages, batch.tasks, layers):
+            answered.update(stage.outputs)
+            for task, error in stage.failed.items():
+                self._fail(task, batch.texts.inputs_of(task, batch.entries), error)
+            if answered or stage.layers_left < layers:  # else nothing was run
+                tasks = tuple(task for task in batch.tasks if task in answered)
+                self._running = (batch, tasks, layers - stage.layers_left)
+            yield stage
+            if self.is_late:
+                break
+        if self._running is not None:
+            self._receipts.add(*self._running)
+        self._running = None
+
+    def _write(self, task: str, summaries: SummaryTasks) -> None:
+        """Answers of a task that owns its model, some texts at a time where there is a deadline."""
+        rows = [row for row, input_type in enumerate(self._types) if input_type in input_types_of(self.tasks[task])]
+        most, failures = len(rows) if self._end is None else WRITTEN, 0
+        while rows and not self.is_late:
+            chunk, rest = rows[:most], rows[most:]
+            try:
+                summed = summaries.answered(task, self.inputs, chunk, required=self._is_required)
+            except MissingExtra:
+                raise
+            except Exception as error:  # of this task alone; which texts are at fault is found one by one
+                failures += len(chunk) == 1
+                if failures == WRITTEN or isinstance(error, (MemoryError, OSError)):  # it is no text's fault
+                    self._fail(task, np.array(rows, np.int64), error)
+                    return
+                if len(chunk) == 1:
+                    self._fail(task, np.array(chunk, np.int64), error)
+                    rows = rest
+                most = 1
+                continue
+            failures = 0
+            if summed is None:
+                self._lacking.add(task)
+                return
+            self._outputs[task].append(summed.outputs)
+            self._receipts.add_written(task, chunk, summed.costs)
+            rows = rest
+
+    def _fail_not_finite(self, gathered: Gathered) -> None:
+        """Names the inputs of which a task gave what is no answer."""
+        for task in gathered.tasks:
+            rows = gathered.not_finite(task)
+            if len(rows):
+                self._fail(task, rows, not_finite(task))
+
+    def _fail(self, task: str, rows: np.ndarray, error: Exception) -> None:
+        self._failed[task] |= dict.fromkeys(rows.tolist(), error)
+
+
+class Stream(Iterator[TaskResults]):
+    """Gives a task's answers once the layers that it needs have run: tasks that need the fewest come first.
+
+    A task over pairs read separately, in windows or over options is given when all that it reads of an input is there.
+    After the deadline nothing more is given; `columns` then names what is late. What fails for one task is named there
+    too, and stops no other. Tasks that are replaced or removed meanwhile answer here as when it began; what only they
+    need stays in memory until the stream has ended or is forgotten.
+    """
+
+    def __init__(self, request: Request, loaded: LoadedTasks) -> None:
+        self._request, self._results = request, request.results(loaded)
+        self._home = ProcessGuard(forks=forks(loaded.backend))
+
+    def __next__(self) -> TaskResults:
+        """The next answers; work goes on until they are known."""
+        self._home.check()
+        return next(self._results)
+
+    def columns(self) -> Columns:
+        """All that is answered by now, the receipts so far, and why the rest is not answered."""
+        return self._request.columns()
+
+
+def _guarded(stages: Iterator[Stage], tasks: Sequence[str], layers: int) -> Iterator[Stage]:
+    """The stages; where all that is left fails, one in which it is named."""
+    left, rest = layers, dict.fromkeys(tasks)
+    while rest:
+        try:
+            stage = next(stages)
+        except StopIteration:
+            return
+        except Exception as error:  # named for each task, and raised where no task has an answer
+            yield Stage(outputs={}, failed=dict.fromkeys(rest, error), layers_left=left)
+            return
+        left = stage.layers_left
+        for task in (*stage.outputs, *stage.failed):
+            rest.pop(task, None)
+        yield stage
