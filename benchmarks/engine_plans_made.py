@@ -16,9 +16,9 @@ from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.base import LoadedTask, TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.batch import batched, readings_of
+from polyhead.engine.compile.encoder import Span, span_graph
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.compile.spans import Span, span_graph
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Pool, merge
 from polyhead.strategies import Strategy, prompt_groups
 from polyhead.tasks.task import Task

@@ -83,8 +83,8 @@ def graph_trunk(bundle, backend: str, precision: str) -> Callable[..., np.ndarra
     """The same graph as with tasks, without any: from a padded batch to the first positions' last states."""
     from polyhead.engine.backends import open_runtime
     from polyhead.engine.backends.base import TokenBatch
+    from polyhead.engine.compile.encoder import Span, span_graph
     from polyhead.engine.compile.layout import Layout, Shape
-    from polyhead.engine.compile.spans import Span, span_graph
     from polyhead.engine.quantize.files import scales_for
     from polyhead.plan import TRUNK, Layers
 

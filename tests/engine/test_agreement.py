@@ -10,7 +10,7 @@ from engine.test_isolation import BY_NAME, add, make
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Answering
 from polyhead.engine.agreement import Agreement, agreement_of
-from polyhead.engine.numerics import FILE, Numerics, keep_agreements, numerics_of, on_probes, read_agreements
+from polyhead.engine.pinned import FILE, Numerics, keep_agreements, numerics_of, on_probes, read_agreements
 from polyhead.engine.session import Session
 from polyhead.errors import CorruptFile
 

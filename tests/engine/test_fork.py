@@ -6,7 +6,7 @@ import pytest
 
 from disk import run_forking
 from polyhead.engine.backends import is_installed
-from polyhead.engine.process import Pool
+from polyhead.engine.backends.base import Pool
 from polyhead.errors import BackendError
 
 # The parent opens a session on each backend and answers; each child makes every call, and tells how it ends.

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from polyhead.engine.compile import kept
-from polyhead.engine.compile.kept import PATIENCE, Graphs, Recipe
+from polyhead.engine.compile import program
+from polyhead.engine.compile.program import PATIENCE, Graphs, Recipe
 
 
 class Runtime:
@@ -25,7 +25,7 @@ class Runtime:
 @pytest.fixture
 def clock(monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(kept, "monotonic", lambda: now[0])
+    monkeypatch.setattr(program, "monotonic", lambda: now[0])
     return now
 
 

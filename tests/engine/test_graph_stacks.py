@@ -8,7 +8,7 @@ from graphs import NumpyRuntime
 from polyhead import cost, plan
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.compile import kept
+from polyhead.engine.compile import program
 from polyhead.engine.compile.arrangement import LANES
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
@@ -141,7 +141,7 @@ def test_a_branch_whose_layers_have_another_shape_runs_alone():
 
 
 def test_graphs_of_rare_combinations_are_forgotten(monkeypatch):
-    monkeypatch.setattr(kept, "RARE", 2)
+    monkeypatch.setattr(program, "RARE", 2)
     paths = SETS["branches"]
     backend, runtime = backend_of(paths)
     whole = backend.run(plan.merge(paths), BATCH)

@@ -8,7 +8,7 @@ from polyhead import cost, plan
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.graph import GraphBackend
 from polyhead.engine.backends.reference import ReferenceBackend
-from polyhead.engine.compile import heads, kept, walk
+from polyhead.engine.compile import heads, program, walk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.testing import tiny_batch, tiny_owned, tiny_trunk
 from polyhead.testing.conditioned import prompted_path
@@ -98,10 +98,10 @@ def test_poolers_and_heads_take_some_texts_after_others(monkeypatch):
     merged = plan.merge(tasks)
     wanted = ReferenceBackend(TRUNK, tiny_owned(tasks, TRUNK.architecture)).run(merged, batch)
     sizes = []
-    inner = kept.Graph.__call__
+    inner = program.Graph.__call__
     monkeypatch.setattr(walk, "TEXTS", (4, 8))
     monkeypatch.setattr(
-        kept.Graph,
+        program.Graph,
         "__call__",
         lambda graph, given: sizes.append(given.get("keep", np.zeros(0)).shape) or inner(graph, given),
     )

@@ -7,7 +7,7 @@ import pytest
 from one_file.backend import Counting, CountingBackend
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import BACKENDS, BackendKind, open_backend, open_runtime, register_backend
-from polyhead.engine.numerics import Numerics, numerics_of
+from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, ConfigError
 from polyhead.strategies import Pooled

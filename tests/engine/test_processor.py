@@ -11,7 +11,7 @@ import pytest
 
 from polyhead.engine.backends import open_backend, open_runtime
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.numerics import numerics_of
+from polyhead.engine.pinned import numerics_of
 from polyhead.engine.quantize.scales import Scale, Scales, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError
@@ -150,7 +150,7 @@ def test_torch_takes_float32_for_tasks_of_bfloat16_where_the_processor_has_none(
     pytest.importorskip("torch")
     for features, wanted in ((frozenset(), "float32"), (frozenset({"avx512_bf16"}), "bfloat16")):
         made = Processor(machine="x86_64", features=features)
-        monkeypatch.setattr("polyhead.engine.backends.builtin.processor", lambda made=made: made)
+        monkeypatch.setattr("polyhead.engine.backends.processor", lambda made=made: made)
         found = open_backend("torch", tiny_trunk(), {}, precision=None, trained="bfloat16")
         assert found.precision == wanted
     assert open_backend("torch", tiny_trunk(), {}, precision="bfloat16").precision == "bfloat16"

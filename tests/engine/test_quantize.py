@@ -14,11 +14,10 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.backends import open_runtime
 from polyhead.engine.backends.graph import GraphBackend
-from polyhead.engine.numerics import numerics_of
+from polyhead.engine.pinned import numerics_of
 from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import CACHE, Change, read_scales, write_scales
-from polyhead.engine.quantize.scales import ObservedRange, Scale, Scales, scales_of, weight_digest
-from polyhead.engine.quantize.watch import ObservingRuntime
+from polyhead.engine.quantize.scales import ObservedRange, ObservingRuntime, Scale, Scales, scales_of, weight_digest
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.strategies import Branch, Pooled

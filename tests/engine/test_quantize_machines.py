@@ -14,7 +14,7 @@ from engine.test_quantize import ROWS, RUNTIMES, TEXTS, drawn, seen_of, silent
 from polyhead.bundle.read import Bundle
 from polyhead.config import to_json
 from polyhead.engine.agreement import Agreement
-from polyhead.engine.numerics import Numerics, keep_agreements, read_agreements
+from polyhead.engine.pinned import Numerics, keep_agreements, read_agreements
 from polyhead.engine.quantize import calibrate
 from polyhead.engine.quantize.files import (
     CACHE,

@@ -11,7 +11,7 @@ import torch
 
 from models import paths_of
 from polyhead.engine.backends import torch as backend
-from polyhead.engine.numerics import numerics_of
+from polyhead.engine.pinned import numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PlanError
 from polyhead.nn.deterministic import deterministic

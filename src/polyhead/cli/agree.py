@@ -27,7 +27,7 @@ def command(bundle: str, backend: str | None, precision: str | None, json_to: st
     agreements.json, which no digest covers; `polyhead inspect` shows it.
     """
     from polyhead.certify import Answering
-    from polyhead.engine.numerics import keep_agreements, numerics_of, on_probes
+    from polyhead.engine.pinned import keep_agreements, numerics_of, on_probes
 
     printer = Printer(json_to)
     session = opened(bundle, (), backend=backend, precision=precision, deterministic=False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
     from polyhead.cost import Cost
-    from polyhead.engine.numerics import Agreements
+    from polyhead.engine.pinned import Agreements
     from polyhead.engine.quantize.files import Calibration, Measurement
 
 
@@ -34,7 +34,7 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     """
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
-    from polyhead.engine.numerics import read_agreements
+    from polyhead.engine.pinned import read_agreements
     from polyhead.engine.quantize.files import read_calibration
 
     printer = Printer(json_to)

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.answers import Column, Columns
-from polyhead.engine.backends.base import Stage, TokenBatch, forks
+from polyhead.engine.backends.base import ProcessGuard, Stage, TokenBatch, forks
 from polyhead.engine.batch import Batch, Readings, prepared
 from polyhead.engine.inputs import (
     AnyInput,
@@ -23,7 +23,6 @@ from polyhead.engine.inputs import (
 )
 from polyhead.engine.loaded import LoadedTasks
 from polyhead.engine.outputs import NO_OUTPUTS, Gathered, Outputs, joined, not_finite
-from polyhead.engine.process import ProcessGuard
 from polyhead.engine.receipt import Receipts
 from polyhead.errors import MissingExtra, without_frames
 from polyhead.plan import Plan

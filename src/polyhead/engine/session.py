@@ -15,7 +15,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.answers import Column, Columns, Result
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import ChangingBackend, LoadedTask, forks, runner_of
+from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, forks, runner_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, is_blank, why_not
 from polyhead.engine.loaded import (
@@ -27,7 +27,6 @@ from polyhead.engine.loaded import (
     trained_precision,
     warn_of_precision,
 )
-from polyhead.engine.process import ProcessGuard
 from polyhead.engine.quantize.files import scales_for, warn_of, warn_of_attached
 from polyhead.engine.receipt import Receipt
 from polyhead.engine.request import Request, Stream, TaskResults

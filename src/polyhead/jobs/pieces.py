@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from polyhead.config import Value, from_json, to_json
-from polyhead.engine.numerics import Numerics
+from polyhead.engine.pinned import Numerics
 from polyhead.errors import ConfigError, DataError
 from polyhead.files import held, open_plain, replace_file, replacing
 from polyhead.folders import WorkFolder, claim, dissolve, sweep

@@ -12,7 +12,7 @@ from pathlib import Path
 from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.config import Value
-from polyhead.engine.numerics import numerics_of
+from polyhead.engine.pinned import numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
 from polyhead.jobs.answers import Answers, why_none

@@ -18,9 +18,9 @@ from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
 from polyhead.cost.summary import summary_flops, summary_layers
+from polyhead.engine.backends.base import TORCH_POOL
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs
-from polyhead.engine.process import TORCH_POOL
 from polyhead.engine.receipt import Receipt
 from polyhead.errors import MissingExtra
 from polyhead.seq2seq.data import Seq2SeqShape, shape_of

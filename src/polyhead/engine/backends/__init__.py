@@ -1,59 +1,86 @@
-"""Backends run a plan; each states its tolerance and has a deterministic mode. `register_backend` adds another."""
+"""The backends that run plans: what each can do, and how it is opened. `register_backend` adds another.
+
+Those that come with the package import their libraries when they are opened.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import importlib.util
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
 
+from polyhead.config import Value
 from polyhead.engine.backends.base import Backend, LoadedTask
-from polyhead.engine.backends.builtin import Onnx, OpenVINO, Reference, Torch, TorchCuda
-from polyhead.engine.backends.registry import (
-    BACKENDS,
-    BackendKind,
-    OpenOptions,
-    backend_named,
-    is_installed,
-    no_runtime,
-    register_backend,
-)
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
-from polyhead.errors import BackendError
+from polyhead.errors import BackendError, ConfigError, MissingExtra
+from polyhead.processor import processor, processors
 from polyhead.trunk.data import TrunkData
 
-__all__ = [
-    "BACKENDS",
-    "TRAINING_BACKEND",
-    "BackendKind",
-    "OpenOptions",
-    "backend_named",
-    "default_backend",
-    "default_runtime",
-    "is_installed",
-    "open_backend",
-    "open_runtime",
-    "register_backend",
-]
 
-for _kind in (Torch(), TorchCuda(), OpenVINO(), Onnx(), Reference()):
-    register_backend(_kind)
+class OpenOptions(Value, eq=False):
+    """How a backend is to compute."""
 
-TRAINING_BACKEND = Torch.name
+    precision: str | None  # of the trunk, one of the backend's; None: see `trained`
+    trained: str | None = None  # where tasks were trained in one precision: taken if this machine has it
+    scales: Callable[[], Scales] | None = None  # gives those of int8
+    deterministic: bool = False  # equal bits whatever a row's batch mates are
 
 
-def default_backend() -> str:
-    """What computes where nobody chose: the fastest that is installed."""
-    if is_installed(OpenVINO.package) and platform.machine() in ("x86_64", "AMD64"):
-        return OpenVINO.name
-    if is_installed(Onnx.package) and is_installed("onnx"):
-        return Onnx.name
-    return Torch.name if is_installed(Torch.package) else Reference.name
+class BackendKind(ABC):
+    """A backend that can be opened by its name, once `register_backend` made it known."""
+
+    name: ClassVar[str]
+    precisions: ClassVar[tuple[str, ...]]  # of the trunk
+    package: ClassVar[str]  # that computes: its version is part of how answers were computed
+    compiles: ClassVar[bool] = False  # has a runtime that compiles graphs
+
+    @abstractmethod
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
+        """The backend with the trunk and the tasks' arrays loaded; raises MissingExtra where it is not installed."""
+
+    def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
+        """The library that compiles graphs; raises BackendError where the backend compiles none."""
+        raise _no_runtime(self.name)
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether it can run a trunk in bfloat16 on this processor."""
+        return "bfloat16" in self.precisions
+
+    def label(self) -> dict[str, str]:
+        """What computes here, and in how many threads: what may change the bits of outputs."""
+        return {self.package: importlib.metadata.version(self.package), "threads": str(processors())}
 
 
-def default_runtime() -> str:
-    """What compiles graphs where nobody chose."""
-    return OpenVINO.name if is_installed(OpenVINO.package) else Onnx.name
+_BACKENDS: dict[str, BackendKind] = {}
+BACKENDS: Mapping[str, BackendKind] = MappingProxyType(_BACKENDS)
+"""The backends that are registered, by name."""
+
+
+def register_backend(kind: BackendKind) -> None:
+    """Makes a backend known by its name; raises ConfigError where another one has that name."""
+    if type(_BACKENDS.get(kind.name, kind)) is not type(kind):
+        raise ConfigError(f"there is a backend '{kind.name}' already", do="give the new backend another name")
+    _BACKENDS[kind.name] = kind
+
+
+def backend_named(name: str) -> BackendKind:
+    """The backend of this name; raises BackendError with the names that there are."""
+    if name not in _BACKENDS:
+        raise BackendError(f"there is no backend '{name}'", allowed=list(_BACKENDS), do="choose one of these")
+    return _BACKENDS[name]
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
 
 
 def open_backend(
@@ -91,12 +118,8 @@ def open_backend(
             allowed=kind.precisions,
             do="choose one of these, or another backend",
         )
-    options = OpenOptions(
-        precision=precision,
-        trained=trained,
-        scales=None if scales is None else partial(scales, name),
-        deterministic=deterministic,
-    )
+    own_scales = None if scales is None else partial(scales, name)
+    options = OpenOptions(precision=precision, trained=trained, scales=own_scales, deterministic=deterministic)
     return kind.open(trunk, tasks, options)
 
 
@@ -106,5 +129,134 @@ def open_runtime(name: str, *, precision: str | None = None, scales: Scales | No
     Raises BackendError for a name of anything else, MissingExtra where it is not installed.
     """
     if name not in BACKENDS:
-        raise no_runtime(name)
+        raise _no_runtime(name)
     return BACKENDS[name].runtime(precision=precision, scales=scales)
+
+
+def _no_runtime(name: str) -> BackendError:
+    return BackendError(
+        f"'{name}' compiles no graphs",
+        allowed=[name for name, kind in BACKENDS.items() if kind.compiles],
+        do="choose one of these, or open a session with it",
+    )
+
+
+class Torch(BackendKind):
+    """The code that trains, on the processor."""
+
+    name, package = "torch", "torch"
+    precisions = ("float32", "bfloat16")
+    device = "cpu"
+
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
+        """In `precision`, or as tasks were trained; torch would compute bfloat16 of older processors far slower."""
+        try:
+            from polyhead.engine.backends.torch import TorchBackend
+        except ImportError:
+            raise MissingExtra(
+                "torch",
+                "train",
+                "the torch backend",
+                instead="choose the slow backend 'reference', which needs no torch (--backend reference)",
+            ) from None
+        trained = options.trained
+        if trained == "bfloat16" and self.device == "cpu" and not processor().may_have_bfloat16:
+            trained = "float32"
+        precision, is_exact = options.precision or trained or "float32", options.deterministic
+        return TorchBackend(trunk, tasks, precision=precision, deterministic=is_exact, device=self.device)
+
+    def label(self) -> dict[str, str]:
+        """Version of torch, and its threads."""
+        torch: Any = importlib.import_module("torch")  # it is installed, and its backend is about to need it
+        return {"torch": str(torch.__version__), "threads": str(torch.get_num_threads())}
+
+
+class TorchCuda(Torch):
+    """The code that trains, on a CUDA device."""
+
+    name, device = "torch-cuda", "cuda"
+
+
+class Compiling(BackendKind):
+    """A backend over a runtime that compiles graphs."""
+
+    compiles = True
+
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
+        """In `precision`, in float32 where tasks were trained in it, or in the runtime's own."""
+        from polyhead.engine.backends.graph import GraphBackend
+
+        precision = options.precision or ("float32" if options.trained == "float32" else None)
+        scales = options.scales() if precision == "int8" and options.scales is not None else None
+        runtime = self.runtime(precision=precision, scales=scales)
+        return GraphBackend(runtime, trunk, tasks, deterministic=options.deterministic)
+
+
+class OpenVINO(Compiling):
+    """Graphs compiled by OpenVINO."""
+
+    name, package = "openvino", "openvino"
+    precisions = ("float32", "bfloat16", "int8")
+
+    def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
+        """OpenVINO; None is bfloat16 where the processor has it, else float32."""
+        try:
+            from polyhead.engine.backends.openvino import OpenVINORuntime
+        except ImportError:
+            raise MissingExtra("openvino", "openvino", "the openvino backend") from None
+        return OpenVINORuntime(precision=precision, scales=scales)
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether OpenVINO has bfloat16 products on this processor."""
+        from polyhead.engine.backends.openvino import OpenVINORuntime
+
+        return OpenVINORuntime(precision="float32").has_bfloat16
+
+
+class Onnx(Compiling):
+    """Graphs compiled by ONNX Runtime."""
+
+    name, package = "onnxruntime", "onnxruntime"
+    precisions = ("float32", "int8")
+
+    def runtime(self, *, precision: str | None = None, scales: Scales | None = None) -> Runtime:
+        """ONNX Runtime; None is float32."""
+        try:
+            from polyhead.engine.backends.onnx import OnnxRuntime
+        except ImportError:
+            raise MissingExtra("onnxruntime", "onnx", "the onnxruntime backend") from None
+        return OnnxRuntime(precision=precision, scales=scales)
+
+
+class Reference(BackendKind):
+    """Plain numpy, in float32."""
+
+    name, package = "reference", "numpy"
+    precisions = ("float32",)
+
+    def open(self, trunk: TrunkData, tasks: Mapping[str, LoadedTask], options: OpenOptions) -> Backend:
+        """The yardstick, which is always deterministic."""
+        from polyhead.engine.backends.reference import ReferenceBackend
+
+        return ReferenceBackend(trunk, tasks)
+
+
+for _kind in (Torch(), TorchCuda(), OpenVINO(), Onnx(), Reference()):
+    register_backend(_kind)
+
+TRAINING_BACKEND = Torch.name
+
+
+def default_backend() -> str:
+    """What computes where nobody chose: the fastest that is installed."""
+    if is_installed(OpenVINO.package) and platform.machine() in ("x86_64", "AMD64"):
+        return OpenVINO.name
+    if is_installed(Onnx.package) and is_installed("onnx"):
+        return Onnx.name
+    return Torch.name if is_installed(Torch.package) else Reference.name
+
+
+def default_runtime() -> str:
+    """What compiles graphs where nobody chose."""
+    return OpenVINO.name if is_installed(OpenVINO.package) else Onnx.name

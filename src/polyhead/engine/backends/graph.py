@@ -13,10 +13,9 @@ import numpy as np
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, whole
 from polyhead.engine.compile.arrangement import Arrangement
 from polyhead.engine.compile.compose import composed
-from polyhead.engine.compile.kept import Graph, Graphs, Recipe
+from polyhead.engine.compile.heads import compared_outputs
 from polyhead.engine.compile.ops import Ops, Runtime, Tensor
-from polyhead.engine.compile.pairs import compared_outputs
-from polyhead.engine.compile.program import GraphCall, Program
+from polyhead.engine.compile.program import Graph, GraphCall, Graphs, Program, Recipe
 from polyhead.engine.compile.walk import Walk
 from polyhead.errors import BackendError
 from polyhead.plan import Plan

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
-from polyhead.engine.process import TORCH_POOL
+from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
 from polyhead.errors import BackendError, without_frames
 from polyhead.model import Model, Pooled, TextBatch
 from polyhead.nn.deterministic import deterministic as equal_bits

@@ -7,28 +7,26 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polyhead.bundle.tensors import release
-from polyhead.engine.compile.arrangement import Arrangement, HeadForm, is_plain
-from polyhead.engine.compile.encoder import Arrays
-from polyhead.engine.compile.fold import folded
-from polyhead.engine.compile.heads import answers, output_of, padded
-from polyhead.engine.compile.kept import Graphs, Recipe
+from polyhead.engine.compile.arrangement import Arrangement, Group, HeadForm, Seat, is_plain
+from polyhead.engine.compile.encoder import Arrays, Span, beside_graph, embed_graph, span_graph
+from polyhead.engine.compile.heads import answers, folded, output_of, padded
 from polyhead.engine.compile.layout import Shape
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import (
     EMBEDDED,
     LAID,
     GraphCall,
+    Graphs,
     InputState,
     Key,
     OutputPlace,
     OwnState,
     ParallelStates,
     Program,
+    Recipe,
     program_of,
 )
 from polyhead.engine.compile.reads import Read, chain, depth, reads_of, root_of, states_read
-from polyhead.engine.compile.seats import Group, Seat
-from polyhead.engine.compile.spans import Span, beside_graph, embed_graph, span_graph
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Prompt
 
 # What poolers read beside the states: inputs, and what of a layout these are.

@@ -1,19 +1,117 @@
-"""The encoder as a graph: embeddings, and layers `a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a))` (Devlin 2019).
+"""The encoder as graphs: embeddings, layers `a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a))` (Devlin 2019), deltas.
 
 States are (rows, tokens, width). Rows may be several groups of equal size, one after another: layers with weights of
-each group's own are computed by one product a map, over all groups.
-"""
+each group's own are computed by one product a map, over all groups."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from polyhead.engine.compile.ops import Ops, Tensor
-from polyhead.plan import Dense, Layers
+from polyhead.engine.compile.ops import Build, Ops, Tensor
+from polyhead.plan import ADDED, TRUNK, Delta, Dense, Layers
 from polyhead.trunk.shape import Architecture
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Layers of one lane, or of several that are alike but for their arrays."""
+
+    nodes: tuple[Layers, ...]  # a lane each
+    inputs: tuple[int, ...]  # which input each lane begins with
+    keep: tuple[int, ...]  # n: the state after n layers; -n: the mean of the last n
+    begins: bool = False  # with the embedding
+
+    @property
+    def label(self) -> str:
+        """For errors."""
+        node = self.nodes[0]
+        owners = {one.weights if one.delta is None else one.delta.part for one in self.nodes}
+        return f"layers {node.start} to {node.stop - 1} of {', '.join(sorted(owners))}"
+
+
+def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) -> Build:
+    """Outputs `state.n`, the lanes' rows one after another; inputs `hidden.0`, ... and `added`, or the embedding's.
+
+    Lanes over weights of one owner run as one, so that what they share is one product; so do narrow ones. Lanes with
+    whole layers of their own run one after the other: their products stacked are slower by far (decision 22).
+    """
+
+    def build(ops: Ops) -> dict[str, Tensor]:
+        node, lanes = span.nodes[0], len(span.nodes)
+        added = ops.input("added", "float", (-1, 1, -1, -1))
+        if span.begins:
+            hidden = embed(ops, arrays[TRUNK], shape)
+        else:
+            width = shape.width if node.enter or node.width is None else node.width
+            inputs = [ops.input(f"hidden.{i}", "float", (-1, -1, width)) for i in span.inputs]
+            if node.width is None and len({one.weights for one in span.nodes}) > 1:
+                return _in_turn(ops, span, inputs, added, shape, arrays)
+            hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
+        if lanes > 1:
+            added = ops.concat([added] * lanes, 0)
+        states = _run(span.nodes, shape, arrays).states(ops, hidden, added)
+        return {f"state.{number}": _state(ops, states, number) for number in span.keep}
+
+    return build
+
+
+def _in_turn(
+    ops: Ops, span: Span, inputs: Sequence[Tensor], added: Tensor, shape: Architecture, arrays: Mapping[str, Arrays]
+) -> dict[str, Tensor]:
+    """Each lane's layers by themselves; their states beside each other."""
+    lanes = [
+        _run([node], shape, arrays).states(ops, hidden, added) for node, hidden in zip(span.nodes, inputs, strict=True)
+    ]
+    return {f"state.{number}": ops.concat([_state(ops, found, number) for found in lanes], 0) for number in span.keep}
+
+
+def _run(nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays]) -> Run:
+    weights = distinct([arrays[one.weights] for one in nodes])
+    return Run(nodes[0], shape, weights, _inside(nodes, shape, arrays))
+
+
+def embed_graph(shape: Architecture, arrays: Arrays) -> Build:
+    """The embedding of texts and prompt rows: output `state.0`."""
+
+    def build(ops: Ops) -> dict[str, Tensor]:
+        return {"state.0": embed(ops, arrays, shape, prompted=True)}
+
+    return build
+
+
+def beside_graph(node: Layers, shape: Architecture, arrays: Arrays) -> Build:
+    """One layer for rows `hidden.0` beside the text `hidden.1`, which they see: output `state.1`."""
+
+    def build(ops: Ops) -> dict[str, Tensor]:
+        hidden, text = (ops.input(f"hidden.{i}", "float", (-1, -1, shape.width)) for i in range(2))
+        inside = {node.start: BesideText(text, arrays, node.start)}
+        added = ops.input("added", "float", (-1, 1, -1, -1))
+        return {"state.1": Run(node, shape, [arrays], inside).states(ops, hidden, added)[0]}
+
+    return build
+
+
+def _inside(nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays]) -> dict[int, Inside]:
+    node, deltas = nodes[0], [one.delta for one in nodes if one.delta is not None]
+    if node.delta is None:
+        return {}
+    own = [arrays[delta.part] for delta in deltas]
+    ends = [arrays[delta.ends or delta.part] for delta in deltas]
+    return {
+        index: Function(node.delta, index, own, ends, epsilon=shape.norm_epsilon)
+        for index in range(node.start, node.stop)
+    }
+
+
+def _state(ops: Ops, states: Sequence[Tensor], number: int) -> Tensor:
+    if number > 0:
+        return states[number - 1]
+    total = functools.reduce(ops.add, states[number:])
+    return ops.multiply(total, ops.constant(np.array(-1.0 / number, np.float32)))
+
 
 Arrays = Mapping[str, np.ndarray]
 HIDDEN = -1e4  # added to the score of a position that is not read
@@ -43,7 +141,7 @@ def embed(ops: Ops, arrays: Arrays, shape: Architecture, *, prompted: bool = Fal
 
 
 class Inside:
-    """What a delta adds inside one layer; this one adds nothing. `engine.graph.deltas` has those that do."""
+    """What a delta adds inside one layer; this one adds nothing. `Function` and `BesideText` do."""
 
     def mapped(self, ops: Ops, x: Tensor, target: Dense, out: Tensor) -> Tensor:
         """A dense map's output with what is added to it."""
@@ -165,3 +263,99 @@ def norm(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float
     flat = ops.reshape(x, (groups, -1, width))
     out = ops.norm(flat, np.stack(gains)[:, None], np.stack(biases)[:, None], epsilon)
     return ops.reshape(out, (-1, ops.size(x, 1), width))
+
+
+class Function(Inside):
+    """A delta in one layer; rows are as many equal groups as there are owners, whose deltas are alike but for arrays.
+
+    `own` holds each group's arrays, `ends` those of the owners of encoders and decoders.
+    """
+
+    def __init__(
+        self, node: Delta, index: int, own: Sequence[Arrays], ends: Sequence[Arrays], *, epsilon: float
+    ) -> None:
+        self._node, self._name, self._epsilon = node, f"delta.{index}", epsilon
+        self._own, self._ends = distinct(own), distinct(ends)
+
+    def mapped(self, ops: Ops, x: Tensor, target: Dense, out: Tensor) -> Tensor:
+        """LoRA: `(alpha / size) V_D V_E x`, added to `W x + b` (Hu et al. 2022)."""
+        if target not in self._node.targets:
+            return out
+        low = dense(ops, x, self._own, f"{self._name}.{target}.encoder")
+        low = ops.multiply(low, ops.constant(np.array(self._node.alpha / self._node.size, np.float32)))
+        return ops.add(out, dense(ops, low, self._own, f"{self._name}.{target}.decoder"))
+
+    def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values (size, width) that every position sees before the others (P-Tuning v2)."""
+        if self._node.kind != "prefix":
+            return key, value, added
+        free = ops.multiply(ops.slice(added, 3, 0, 1), ops.constant(np.zeros((1, 1, 1, self._node.size), np.float32)))
+        return self._before(ops, key, "key"), self._before(ops, value, "value"), ops.concat([free, added], 3)
+
+    def behind(self, ops: Ops, out: Tensor, half: str) -> Tensor:
+        """Bottleneck: `x + V_D gelu(V_E x)` on what a half gives, before it is added (Houlsby et al. 2019)."""
+        if self._node.kind != "bottleneck":
+            return out
+        inner = ops.gelu(dense(ops, out, self._own, f"{self._name}.{half}.encoder"))
+        return ops.add(out, dense(ops, inner, self._own, f"{self._name}.{half}.decoder"))
+
+    def beside(self, ops: Ops, hidden: Tensor, added: Tensor, half: Tensor) -> Tensor:
+        """TS(h) beside the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
+        if self._node.kind not in ADDED or self._node.serial:
+            return half
+        return ops.add(half, self._task_function(ops, hidden, added))
+
+    def after(self, ops: Ops, out: Tensor, added: Tensor) -> Tensor:
+        """Serial: `LN3(h' + TS(h'))`. Scale: `2 sigmoid(r) h'` (LHUC)."""
+        if self._node.serial:
+            both = ops.add(out, self._task_function(ops, out, added))
+            return norm(ops, both, self._own, f"{self._name}.norm", self._epsilon)
+        return self._scaled(ops, out) if self._node.kind == "scale" else out
+
+    def _scaled(self, ops: Ops, out: Tensor) -> Tensor:
+        """`2 sigmoid(r) x`, each group by its own r."""
+        scales = np.stack([arrays[f"{self._name}.scale"] for arrays in self._own])
+        gain = (2.0 / (1.0 + np.exp(-scales))).astype(np.float32)[:, None]  # (groups, 1, width)
+        flat = ops.reshape(out, (len(gain), -1, gain.shape[-1]))
+        return ops.reshape(ops.multiply(flat, ops.constant(gain)), (-1, ops.size(out, 1), gain.shape[-1]))
+
+    def _before(self, ops: Ops, flat: Tensor, leaf: str) -> Tensor:
+        """Each group's rows put before the tokens of (rows, tokens, width)."""
+        rows = np.stack([arrays[f"{self._name}.{leaf}"] for arrays in self._own])[:, None]
+        groups, _, size, width = rows.shape
+        # Zeros of the rows' number, to which the prefix is added: as many copies of it as there are rows.
+        zeros = ops.multiply(ops.slice(flat, 1, 0, 1), ops.constant(np.zeros((1, 1, 1), np.float32)))
+        copies = ops.add(ops.reshape(zeros, (groups, -1, 1, width)), ops.constant(rows))
+        return ops.concat([ops.reshape(copies, (-1, size, width)), flat], 1)
+
+    def _task_function(self, ops: Ops, hidden: Tensor, added: Tensor) -> Tensor:
+        """`V_D g(V_E h)` (Stickland and Murray 2019); see `Delta` for g and the places of a GELU."""
+        node, name = self._node, self._name
+        tied = "delta" if node.tied else name
+        inner = dense(ops, hidden, self._ends, f"{tied}.encoder")
+        if node.kind == "projected_attention":
+            query, key, value = (dense(ops, inner, self._own, f"{name}.{part}") for part in ("query", "key", "value"))
+            inner = attend(ops, query, key, value, added, heads=node.heads, width=node.size)
+        elif node.kind == "feed_forward":
+            inner = ops.gelu(dense(ops, inner, self._own, f"{name}.inner"))
+            inner = dense(ops, inner, self._own, f"{name}.outer")
+        if node.gelu == "inside":
+            inner = ops.gelu(inner)
+        out = dense(ops, inner, self._ends, f"{tied}.decoder")
+        out = ops.gelu(out) if node.gelu == "after" else out
+        return self._scaled(ops, out) if node.scaled else out
+
+
+class BesideText(Inside):
+    """Rows that stand before a text and see it, in one layer; the text does not see them.
+
+    `text` (rows, tokens, width) is the state that the layer reads of it; `added` covers the text, then the rows.
+    """
+
+    def __init__(self, text: Tensor, arrays: Arrays, index: int) -> None:
+        self._text, self._arrays, self._name = text, arrays, f"layers.{index}.attention"
+
+    def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values of the text before those of the rows."""
+        keys, values = (dense(ops, self._text, [self._arrays], f"{self._name}.{leaf}") for leaf in ("key", "value"))
+        return ops.concat([keys, key], 1), ops.concat([values, value], 1), added

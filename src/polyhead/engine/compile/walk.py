@@ -9,8 +9,7 @@ import numpy as np
 
 from polyhead.engine.backends.base import Stage, TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
-from polyhead.engine.compile.kept import Graph
-from polyhead.engine.compile.program import GraphCall, Program, Values
+from polyhead.engine.compile.program import Graph, GraphCall, Program, Values
 
 # Texts, or words, that poolers and heads take in one call of their graph. A runtime keeps what it prepared for each
 # number, weights too, so there are few.

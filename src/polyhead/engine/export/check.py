@@ -10,8 +10,8 @@ import onnxruntime as ort
 import tokenizers
 
 from polyhead.bundle.probe import Probe
+from polyhead.engine.export.graphs import IDS, MASK, SEGMENTS, WORDS
 from polyhead.engine.export.record import Export, ModelFile, TaskFiles
-from polyhead.engine.export.text import IDS, MASK, SEGMENTS, WORDS
 from polyhead.engine.pinned import Answering
 from polyhead.engine.session import Session
 from polyhead.tasks.kinds import kind_of

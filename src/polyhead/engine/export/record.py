@@ -1,11 +1,14 @@
-"""export.json: what each file of an export reads and gives, and how that was checked."""
+"""What an export says of itself: export.json, and README.md with an example that runs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
 from polyhead.config import Value
+from polyhead.engine.export.graphs import IDS
 from polyhead.engine.inputs import InputType
+from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 
 FORMAT = 1
@@ -64,3 +67,140 @@ class Export(Value):
     left_out: dict[str, str]  # tasks that cannot be exported, and why
     checked_with: dict[str, str]
     tolerance: float
+
+
+_TEXTS: dict[InputType, str] = {
+    "text": '["The lamp is broken and late.", "Thank you!"]',
+    "pair": '[("Is the lamp good?", "The lamp is bad."), ("Thanks!", "Thank you!")]',
+    "question": '[("Which lamp?", "the red one"), ("Which lamp?", "the other")]  # a pair for each option',
+}
+_BEGIN = """import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from tokenizers import Tokenizer
+
+export = json.loads(Path("export.json").read_text())
+tokenizer = Tokenizer.from_file(export["tokenizer"]["file"])
+tokenizer.enable_truncation(export["tokenizer"]["max_tokens"])
+tokenizer.enable_padding(pad_id=export["tokenizer"]["pad_id"])
+
+def run(model, values):
+    session = onnxruntime.InferenceSession(model["file"])
+    outputs = session.run(None, {name: values[name] for name in model["inputs"]})
+    return dict(zip(model["outputs"], outputs))
+
+def read(texts):
+    found = tokenizer.encode_batch(texts)
+    values = {"input_ids": np.array([one.ids for one in found])}
+    values["attention_mask"] = np.array([one.attention_mask for one in found])
+    values["token_type_ids"] = np.array([one.type_ids for one in found])
+    return values | (run(export["trunk"], values) if export["trunk"] else {})
+"""
+_WHOLE = """
+texts = {texts}
+values = read(texts)
+for name, task in export["tasks"].items():
+    if task["reads"] == "{form}" and not task["compare"] and "words" not in task["model"]["inputs"]:
+        print(name, task["task"]["labels"], run(task["model"], values))
+"""
+_APART = """
+pairs = {texts}
+sides = [read([pair[side] for pair in pairs]) for side in (0, 1)]
+for name, task in export["tasks"].items():
+    if task["compare"]:
+        first, second = [run(task["model"], values)["features"] for values in sides]
+        print(name, task["task"]["labels"], run(task["compare"], {{"first": first, "second": second}}))
+"""
+
+
+def readme(export: Export) -> str:
+    """The page, in Markdown."""
+    parts = ["# ONNX files of a Polyhead bundle", *_files(export), *_examples(export)]
+    parts += ["## What the tasks read and give", "\n".join(_notes(export))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _examples(export: Export) -> Iterator[str]:
+    """One of the tasks that answer an input at once, and one of those that compare two texts."""
+    tasks, begin = export.tasks.values(), _BEGIN
+    form = next((one for one in _TEXTS if any(_is_whole(task, one) for task in tasks)), None)
+    if form is not None:
+        yield "## An example"
+        yield "It runs in this folder (`pip install onnxruntime tokenizers`)."
+        yield f"```python\n{begin}{_WHOLE.format(texts=_TEXTS[form], form=form)}```"
+        begin = ""
+    if any(task.compare is not None for task in tasks):
+        yield "## An example of pairs that are read separately"
+        runs = "goes on where the first ends" if form else "runs in this folder"
+        yield f"It {runs}: each text of a pair is read alone, then the features of both are compared."
+        if form is None:
+            yield "It needs `pip install onnxruntime tokenizers`."
+        yield f"```python\n{begin}{_APART.format(texts=_TEXTS['pair'])}```"
+
+
+def _is_whole(files: TaskFiles, form: InputType) -> bool:
+    """Whether the task answers whole inputs of this form, each by one run of its model."""
+    return files.reads == form and files.compare is None and not kind_of(files.task).per_word
+
+
+def _files(export: Export) -> Iterator[str]:
+    yield (
+        f"Made by Polyhead {export.polyhead}; it is not needed to run them. `{RECORD}` says what every file reads and "
+        "gives, with labels, thresholds and digests."
+    )
+    trunk = export.trunk
+    if trunk is not None:
+        inputs = ", ".join(f"`{name}`" for name in trunk.inputs)
+        yield (
+            f"`{trunk.file}` is run once on {inputs} (int64, rows by tokens); it gives "
+            + ", ".join(f"`{name}`" for name in trunk.outputs)
+            + ", which the tasks' files read beside the mask."
+        )
+    checked = export.checked_with
+    probes = sum(task.probes for task in export.tasks.values())
+    worst = max(task.largest_difference for task in export.tasks.values())
+    yield (
+        f"The files were run on {probes} inputs and compared with Polyhead's backend "
+        f"`{checked['backend']}` ({checked['precision']}): the largest difference of a logit is {worst:.2g}."
+    )
+    if export.left_out:
+        yield "Not here: " + "; ".join(f"{name} ({why})" for name, why in export.left_out.items()) + "."
+
+
+def _notes(export: Export) -> Iterator[str]:
+    for name, files in export.tasks.items():
+        yield (f"- **{name}** ({files.task.kind}): " + ". ".join(_said(files, export.tokenizer.max_tokens)) + ".")
+
+
+def _said(files: TaskFiles, longest: int) -> Iterator[str]:
+    task, kind, file = files.task, kind_of(files.task), files.model
+    reads, gives = (", ".join(f"`{name}`" for name in side) for side in (file.inputs, file.outputs))
+    yield f"`{file.file}` reads {reads}, gives {gives}"
+    if IDS in file.inputs:
+        yield "It runs the trunk's layers itself, since its prompts stand before the text"
+    if files.max_tokens < longest:
+        yield f"It reads texts of at most {files.max_tokens} tokens: truncate to these"
+    if files.compare is not None:
+        yield f"Run it on each text of a pair alone; `{files.compare.file}` reads both as `first` and `second`"
+    elif files.reads == "pair":
+        yield "It reads two texts as one input"
+    if kind.per_option:
+        yield (
+            "A row is one option of a question: the pair (question, option), or (context, question and option); the "
+            "softmax of the logits goes over the options"
+        )
+    if kind.per_word:
+        yield "`words` (rows, words) holds the place of each word's first token, -1 for none"
+    if kind.scores == "softmax":
+        yield "`scores` are the labels' probabilities"
+    elif kind.scores == "sigmoid":
+        yield f"`scores` are each label's probability; a label is given from {task.threshold:g} on"
+    elif kind.scores == "range":
+        yield "`value` is the answer"
+    elif kind.per_word:
+        yield (
+            "The words are those of the second text, after a place 0 that stands for no answer; `logits` say how well "
+            "an answer begins and how well it ends there"
+        )

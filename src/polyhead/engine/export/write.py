@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
+import onnx
 from onnx import TensorProto
 
 from polyhead._version import __version__
 from polyhead.bundle.format import BUNDLE
 from polyhead.bundle.whole import workspace
 from polyhead.config import to_json
-from polyhead.engine.backends.onnx.files import LARGEST, write_model
-from polyhead.engine.backends.onnx.ops import OPSET
+from polyhead.engine.backends.onnx.ops import INLINE, OPSET
 from polyhead.engine.export.check import ExportedModel, differences
 from polyhead.engine.export.graphs import BuiltGraph, depths_read, longest_read, pair_graph, task_graph, trunk_graph
-from polyhead.engine.export.readme import readme
 from polyhead.engine.export.record import (
     FORMAT,
     README,
@@ -29,6 +28,7 @@ from polyhead.engine.export.record import (
     ModelFile,
     TaskFiles,
     TokenizerFile,
+    readme,
 )
 from polyhead.engine.inputs import input_types_of
 from polyhead.engine.loaded import loaded
@@ -38,6 +38,8 @@ from polyhead.files import TEMPORARY, sync_folder, write_file
 
 TOLERANCE = 1e-3  # of a logit: float32 in another order
 BORDERLINE = 4  # one probe in so many may have a feature on a border of its codec, which falls to either side
+LARGEST = 1 << 30  # bytes of one file: protobuf reads no message of 2 GiB, and needs twice its bytes to write one
+ALIGNED = 4096  # bytes: where an array begins, so that it can be mapped into memory
 OWN_MODEL = "it owns an encoder-decoder, which writes token by token: no plan of the trunk's holds it"
 
 
@@ -176,4 +178,30 @@ def _check_free(out: FilePath) -> None:
         raise ConfigError(f"cannot write {out}", got=f"there is no folder {out.parent}", do="make it first")
 
 
-__all__ = ["export_bundle"]
+def write_model(
+    path: FilePath, model: onnx.ModelProto, arrays: Mapping[str, np.ndarray], *, largest: int = LARGEST
+) -> dict[str, str]:
+    """Writes the model with its arrays, those of more than `largest` bytes together to `<name>.data` beside it.
+
+    Gives the SHA-256, in hex, of each file by its name.
+    """
+    apart = {name: array for name, array in arrays.items() if array.nbytes > INLINE}
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    initializers = [one for one in whole.graph.initializer if one.name in apart]
+    if whole.ByteSize() + sum(array.nbytes for array in apart.values()) <= largest:
+        for one in initializers:
+            del one.external_data[:]
+            one.data_location = onnx.TensorProto.DEFAULT
+            one.raw_data = apart[one.name].tobytes()
+        return {path.name: write_file(path, [whole.SerializeToString()])}
+    beside, chunks, at = path.with_name(f"{path.name}.data"), list[memoryview | bytes](), 0
+    for one in initializers:
+        array = np.ascontiguousarray(apart[one.name])
+        chunks += [b"\0" * (-at % ALIGNED), array.reshape(-1).view(np.uint8).data]
+        at += -at % ALIGNED
+        del one.external_data[:]
+        for key, value in (("location", beside.name), ("offset", at), ("length", array.nbytes)):
+            one.external_data.add(key=key, value=str(value))
+        at += array.nbytes
+    return {path.name: write_file(path, [whole.SerializeToString()]), beside.name: write_file(beside, chunks)}

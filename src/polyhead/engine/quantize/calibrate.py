@@ -15,8 +15,7 @@ from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.inputs import InputType, input_type_of
 from polyhead.engine.quantize.files import Change
-from polyhead.engine.quantize.scales import Scales
-from polyhead.engine.quantize.watch import ObservingRuntime
+from polyhead.engine.quantize.scales import ObservingRuntime, Scales
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, EmptyData
 from polyhead.project.tables import Project

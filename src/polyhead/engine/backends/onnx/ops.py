@@ -1,4 +1,4 @@
-"""ONNX operators under the names of `engine.graph.ops`: a graph is nodes, and arrays beside them by name."""
+"""ONNX operators under the names of `engine.compile.ops`: a graph is nodes, and arrays beside them by name."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class OnnxOps:
         scores = self.multiply(self.matmul(query, turned), self.constant(np.array(scale, np.float32)))
         return self.matmul(self.softmax(self.add(scores, added)), value)
 
-    # -- what `engine.graph.ops` does not name -----------------------------------------------------------------------
+    # -- what `engine.compile.ops` does not name -----------------------------------------------------------------------
 
     def node(self, operator: str, *inputs: Tensor, **attributes: Any) -> Tensor:
         """The output of any operator of the set."""

@@ -1,4 +1,4 @@
-"""OpenVINO's operators under the names of `engine.graph.ops`."""
+"""OpenVINO's operators under the names of `engine.compile.ops`."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from polyhead import cost
 from polyhead.engine.backends.base import Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
-from polyhead.engine.backends.reference.arithmetic import Array, Arrays, dense, gelu, norm, softmax
-from polyhead.engine.backends.reference.layer import run_layers
+from polyhead.engine.backends.reference.layer import Array, Arrays, dense, gelu, norm, run_layers, softmax
 from polyhead.errors import BackendError, PlanError
 from polyhead.plan import TRUNK, Activation, Embed, Layers, Plan, Pool
 from polyhead.store.codec import through
