@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from features import of_torch
 from polyhead import cost, plan
 from polyhead.engine.backends.torch import TorchBackend
 from polyhead.errors import BackendError
@@ -22,7 +23,7 @@ def features(tasks, names=None, **options):
     """The features of these tasks from one run, on a backend that has `tasks` loaded."""
     backend = TorchBackend(TRUNK, tasks, **options)
     merged = plan.merge({name: tasks[name].path for name in names or tasks})
-    return backend.features(merged, BATCH), backend
+    return of_torch(backend, merged, BATCH), backend
 
 
 def without(*names):

@@ -54,6 +54,15 @@ def running(paths, **settings):
     return backend, runtime
 
 
+def attach(backend, name, task):
+    """One more task, or another in the place of its namesake."""
+    backend.replace({**backend._loaded.arranged.tasks, name: task})
+
+
+def detach(backend, name):
+    backend.replace({other: task for other, task in backend._loaded.arranged.tasks.items() if other != name})
+
+
 def assert_right(backend, tasks):
     """Each task is answered as the reference answers it."""
     merged = plan.merge({name: task.path for name, task in tasks.items()})
@@ -81,7 +90,7 @@ def test_it_says_that_its_tasks_change():
 def test_a_pooled_task_beside_fifty_compiles_its_group_alone(deterministic):
     backend, runtime = running(MANY, deterministic=deterministic)
     tasks = loaded({**MANY, "new": pooled("new")})
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     assert len(runtime.compiled) == 1 and runtime.compiled[0].endswith(", new")
     assert_right(backend, tasks)
     assert len(runtime.compiled) == 1, "what was attached is ready"
@@ -93,16 +102,14 @@ def test_any_task_comes_and_goes(kind, deterministic):
     before = {name: MANY[name] for name in ("t0", "t1")} | {"b": branch("b", 1)}
     backend, runtime = running(before, deterministic=deterministic)
     tasks = loaded({**before, "new": KINDS[kind]})
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     assert_right(backend, tasks)
-    backend.detach("new")
+    detach(backend, "new")
     assert_right(backend, loaded(before))
     with pytest.raises(BackendError, match="'new' is not loaded"):
         backend.run(plan.merge({"new": KINDS[kind]}), BATCH)
-    with pytest.raises(BackendError, match="'new' is not loaded"):
-        backend.detach("new")
     tasks["new"] = changed(tasks["new"])
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     assert_right(backend, tasks)
 
 
@@ -112,23 +119,23 @@ def test_a_namesake_with_other_arrays_answers_by_them(kind):
     backend, runtime = running({name: task.path for name, task in tasks.items()})
     for _ in range(2):
         tasks["new"] = changed(tasks["new"])
-        backend.attach("new", tasks["new"])
+        attach(backend, "new", tasks["new"])
         assert_right(backend, tasks)
     runtime.compiled.clear()
-    backend.attach("new", msgspec.structs.replace(tasks["new"], arrays=dict(tasks["new"].arrays)))
+    attach(backend, "new", msgspec.structs.replace(tasks["new"], arrays=dict(tasks["new"].arrays)))
     assert not runtime.compiled, "the same arrays are not compiled again"
     assert_right(backend, tasks)
 
 
 def test_who_leaves_a_group_compiles_nothing_and_who_follows_takes_the_seat():
     backend, runtime = running(MANY)
-    backend.detach("t5")
+    detach(backend, "t5")
     assert not runtime.compiled
     rest = {name: path for name, path in MANY.items() if name != "t5"}
     assert_right(backend, loaded(rest))
     assert not runtime.compiled
     tasks = loaded({**rest, "new": pooled("new")})
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     assert len(runtime.compiled) == 1 and "t4, new, t6" in runtime.compiled[0]
     assert_right(backend, tasks)
 
@@ -145,14 +152,14 @@ MIXED = {
 def test_heads_of_several_widths_share_a_graph_until_one_leaves(gone):
     backend, runtime = running(MIXED)
     assert_right(backend, loaded(MIXED))
-    backend.detach(gone)
+    detach(backend, gone)
     rest = {name: path for name, path in MIXED.items() if name != gone}
     assert_right(backend, loaded(rest))
     assert not runtime.compiled, "the graph knows the one that left, and where the others' outputs stand"
-    graphs = [call.graph.recipe.label for call in backend._full(backend._loaded) if call.answers]
+    graphs = [call.graph.recipe.label for call in backend._loaded.full if call.answers]
     assert len(graphs) == (1 if gone == "similar" else 2), "features of pairs are computed without other heads"
     tasks = loaded({**rest, "new": pooled("new", hidden=16, labels=70)})
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     assert_right(backend, tasks)
 
 
@@ -174,11 +181,11 @@ def test_what_cannot_be_compiled_leaves_all_as_it_was():
     tasks = loaded({**before, "new": pooled("new")})
     runtime.broken = "new"
     with pytest.raises(RuntimeError, match="cannot compile"):
-        backend.attach("new", tasks["new"])
+        attach(backend, "new", tasks["new"])
     assert_right(backend, loaded(before))
     assert not runtime.compiled
     runtime.broken = None
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     assert_right(backend, tasks)
 
 
@@ -189,12 +196,12 @@ def test_arrays_that_are_missing_or_not_those_of_others_are_refused():
     tasks = loaded({**paths, **ends})
     others = {owner: {n: a + 1 for n, a in some.items()} for owner, some in tasks["d"].others.items()}
     with pytest.raises(BackendError, match="other arrays of 'family:ends'"):
-        backend.attach("d", msgspec.structs.replace(tasks["d"], others=others))
+        attach(backend, "d", msgspec.structs.replace(tasks["d"], others=others))
     with pytest.raises(BackendError, match="not loaded as its path has them"):
         backend.replace({"d": msgspec.structs.replace(tasks["d"], others={})})
     short = {name: array for name, array in tasks["a"].arrays.items() if name != "head.output.weight"}
     with pytest.raises(BackendError, match="head.output.weight of task:a: none"):
-        backend.attach("a", msgspec.structs.replace(tasks["a"], arrays=short))
+        attach(backend, "a", msgspec.structs.replace(tasks["a"], arrays=short))
     assert_right(backend, tasks)
 
 
@@ -202,10 +209,10 @@ def test_graphs_of_nobody_are_dropped():
     """A tap at layer 1 cuts the trunk; without it the pieces go, and the whole is compiled again."""
     backend, runtime = running({"t0": MANY["t0"]})
     tasks = loaded({"t0": MANY["t0"], "new": branch("new", 1)})
-    backend.attach("new", tasks["new"])
+    attach(backend, "new", tasks["new"])
     trunk = [label for label in runtime.compiled if label.endswith("of trunk")]
     assert trunk == ["layers 0 to 0 of trunk", "layers 1 to 1 of trunk"]
-    backend.detach("new")
+    detach(backend, "new")
     assert known_of(backend) == ["layers 0 to 1 of trunk", "poolers and heads of t0"]
 
 
@@ -216,8 +223,8 @@ def known_of(backend):
 def test_graphs_of_groups_as_they_were_are_dropped():
     backend, _ = running({"t0": MANY["t0"], "b0": branch("b0", 1)})
     for number in range(1, 5):
-        backend.attach(f"t{number}", loaded(MANY)[f"t{number}"])
-        backend.attach(f"b{number}", loaded({"b": branch(f"b{number}", 1)})["b"])
+        attach(backend, f"t{number}", loaded(MANY)[f"t{number}"])
+        attach(backend, f"b{number}", loaded({"b": branch(f"b{number}", 1)})["b"])
     groups = [label for label in known_of(backend) if "heads of t" in label]
     assert groups == ["poolers and heads of t0, t1, t2, t3, t4"]
     stacks = [label for label in known_of(backend) if "task:b" in label]
@@ -275,7 +282,7 @@ def test_calls_go_on_while_a_task_is_compiled():
     backend, runtime = running({"a": pooled("a")})
     runtime.wait.clear()
     tasks = loaded({"a": pooled("a"), "new": pooled("new")})
-    adding = threading.Thread(target=backend.attach, args=("new", tasks["new"]))
+    adding = threading.Thread(target=attach, args=(backend, "new", tasks["new"]))
     adding.start()
     for _ in range(3):
         assert_right(backend, loaded({"a": pooled("a")}))
@@ -348,4 +355,4 @@ def test_a_call_of_replaced_tasks_takes_nothing_from_a_change_that_compiles():
     change.join()
     assert_right(backend, tasks)
     known = backend._graphs._known
-    assert all(known.get(call.graph.recipe.key) is call.graph for call in backend._full(backend._loaded))
+    assert all(known.get(call.graph.recipe.key) is call.graph for call in backend._loaded.full)

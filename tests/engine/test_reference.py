@@ -8,6 +8,7 @@ import pytest
 
 from by_hand import Slots, attention, embedded, everything, feed_forward, layer, linear, norm
 from delta_formulas import FORMULAS
+from features import of_reference
 from polyhead import plan
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -44,7 +45,7 @@ def loaded(path):
 
 
 def features(task, batch, trunk=TRUNK):
-    return ReferenceBackend(trunk, {"t": task}).features(plan.merge({"t": task.path}), batch)["t"]
+    return of_reference(ReferenceBackend(trunk, {"t": task}), plan.merge({"t": task.path}), batch)["t"]
 
 
 def run_by_hand(hidden, sees, slots=lambda index: None):

@@ -121,7 +121,7 @@ def test_what_is_left_runs_task_by_task_until_the_deadline(tmp_path, monkeypatch
     broken(session, "mood", "topics")
     stream = session.stream(TEXTS, tasks=["urgency", "topics", "mood"], deadline=60)
     assert next(stream).task == "urgency"
-    monkeypatch.setattr(type(stream._call), "is_late", True)
+    monkeypatch.setattr(type(stream._request), "is_late", True)
     assert list(stream) == []
     late = {name: column.late for name, column in stream.columns().tasks.items()}
     assert late == {"urgency": (), "topics": (0, 1, 2), "mood": (0, 1, 2)}

@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from features import of_reference
 from polyhead import plan as planning
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.backends.reference import ReferenceBackend
@@ -50,7 +51,7 @@ def reference_states(trunk, extractor, text):
     depths = range(trunk.architecture.layers + 1)
     paths = {str(depth): Path(nodes=(*tap(trunk, depth, words).nodes, head)) for depth in depths}
     backend = ReferenceBackend(trunk, tiny_owned(paths, trunk.architecture))
-    states = backend.features(planning.merge(paths), batch)
+    states = of_reference(backend, planning.merge(paths), batch)
     return np.stack([states[name][0] for name in paths]), encoded
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tiny
+from features import of_torch
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.engine.evaluate import evaluate_bundle
@@ -587,7 +588,7 @@ def test_kept_features_are_the_live_ones_bit_for_bit(home, tmp_path, codec):
     (readings,) = readings_of(texts, tasks, session.tokenizer, None)
     live = np.zeros_like(kept)
     for batch in session._loaded.batches(readings):
-        live[batch.entries] = session.backend.features(session.plan(["mood"]), batch.tokens)["mood"]
+        live[batch.entries] = of_torch(session.backend, session.plan(["mood"]), batch.tokens)["mood"]
     assert live.tobytes() == kept.tobytes()
 
 

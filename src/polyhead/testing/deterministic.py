@@ -94,15 +94,19 @@ def _assert_same_while_others_change(make: MakeBackend, trunk: TrunkData, tasks:
     backend = make(trunk, stays)
     wanted = _answers(backend, stays, batch)
     assert isinstance(backend, ChangingBackend), "tasks of this backend cannot change"
+    loaded = dict(stays)
     for name in names:
         if name in stays:
             continue
-        backend.attach(name, tasks[name])
+        loaded[name] = tasks[name]
+        backend.replace(loaded)
         arrays = {leaf: array * np.float32(1.5) for leaf, array in tasks[name].arrays.items()}
-        backend.attach(name, msgspec.structs.replace(tasks[name], arrays=arrays))
+        loaded[name] = msgspec.structs.replace(tasks[name], arrays=arrays)
+        backend.replace(loaded)
         _assert_bits(_answers(backend, stays, batch), wanted)
     for name in names[1::4]:
-        backend.detach(name)
+        del loaded[name]
+        backend.replace(loaded)
         _assert_bits(_answers(backend, stays, batch), wanted)
 
 

@@ -89,12 +89,6 @@ class ChangingBackend(Backend, Protocol):
     def now(self) -> Runner:
         """The tasks of this moment, which it answers whatever comes and goes; what nobody else needs goes with it."""
 
-    def attach(self, name: str, task: LoadedTask) -> None:
-        """Loads one more task, or another in the place of one of this name."""
-
-    def detach(self, name: str) -> None:
-        """Forgets a task and what only it needs."""
-
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Loads these tasks and no others; what they have in common with those before stays as it is."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -38,6 +39,11 @@ class _Loaded(msgspec.Struct, frozen=True, eq=False):
     program: Callable[[Plan], Program]
     comparing: Callable[[str], Graph]  # of a task over pairs read separately: its head
 
+    @property
+    def full(self) -> tuple[GraphCall, ...]:
+        """The calls of all tasks."""
+        return self.program(self.arranged.plan).calls if self.arranged.tasks else ()
+
 
 class GraphBackend:
     """Runs plans with a runtime's compiled graphs; tasks come and go while it runs.
@@ -61,61 +67,57 @@ class GraphBackend:
         self._graphs, self._count = Graphs(runtime), Count()
         self._changing, self._holding, self._is_compiling = threading.Lock(), threading.Lock(), False
         self._loaded = self._loading(tasks, None)
-        self._hold(self._loaded)
+        self._whole = self  # `now` gives copies, which keep their tasks
+        self._hold()
 
     @property
     def layers_run(self) -> int:
-        """Layers evaluated so far."""
         return self._count.layers
 
+    def now(self) -> GraphBackend:
+        return copy.copy(self)
+
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        """Every task's outputs; raises what any of them fails with."""
-        return self.now().run(plan, batch)
+        loaded = self._loaded
+        outputs = whole(self._stages(loaded, plan, batch, apart=False))
+        return {name: outputs[name] for name in loaded.program(plan).tasks}
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
-        """The same as soon as each is known; layers above run only when more is asked for."""
-        return self.now().stages(plan, batch)
+        return self._stages(self._loaded, plan, batch, apart=True)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Outputs of a task over pairs read separately, from the features of both texts."""
-        return self.now().compared(task, first, second)
-
-    def now(self) -> Snapshot:
-        """The tasks of this moment, whatever comes and goes; graphs that only they need go with it."""
         loaded = self._loaded
-        return Snapshot(loaded, self._count, partial(self._left, loaded), exact=self._deterministic)
+        graph = loaded.comparing(task)
+        self._left(loaded)
+        return np.array(graph({"first": first, "second": second})["out"])
+
+    def _stages(self, loaded: _Loaded, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
+        program = loaded.program(plan)
+        self._left(loaded)
+        if not len(batch.ids):
+            outputs = {name: _nothing(loaded.arranged, name, batch) for name in program.tasks}
+            yield Stage(outputs=outputs, failed={}, layers_left=0)
+            return
+        walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic)
+        yield from walk.stages()
 
     # -- what is loaded ----------------------------------------------------------------------------------------------
 
-    def attach(self, name: str, task: LoadedTask) -> None:
-        """Loads one more task, or another in the place of its namesake: compiles what is new, then swaps."""
-        with self._changing:
-            self._swap({**self._loaded.arranged.tasks, name: task})
-
-    def detach(self, name: str) -> None:
-        """Forgets a task, and the graphs that only it needs."""
-        with self._changing:
-            _task(self._loaded.arranged, name)
-            self._swap({one: task for one, task in self._loaded.arranged.tasks.items() if one != name})
-
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        """Loads these tasks and no others; graphs of what stays are kept."""
+        """Compiles what is new, then swaps; graphs of what stays are kept."""
         with self._changing:
-            self._swap(tasks)
-
-    def _swap(self, tasks: Mapping[str, LoadedTask]) -> None:
-        loaded = self._loaded
-        try:
-            with self._holding:
-                self._is_compiling = True
-            new = self._loading(tasks, loaded.arranged)
-            for call in self._full(new):
-                call.graph.ready()
-            loaded = new
-        finally:
-            with self._holding:
-                self._loaded, self._is_compiling = loaded, False
-                self._hold(loaded)
+            loaded = self._loaded
+            try:
+                with self._holding:
+                    self._is_compiling = True
+                new = self._loading(tasks, loaded.arranged)
+                for call in new.full:
+                    call.graph.ready()
+                loaded = new
+            finally:
+                with self._holding:
+                    self._loaded, self._is_compiling = loaded, False
+                    self._hold()
 
     def _loading(self, tasks: Mapping[str, LoadedTask], before: Arrangement | None) -> _Loaded:
         arranged = Arrangement(self._trunk, tasks, deterministic=self._deterministic, before=before)
@@ -125,60 +127,25 @@ class GraphBackend:
             comparing=lru_cache(maxsize=PROGRAMS)(partial(_comparing, arranged, self._graphs)),
         )
 
-    def _full(self, loaded: _Loaded) -> tuple[GraphCall, ...]:
-        """The calls of all tasks."""
-        return loaded.program(loaded.arranged.plan).calls if loaded.arranged.tasks else ()
-
-    def _hold(self, loaded: _Loaded) -> None:
-        tokens = [owner.token for owner in loaded.arranged.owners.values()]
-        self._graphs.hold([call.graph for call in self._full(loaded)], tokens)
+    def _hold(self) -> None:
+        tokens = [owner.token for owner in self._loaded.arranged.owners.values()]
+        self._graphs.hold([call.graph for call in self._loaded.full], tokens)
 
     def _left(self, loaded: _Loaded) -> None:
         """Of tasks that were replaced: leaves the graphs that they alone need to those who run them."""
-        if loaded is self._loaded:
+        backend = self._whole
+        if loaded is backend._loaded:
             return
-        with self._holding:  # a change that compiles still needs what it found, and holds its own at its end
-            if not self._is_compiling:
-                self._hold(self._loaded)
-
-
-class Snapshot:
-    """A backend's tasks as they were loaded at one moment."""
-
-    def __init__(self, loaded: _Loaded, count: Count, left: Callable[[], None], *, exact: bool) -> None:
-        """`left` is called whenever graphs were made for them."""
-        self.packs = not exact
-        self._loaded, self._count, self._left, self._exact = loaded, count, left, exact
-
-    def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        """Every task's outputs; raises what any of them fails with."""
-        outputs = whole(self._stages(plan, batch, apart=False))
-        return {name: outputs[name] for name in self._loaded.program(plan).tasks}
-
-    def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
-        """The same as soon as each is known; layers above run only when more is asked for."""
-        return self._stages(plan, batch, apart=True)
-
-    def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Outputs of a task over pairs read separately, from the features of both texts."""
-        graph = self._loaded.comparing(task)
-        self._left()
-        return np.array(graph({"first": first, "second": second})["out"])
-
-    def _stages(self, plan: Plan, batch: TokenBatch, *, apart: bool) -> Iterator[Stage]:
-        program = self._loaded.program(plan)
-        self._left()
-        if not len(batch.ids):
-            outputs = {name: _nothing(self._loaded.arranged, name, batch) for name in program.tasks}
-            yield Stage(outputs=outputs, failed={}, layers_left=0)
-            return
-        walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._exact)
-        yield from walk.stages()
+        with backend._holding:  # a change that compiles still needs what it found, and holds its own at its end
+            if not backend._is_compiling:
+                backend._hold()
 
 
 def _comparing(arranged: Arrangement, graphs: Graphs, task: str) -> Graph:
     """The head of a task over pairs read separately; it reads the features of both texts."""
-    head = _task(arranged, task).path.head
+    if task not in arranged.tasks:
+        raise BackendError(f"task '{task}' is not loaded", allowed=list(arranged.tasks))
+    head = arranged.tasks[task].path.head
     own, hidden = arranged.arrays(head.part), arranged.arrays(head.hidden_part or head.part)
     tokens = arranged.tokens(head)
 
@@ -189,16 +156,7 @@ def _comparing(arranged: Arrangement, graphs: Graphs, task: str) -> Graph:
     return graphs.graph(Recipe(key=key, build=build, label=f"head of {task}", layers=False, alone=tokens))
 
 
-def _task(arranged: Arrangement, name: str) -> LoadedTask:
-    if name not in arranged.tasks:
-        raise BackendError(f"task '{name}' is not loaded", allowed=list(arranged.tasks))
-    return arranged.tasks[name]
-
-
 def _nothing(arranged: Arrangement, name: str, batch: TokenBatch) -> np.ndarray:
     path, width = arranged.tasks[name].path, arranged.group_of[name].form.form.width
     words = (batch.words.shape[1],) if path.pool.positions == "tokens" else ()
     return np.zeros((0, *words, width if path.head.separate else path.head.width), np.float32)
-
-
-__all__ = ["GraphBackend"]

@@ -68,15 +68,12 @@ class TorchBackend:
 
     @property
     def layers_run(self) -> int:
-        """Layers evaluated so far."""
         return self._count.layers
 
     def now(self) -> TorchBackend:
-        """The tasks of this moment, whatever comes and goes; the layers that it runs count here."""
         return copy.copy(self)
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        """One run of the plan, then each task's own pooler and head."""
         loaded = self._loaded
         return whole(iter([self._stage(loaded.model, self._stored(loaded, plan, batch), 0)]))
 
@@ -134,27 +131,11 @@ class TorchBackend:
                 failed[task] = error
         return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
 
-    def features(self, plan: Plan, batch: TokenBatch) -> dict[str, np.ndarray]:
-        """What each task's head reads: (rows, width), or (rows, words, width)."""
-        loaded = self._loaded
-        stored = self._stored(loaded, plan, batch)
-        return {task: self._features(loaded.model, task, value) for task, value in stored.items()}
-
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """The task's head on the features of both texts."""
         both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
         return self._headed(self._loaded.model, task, both)
 
-    def attach(self, name: str, task: LoadedTask) -> None:
-        """Loads one more task, or another in the place of one of this name."""
-        self.replace({**self._loaded.tasks, name: task})
-
-    def detach(self, name: str) -> None:
-        """Forgets a task."""
-        self.replace({other: task for other, task in self._loaded.tasks.items() if other != name})
-
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        """Loads these tasks and no others beside the same trunk."""
         self._loaded = self._made(tasks)
 
     def _made(self, tasks: Mapping[str, LoadedTask]) -> _Loaded:
@@ -201,12 +182,6 @@ class TorchBackend:
         with self._guard():
             features = part.features(value.values, value.mask)
             out: np.ndarray = (features if part.separate else part.head(features)).cpu().numpy()
-        return out
-
-    @torch.inference_mode()
-    def _features(self, model: Model, task: str, value: Pooled) -> np.ndarray:
-        with self._guard():
-            out: np.ndarray = model.parts[task].features(value.values, value.mask).cpu().numpy()
         return out
 
     @torch.inference_mode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,25 @@ class OnnxOps:
         )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR)
 
+    def node(self, operator: str, *inputs: Tensor, **attributes: Any) -> Tensor:
+        """The output of any operator of the set."""
+        name = f"{operator}.{len(self._nodes)}"
+        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
+        return name
+
+    add = partialmethod(node, "Add")
+    subtract = partialmethod(node, "Sub")
+    multiply = partialmethod(node, "Mul")
+    divide = partialmethod(node, "Div")
+    maximum = partialmethod(node, "Max")
+    minimum = partialmethod(node, "Min")
+    root = partialmethod(node, "Sqrt")
+    absolute = partialmethod(node, "Abs")
+    round = partialmethod(node, "Round")
+    gelu = partialmethod(node, "Gelu")
+    tanh = partialmethod(node, "Tanh")
+    relu = partialmethod(node, "Relu")
+
     def input(self, name: str, kind: InputKind, shape: Sequence[int | str]) -> Tensor:
         if name not in self.inputs:
             sizes = [f"{name}.{axis}" if size == -1 else size for axis, size in enumerate(shape)]
@@ -86,44 +106,8 @@ class OnnxOps:
             b = self._constant((b, "turned"), array, np.swapaxes(array, -1, -2))
         return self.node("MatMul", a, b)
 
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.node("Add", a, b)
-
-    def subtract(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.node("Sub", a, b)
-
-    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.node("Mul", a, b)
-
-    def divide(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.node("Div", a, b)
-
     def total(self, x: Tensor, axis: int) -> Tensor:
         return self.node("ReduceSum", x, self.whole(axis), keepdims=1)
-
-    def root(self, x: Tensor) -> Tensor:
-        return self.node("Sqrt", x)
-
-    def absolute(self, x: Tensor) -> Tensor:
-        return self.node("Abs", x)
-
-    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.node("Max", a, b)
-
-    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        return self.node("Min", a, b)
-
-    def gelu(self, x: Tensor) -> Tensor:
-        return self.node("Gelu", x)
-
-    def tanh(self, x: Tensor) -> Tensor:
-        return self.node("Tanh", x)
-
-    def relu(self, x: Tensor) -> Tensor:
-        return self.node("Relu", x)
-
-    def round(self, x: Tensor) -> Tensor:
-        return self.node("Round", x)
 
     def halved(self, x: Tensor) -> Tensor:
         return self.node("Cast", self.node("Cast", x, to=TensorProto.FLOAT16), to=TensorProto.FLOAT)
@@ -148,14 +132,6 @@ class OnnxOps:
         turned = self.transpose(key, (0, 1, 3, 2))
         scores = self.multiply(self.matmul(query, turned), self.constant(np.array(scale, np.float32)))
         return self.matmul(self.softmax(self.add(scores, added)), value)
-
-    # -- what `engine.compile.ops` does not name -----------------------------------------------------------------------
-
-    def node(self, operator: str, *inputs: Tensor, **attributes: Any) -> Tensor:
-        """The output of any operator of the set."""
-        name = f"{operator}.{len(self._nodes)}"
-        self._nodes.append(helper.make_node(operator, list(inputs), [name], name=name, **attributes))
-        return name
 
     def whole(self, *numbers: int) -> Tensor:
         """Whole numbers as a constant (numbers,)."""

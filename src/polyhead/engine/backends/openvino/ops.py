@@ -28,6 +28,9 @@ class OpenVINOOps:
         # Equal arrays are one constant, so that a graph holds no weight twice.
         self._constants: dict[int, tuple[np.ndarray, ov.Node]] = {}
 
+    add, subtract, multiply, divide = map(staticmethod, (op.add, op.subtract, op.multiply, op.divide))
+    maximum, minimum, root, absolute, tanh = map(staticmethod, (op.maximum, op.minimum, op.sqrt, op.abs, op.tanh))
+
     def input(self, name: str, kind: InputKind, shape: Sequence[int]) -> Tensor:
         if name not in self.inputs:
             self.inputs[name] = op.parameter(list(shape), _KINDS[kind], name=name)
@@ -67,38 +70,11 @@ class OpenVINOOps:
             return op.convert(op.matmul(op.convert(a, "bf16"), rounded(b.data), False, transposed), "f32")
         return op.matmul(a, b, False, transposed)
 
-    def add(self, a: Tensor, b: Tensor) -> Tensor:
-        return op.add(a, b)
-
-    def subtract(self, a: Tensor, b: Tensor) -> Tensor:
-        return op.subtract(a, b)
-
-    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        return op.multiply(a, b)
-
-    def divide(self, a: Tensor, b: Tensor) -> Tensor:
-        return op.divide(a, b)
-
     def total(self, x: Tensor, axis: int) -> Tensor:
         return op.reduce_sum(x, _whole(axis), True)
 
-    def root(self, x: Tensor) -> Tensor:
-        return op.sqrt(x)
-
-    def absolute(self, x: Tensor) -> Tensor:
-        return op.abs(x)
-
-    def maximum(self, a: Tensor, b: Tensor) -> Tensor:
-        return op.maximum(a, b)
-
-    def minimum(self, a: Tensor, b: Tensor) -> Tensor:
-        return op.minimum(a, b)
-
     def gelu(self, x: Tensor) -> Tensor:
         return op.gelu(x, "erf")
-
-    def tanh(self, x: Tensor) -> Tensor:
-        return op.tanh(x)
 
     def relu(self, x: Tensor) -> Tensor:
         # 0 x is NaN where x is no finite number: OpenVINO's own gives 0 for NaN, and so hides that a task failed.

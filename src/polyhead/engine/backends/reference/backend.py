@@ -50,15 +50,12 @@ class ReferenceBackend:
 
     @property
     def layers_run(self) -> int:
-        """Layers evaluated so far."""
         return self._count.layers
 
     def now(self) -> ReferenceBackend:
-        """The tasks of this moment, whatever comes and goes; the layers that it runs count here."""
         return copy.copy(self)
 
     def run(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
-        """Features of every task, then its head, where one text is all that it reads."""
         return whole(self.stages(plan, batch))
 
     def stages(self, plan: Plan, batch: TokenBatch) -> Iterator[Stage]:
@@ -79,26 +76,7 @@ class ReferenceBackend:
                     failed[task] = error
             yield Stage(outputs=outputs, failed=failed, layers_left=total - run)
 
-    def features(self, plan: Plan, batch: TokenBatch) -> dict[str, Array]:
-        """What each task's head reads: (rows, width), or (rows, words, width)."""
-        found: dict[str, Array] = {}
-        for _, features, failed in self._pooled_in_order(plan, batch):
-            for error in failed.values():
-                raise error
-            found |= features
-        self._count.add(cost.layer_evaluations(plan))
-        return found
-
-    def attach(self, name: str, task: LoadedTask) -> None:
-        """Loads one more task, or another in the place of one of this name."""
-        self.replace({**self.tasks, name: task})
-
-    def detach(self, name: str) -> None:
-        """Forgets a task."""
-        self.replace({other: task for other, task in self.tasks.items() if other != name})
-
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
-        """Loads these tasks and no others."""
         owned_arrays(tasks)  # raises where they do not fit each other
         self.tasks = dict(tasks)
 
