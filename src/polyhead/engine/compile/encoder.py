@@ -1,7 +1,8 @@
 """The encoder as graphs: embeddings, layers `a = LN1(h + MH(h)); h' = LN2(a + W2 gelu(W1 a))` (Devlin 2019), deltas.
 
 States are (rows, tokens, width). Rows may be several groups of equal size, one after another: layers with weights of
-each group's own are computed by one product a map, over all groups."""
+each group's own are computed by one product a map, over all groups.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +15,9 @@ import numpy as np
 from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.plan import ADDED, TRUNK, Delta, Dense, Layers
 from polyhead.trunk.shape import Architecture
+
+Arrays = Mapping[str, np.ndarray]
+HIDDEN = -1e4  # added to the score of a position that is not read
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -52,7 +56,7 @@ def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) ->
             hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
         if lanes > 1:
             added = ops.concat([added] * lanes, 0)
-        states = _run(span.nodes, shape, arrays).states(ops, hidden, added)
+        states = Run(span.nodes, shape, arrays).states(ops, hidden, added)
         return {f"state.{number}": _state(ops, states, number) for number in span.keep}
 
     return build
@@ -63,14 +67,9 @@ def _in_turn(
 ) -> dict[str, Tensor]:
     """Each lane's layers by themselves; their states beside each other."""
     lanes = [
-        _run([node], shape, arrays).states(ops, hidden, added) for node, hidden in zip(span.nodes, inputs, strict=True)
+        Run([node], shape, arrays).states(ops, hidden, added) for node, hidden in zip(span.nodes, inputs, strict=True)
     ]
-    return {f"state.{number}": ops.concat([_state(ops, found, number) for found in lanes], 0) for number in span.keep}
-
-
-def _run(nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays]) -> Run:
-    weights = distinct([arrays[one.weights] for one in nodes])
-    return Run(nodes[0], shape, weights, _inside(nodes, shape, arrays))
+    return {f"state.{number}": ops.concat([_state(ops, states, number) for states in lanes], 0) for number in span.keep}
 
 
 def embed_graph(shape: Architecture, arrays: Arrays) -> Build:
@@ -87,23 +86,10 @@ def beside_graph(node: Layers, shape: Architecture, arrays: Arrays) -> Build:
 
     def build(ops: Ops) -> dict[str, Tensor]:
         hidden, text = (ops.input(f"hidden.{i}", "float", (-1, -1, shape.width)) for i in range(2))
-        inside = {node.start: BesideText(text, arrays, node.start)}
         added = ops.input("added", "float", (-1, 1, -1, -1))
-        return {"state.1": Run(node, shape, [arrays], inside).states(ops, hidden, added)[0]}
+        return {"state.1": Run([node], shape, {TRUNK: arrays}, text=text).states(ops, hidden, added)[0]}
 
     return build
-
-
-def _inside(nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays]) -> dict[int, Inside]:
-    node, deltas = nodes[0], [one.delta for one in nodes if one.delta is not None]
-    if node.delta is None:
-        return {}
-    own = [arrays[delta.part] for delta in deltas]
-    ends = [arrays[delta.ends or delta.part] for delta in deltas]
-    return {
-        index: Function(node.delta, index, own, ends, epsilon=shape.norm_epsilon)
-        for index in range(node.start, node.stop)
-    }
 
 
 def _state(ops: Ops, states: Sequence[Tensor], number: int) -> Tensor:
@@ -111,10 +97,6 @@ def _state(ops: Ops, states: Sequence[Tensor], number: int) -> Tensor:
         return states[number - 1]
     total = functools.reduce(ops.add, states[number:])
     return ops.multiply(total, ops.constant(np.array(-1.0 / number, np.float32)))
-
-
-Arrays = Mapping[str, np.ndarray]
-HIDDEN = -1e4  # added to the score of a position that is not read
 
 
 def embed(ops: Ops, arrays: Arrays, shape: Architecture, *, prompted: bool = False) -> Tensor:
@@ -140,37 +122,21 @@ def embed(ops: Ops, arrays: Arrays, shape: Architecture, *, prompted: bool = Fal
     return out
 
 
-class Inside:
-    """What a delta adds inside one layer; this one adds nothing. `Function` and `BesideText` do."""
+class Run:
+    """Layers of several lanes that are alike but for whose arrays they read: rows are a group for each lane.
 
-    def mapped(self, ops: Ops, x: Tensor, target: Dense, out: Tensor) -> Tensor:
-        """A dense map's output with what is added to it."""
-        return out
+    Where all lanes read the same arrays, rows are one group. With `text` (rows, tokens, width), the state that the
+    layer reads of it, the rows stand before a text and see it, which does not see them; `added` covers the text first.
+    """
 
-    def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values (rows, tokens, width) and what is added to scores, with the rows that stand before."""
-        return key, value, added
-
-    def behind(self, ops: Ops, out: Tensor, half: str) -> Tensor:
-        """What a half gives, before it is added."""
-        return out
-
-    def beside(self, ops: Ops, hidden: Tensor, added: Tensor, half: Tensor) -> Tensor:
-        """The feed-forward half with what stands beside it; `hidden` is the layer's input."""
-        return half
-
-    def after(self, ops: Ops, out: Tensor, added: Tensor) -> Tensor:
-        """The layer's output."""
-        return out
-
-
-class Run(msgspec.Struct, frozen=True):
-    """Layers of one shape over groups of rows: with weights of one owner, or of one for each group."""
-
-    node: Layers  # of the first group
-    shape: Architecture
-    weights: Sequence[Arrays]
-    inside: Mapping[int, Inside] = {}  # by layer; of all groups
+    def __init__(
+        self, nodes: Sequence[Layers], shape: Architecture, arrays: Mapping[str, Arrays], *, text: Tensor | None = None
+    ) -> None:
+        self.node, self.shape, self.text = nodes[0], shape, text
+        self.weights = distinct([arrays[node.weights] for node in nodes])
+        deltas = [node.delta for node in nodes if node.delta is not None]
+        self._own = distinct([arrays[delta.part] for delta in deltas])
+        self._ends = distinct([arrays[delta.ends or delta.part] for delta in deltas])
 
     def states(self, ops: Ops, hidden: Tensor, added: Tensor) -> list[Tensor]:
         """The output of each layer; with `leave` the last is projected back."""
@@ -185,7 +151,7 @@ class Run(msgspec.Struct, frozen=True):
         return out
 
     def _layer(self, ops: Ops, hidden: Tensor, added: Tensor, index: int) -> Tensor:
-        inside, out = self.inside.get(index, Inside()), hidden
+        inside, out = Inside(self.node.delta, index, self._own, self._ends, epsilon=self.shape.norm_epsilon), hidden
         if self.node.attention:
             half = inside.behind(ops, self._attention(ops, out, added, index, inside), "attention")
             out = self._added(ops, out, half, f"layers.{index}.attention.norm")
@@ -210,6 +176,10 @@ class Run(msgspec.Struct, frozen=True):
             for target in ("attention.query", "attention.key", "attention.value")
         )
         key, value, added = inside.prefixed(ops, key, value, added)
+        if self.text is not None:
+            names = (f"layers.{index}.attention.{leaf}" for leaf in ("key", "value"))
+            keys, values = (dense(ops, self.text, self.weights, name) for name in names)
+            key, value = ops.concat([keys, key], 1), ops.concat([values, value], 1)
         width, heads = self.node.width or self.shape.width, self.node.heads or self.shape.heads
         mixed = attend(ops, query, key, value, added, heads=heads, width=width)
         return self._dense(ops, mixed, index, "attention.output", inside)
@@ -237,21 +207,17 @@ def dense(ops: Ops, x: Tensor, maps: Sequence[Arrays], name: str) -> Tensor:
     if len(maps) == 1:
         out = ops.matmul(x, ops.constant(weights[0]), transposed=True)
         return ops.add(out, ops.constant(biases[0])) if biases else out
-    return grouped(ops, x, np.stack(weights), np.stack(biases) if biases else None)
-
-
-def grouped(ops: Ops, x: Tensor, weights: np.ndarray, biases: np.ndarray | None) -> Tensor:
-    """Each group's own `W x + b`: weights (groups, outputs, inputs) over (groups * rows, tokens, inputs)."""
-    groups, outputs, inputs = weights.shape
-    flat = ops.matmul(ops.reshape(x, (groups, -1, inputs)), ops.constant(weights), transposed=True)
-    if biases is not None:
-        flat = ops.add(flat, ops.constant(biases[:, None]))
+    stacked = np.stack(weights)
+    groups, outputs, inputs = stacked.shape
+    flat = ops.matmul(ops.reshape(x, (groups, -1, inputs)), ops.constant(stacked), transposed=True)
+    if biases:
+        flat = ops.add(flat, ops.constant(np.stack(biases)[:, None]))
     return ops.reshape(flat, (-1, ops.size(x, 1), outputs))
 
 
 def distinct(arrays: Sequence[Arrays]) -> Sequence[Arrays]:
     """One for all groups, where all have the same."""
-    return arrays[:1] if all(one is arrays[0] for one in arrays) else arrays
+    return arrays[:1] if all(group is arrays[0] for group in arrays) else arrays
 
 
 def norm(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float) -> Tensor:
@@ -265,21 +231,21 @@ def norm(ops: Ops, x: Tensor, norms: Sequence[Arrays], name: str, epsilon: float
     return ops.reshape(out, (-1, ops.size(x, 1), width))
 
 
-class Function(Inside):
-    """A delta in one layer; rows are as many equal groups as there are owners, whose deltas are alike but for arrays.
+class Inside:
+    """What a delta does in one layer, for rows in a group for each of its owners; without a delta nothing.
 
     `own` holds each group's arrays, `ends` those of the owners of encoders and decoders.
     """
 
     def __init__(
-        self, node: Delta, index: int, own: Sequence[Arrays], ends: Sequence[Arrays], *, epsilon: float
+        self, node: Delta | None, index: int, own: Sequence[Arrays], ends: Sequence[Arrays], *, epsilon: float
     ) -> None:
-        self._node, self._name, self._epsilon = node, f"delta.{index}", epsilon
-        self._own, self._ends = distinct(own), distinct(ends)
+        self._node, self._name, self._own, self._ends, self._epsilon = node, f"delta.{index}", own, ends, epsilon
+        self._kind = None if node is None else node.kind
 
     def mapped(self, ops: Ops, x: Tensor, target: Dense, out: Tensor) -> Tensor:
         """LoRA: `(alpha / size) V_D V_E x`, added to `W x + b` (Hu et al. 2022)."""
-        if target not in self._node.targets:
+        if self._node is None or target not in self._node.targets:
             return out
         low = dense(ops, x, self._own, f"{self._name}.{target}.encoder")
         low = ops.multiply(low, ops.constant(np.array(self._node.alpha / self._node.size, np.float32)))
@@ -287,30 +253,31 @@ class Function(Inside):
 
     def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values (size, width) that every position sees before the others (P-Tuning v2)."""
-        if self._node.kind != "prefix":
+        if self._node is None or self._kind != "prefix":
             return key, value, added
         free = ops.multiply(ops.slice(added, 3, 0, 1), ops.constant(np.zeros((1, 1, 1, self._node.size), np.float32)))
         return self._before(ops, key, "key"), self._before(ops, value, "value"), ops.concat([free, added], 3)
 
     def behind(self, ops: Ops, out: Tensor, half: str) -> Tensor:
         """Bottleneck: `x + V_D gelu(V_E x)` on what a half gives, before it is added (Houlsby et al. 2019)."""
-        if self._node.kind != "bottleneck":
+        if self._kind != "bottleneck":
             return out
         inner = ops.gelu(dense(ops, out, self._own, f"{self._name}.{half}.encoder"))
         return ops.add(out, dense(ops, inner, self._own, f"{self._name}.{half}.decoder"))
 
     def beside(self, ops: Ops, hidden: Tensor, added: Tensor, half: Tensor) -> Tensor:
         """TS(h) beside the feed-forward half: `h' = LN2(a + FFN(a) + TS(h))`."""
-        if self._node.kind not in ADDED or self._node.serial:
+        node = self._node
+        if node is None or node.kind not in ADDED or node.serial:
             return half
-        return ops.add(half, self._task_function(ops, hidden, added))
+        return ops.add(half, self._task_function(ops, node, hidden, added))
 
     def after(self, ops: Ops, out: Tensor, added: Tensor) -> Tensor:
         """Serial: `LN3(h' + TS(h'))`. Scale: `2 sigmoid(r) h'` (LHUC)."""
-        if self._node.serial:
-            both = ops.add(out, self._task_function(ops, out, added))
+        if self._node is not None and self._node.serial:
+            both = ops.add(out, self._task_function(ops, self._node, out, added))
             return norm(ops, both, self._own, f"{self._name}.norm", self._epsilon)
-        return self._scaled(ops, out) if self._node.kind == "scale" else out
+        return self._scaled(ops, out) if self._kind == "scale" else out
 
     def _scaled(self, ops: Ops, out: Tensor) -> Tensor:
         """`2 sigmoid(r) x`, each group by its own r."""
@@ -328,10 +295,9 @@ class Function(Inside):
         copies = ops.add(ops.reshape(zeros, (groups, -1, 1, width)), ops.constant(rows))
         return ops.concat([ops.reshape(copies, (-1, size, width)), flat], 1)
 
-    def _task_function(self, ops: Ops, hidden: Tensor, added: Tensor) -> Tensor:
+    def _task_function(self, ops: Ops, node: Delta, hidden: Tensor, added: Tensor) -> Tensor:
         """`V_D g(V_E h)` (Stickland and Murray 2019); see `Delta` for g and the places of a GELU."""
-        node, name = self._node, self._name
-        tied = "delta" if node.tied else name
+        name, tied = self._name, "delta" if node.tied else self._name
         inner = dense(ops, hidden, self._ends, f"{tied}.encoder")
         if node.kind == "projected_attention":
             query, key, value = (dense(ops, inner, self._own, f"{name}.{part}") for part in ("query", "key", "value"))
@@ -344,18 +310,3 @@ class Function(Inside):
         out = dense(ops, inner, self._ends, f"{tied}.decoder")
         out = ops.gelu(out) if node.gelu == "after" else out
         return self._scaled(ops, out) if node.scaled else out
-
-
-class BesideText(Inside):
-    """Rows that stand before a text and see it, in one layer; the text does not see them.
-
-    `text` (rows, tokens, width) is the state that the layer reads of it; `added` covers the text, then the rows.
-    """
-
-    def __init__(self, text: Tensor, arrays: Arrays, index: int) -> None:
-        self._text, self._arrays, self._name = text, arrays, f"layers.{index}.attention"
-
-    def prefixed(self, ops: Ops, key: Tensor, value: Tensor, added: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values of the text before those of the rows."""
-        keys, values = (dense(ops, self._text, [self._arrays], f"{self._name}.{leaf}") for leaf in ("key", "value"))
-        return ops.concat([keys, key], 1), ops.concat([values, value], 1), added

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
-from polyhead.engine.compile.encoder import HIDDEN, Arrays, Function, Inside, Run, embed
+from polyhead.engine.compile.encoder import HIDDEN, Arrays, Run, embed
 from polyhead.engine.compile.heads import answers, compared_outputs, folded
 from polyhead.engine.compile.ops import InputKind, Tensor
 from polyhead.engine.compile.reads import Read, form_of, states_read
@@ -41,7 +41,7 @@ def trunk_graph(trunk: TrunkData, depths: Collection[int]) -> BuiltGraph:
     ops = TextOps(shape, first=shape.first_position)
     states = [embed(ops, trunk.arrays, shape)]
     if deepest := max(depths):
-        run = Run(Layers(start=0, stop=deepest), shape, [trunk.arrays])
+        run = Run([Layers(start=0, stop=deepest)], shape, {TRUNK: trunk.arrays})
         states += run.states(ops, states[0], ops.input("added", "float", (-1, 1, -1, -1)))
     named = {_state(depth): states[depth] for depth in sorted(depths)}
     return _built(ops, named, dict.fromkeys(named, ("rows", "tokens", shape.width)), "trunk")
@@ -89,7 +89,7 @@ def task_graph(trunk: TrunkData, loaded: LoadedTask, task: Task) -> BuiltGraph:
     plan = merge({task.name: path})
     form = form_of(plan, _read(plan), path, shape, shared=False)
     ops.read(form.pool.positions, _own_rows(path))
-    pooler = {} if path.pool.part is None else _owned(path.pool.part, trunk, loaded)
+    pooler = {} if path.pool.part is None else _owners(loaded, trunk)[path.pool.part]
     slot = folded(path, loaded.arrays, _hidden(loaded), pooler, width=form.width)
     out = answers(ops, form, [slot], ["out"])["out"]
     if path.head.separate:
@@ -110,28 +110,19 @@ def pair_graph(loaded: LoadedTask, task: Task) -> BuiltGraph:
 
 def _states(ops: TextOps, path: Path, trunk: TrunkData, loaded: LoadedTask) -> dict[int, Tensor]:
     """The states that the file has, by depth: those that it is given and those that it computes."""
-    shape = trunk.architecture
-    states: dict[int, Tensor] = {}
+    shape, arrays, states = trunk.architecture, _owners(loaded, trunk), dict[int, Tensor]()
     for depth in depths_read(path):
         states[depth] = ops.input(_state(depth), "float", ("rows", "tokens", shape.width))
     if path.embed.prompts:
-        rows = [_owned(prompt.part, trunk, loaded)["prompt.weight"] for prompt in path.embed.prompts]
+        rows = [arrays[prompt.part]["prompt.weight"] for prompt in path.embed.prompts]
         none = np.zeros((1, shape.embedding_width or shape.width), np.float32)
         ops.bound["prompts"] = ops.constant(np.concatenate([none, *rows]))
         states[0] = embed(ops, trunk.arrays, shape, prompted=True)
     for node in own_layers(path):
-        run = Run(node, shape, [_owned(node.weights, trunk, loaded)], _inside(node, trunk, loaded))
+        run = Run([node], shape, arrays)
         states_after = run.states(ops, states[node.start], ops.input("added", "float", (-1, 1, -1, -1)))
         states |= dict(enumerate(states_after, node.start + 1))
     return states
-
-
-def _inside(node: Layers, trunk: TrunkData, loaded: LoadedTask) -> dict[int, Inside]:
-    delta, epsilon = node.delta, trunk.architecture.norm_epsilon
-    if delta is None:
-        return {}
-    own, ends = (_owned(owner, trunk, loaded) for owner in (delta.part, delta.ends or delta.part))
-    return {i: Function(delta, i, [own], [ends], epsilon=epsilon) for i in range(node.start, node.stop)}
 
 
 def _answering(ops: OnnxOps, task: Task, logits: Tensor, shape: Shape) -> BuiltGraph:
@@ -192,10 +183,9 @@ def _alone(path: Path) -> Path:
     return Path(nodes=(embed, *path.nodes[1:]))
 
 
-def _owned(owner: str, trunk: TrunkData, loaded: LoadedTask) -> Arrays:
-    if owner == TRUNK:
-        return trunk.arrays
-    return loaded.arrays if owner == loaded.path.head.part else loaded.others[owner]
+def _owners(loaded: LoadedTask, trunk: TrunkData) -> dict[str, Arrays]:
+    """The arrays of every owner on the task's path."""
+    return {**loaded.others, loaded.path.head.part: loaded.arrays, TRUNK: trunk.arrays}
 
 
 def _hidden(loaded: LoadedTask) -> Arrays:
