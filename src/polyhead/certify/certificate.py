@@ -63,16 +63,19 @@ class Ledger:
         check_no_links(root, CERTIFICATES)
         folder = root / CERTIFICATES
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        found = [name for name in names if NAME.fullmatch(name)]
-        self.files = sorted(found, key=lambda name: (number_of(name), name), reverse=True)
+        certificates = [name for name in names if NAME.fullmatch(name)]
+        self.files = sorted(certificates, key=lambda name: (number_of(name), name), reverse=True)
+
+    def _read(self, file: str) -> tuple[bytes, Certificate]:
+        raw = read_inside(self.root, CERTIFICATES, file, limit=LARGEST_JSON)
+        return raw, read_certificate(raw, self.root / CERTIFICATES / file)
 
     def sound(self) -> Iterator[Certificate]:
         """Unchanged certificates, newest first."""
         expected: str | None = None
         for file in self.files:
             try:
-                raw = read_inside(self.root, CERTIFICATES, file, limit=LARGEST_JSON)
-                certificate = read_certificate(raw, self.root / CERTIFICATES / file)
+                raw, certificate = self._read(file)
             except PolyheadError:
                 expected = None  # what the file says of the one before it counts no longer
                 continue
@@ -111,8 +114,7 @@ class Ledger:
                 yield (file, f"the certificate before it should be number {number_of(file) - 1} and is not there")
                 digest = ""
             try:
-                raw = read_inside(self.root, CERTIFICATES, file, limit=LARGEST_JSON)
-                certificate = read_certificate(raw, self.root / CERTIFICATES / file)
+                raw, certificate = self._read(file)
             except PolyheadError as error:
                 yield file, error.what
                 last, digest = file, ""

@@ -31,9 +31,9 @@ def agreement_of(task: Task, first: Sequence[Answer], second: Sequence[Answer]) 
     pairs = list(zip(first, second, strict=True))
     if task.range is not None:
         low, high = task.range
-        difference = sum(abs(one["value"] - two["value"]) for one, two in pairs) / len(pairs)
+        difference = sum(abs(old["value"] - new["value"]) for old, new in pairs) / len(pairs)
         return Agreement(rows=len(pairs), share=1 - difference / (high - low), difference=difference)
-    shared, of = (sum(column) for column in zip(*(_shared(one, two) for one, two in pairs), strict=True))
+    shared, of = (sum(column) for column in zip(*(_shared(old, new) for old, new in pairs), strict=True))
     return Agreement(rows=len(pairs), share=shared / of if of else 1.0)
 
 

@@ -156,10 +156,12 @@ def readings_of(
     """
     types = types_of_inputs(inputs) if types is None else types
     separate = tuple(name for name, task in tasks.items() if task.pair == "separate")
-    pairs = [row for row, one in enumerate(types) if one == "pair"] if separate else []
-    kinds = [one for one in dict.fromkeys(types) if one is not None and not (pairs and one == "text")]
+    pairs = [row for row, input_type in enumerate(types) if input_type == "pair"] if separate else []
+    order: list[InputType] = [input_type for input_type in dict.fromkeys(types) if input_type is not None]
+    if pairs:  # texts of pairs that are read separately stand with the single texts
+        order = [*(input_type for input_type in order if input_type != "text"), "text"]
     readings: list[Readings] = []
-    for input_type in (*kinds, *(("text",) if pairs else ())):  # texts of separate pairs stand with the single texts
+    for input_type in order:
         source = _Source(input_type, inputs, tasks, types)
         if pairs and input_type == "text":
             source.add_pairs(pairs, separate, inputs)
@@ -181,15 +183,15 @@ class _Source:
         self.tasks = {
             name: task for name, task in tasks.items() if task.pair != "separate" and input_type in input_types_of(task)
         }
-        rows = [row for row, one in enumerate(types) if one == input_type] if self.tasks else []
-        given = [plain(inputs[row]) for row in rows]
+        rows = [row for row, given_type in enumerate(types) if given_type == input_type] if self.tasks else []
+        examples = [plain(inputs[row]) for row in rows]
         if input_type == "question":
-            options = [example.pairs for example in given if isinstance(example, Question)]
+            options = [example.pairs for example in examples if isinstance(example, Question)]
             self.texts: list[Input] = [pair for pairs in options for pair in pairs]
             self.rows = [row for row, pairs in zip(rows, options, strict=True) for _ in pairs]
             self.options = [number for pairs in options for number in range(len(pairs))]
         else:
-            self.texts = [texts for texts in given if not isinstance(texts, Question)]
+            self.texts = [texts for texts in examples if not isinstance(texts, Question)]
             self.rows, self.options = rows, [0] * len(rows)
         self.own = len(self.texts)  # so many of the texts, the first, are inputs; those after them are of pairs alone
         self.pairs, self.separate = np.zeros((0, 3), np.int64), tuple[str, ...]()

@@ -49,7 +49,7 @@ def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
     """The inputs, each string as one text; raises BadValue for what is no input, with its number."""
     if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
         raise BadValue("inputs come in a list, and one value was given", got=repr(inputs), do="give [...]")
-    checked = [(one,) if type(one) is str else _checked(one, number) for number, one in enumerate(inputs)]
+    checked = [(entry,) if type(entry) is str else _checked(entry, number) for number, entry in enumerate(inputs)]
     for number, entry in enumerate(checked):
         if longest := too_long(texts_of(plain(entry))):
             raise BadValue(
@@ -82,7 +82,7 @@ def checked_words(
             do="give an array, or None, for each input",
         )
     both = zip(own_words, inputs, strict=True)
-    return [None if one is None else _words(one, entry, number) for number, (one, entry) in enumerate(both)]
+    return [None if own is None else _words(own, entry, number) for number, (own, entry) in enumerate(both)]
 
 
 def checked_deadline(deadline: float | None) -> float | None:
@@ -242,7 +242,7 @@ def _question(row: Mapping[str, Any], where: str) -> Question | Passage:
         if context is None:
             raise _bad(f"{where}: a question has a context to be answered from, or options", row, FORMS)
         return Passage(question=question, context=context)
-    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(one, str) for one in options):
+    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
         raise _bad(f"{where}: these are no options to choose from", options, "a list of two strings or more")
     return Question(text=question, options=tuple(options), context=context or "")
 

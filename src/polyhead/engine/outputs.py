@@ -228,7 +228,7 @@ class Gathered:
 
     def _word_order(self, task: str, batches: Sequence[Batch]) -> _WordOrder:
         texts = batches[0].texts
-        read = [i for i, one in enumerate(self._readings) if one.texts is texts and task in one.tasks]
+        read = [i for i, reading in enumerate(self._readings) if reading.texts is texts and task in reading.tasks]
         key = (*[id(batch) for batch in batches], -1, *read)
         if key not in self._word_orders:
             self._word_orders[key] = _WordOrder.of(
@@ -290,7 +290,7 @@ class _WordOrder(Value, eq=False):
             texts=texts,
             entries=entries,
             rows=texts.row[entries[alone]],
-            words=[reads.of(one) for one in text[alone].tolist()],
+            words=[reads.of(number) for number in text[alone].tolist()],
             starts=starts,
             own=None if is_alone.all() else own,
             into=into[own],

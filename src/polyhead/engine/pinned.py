@@ -239,7 +239,7 @@ class Agreements(Value):
     @property
     def agreements(self) -> dict[str, Agreement]:
         """By task."""
-        return {name: one.agreement for name, one in self.tasks.items()}
+        return {name: measured.agreement for name, measured in self.tasks.items()}
 
 
 class _File(Value):
@@ -262,9 +262,9 @@ def on_probes(trained: Answering, session: Session, name: str) -> Agreement | No
     """Agreement of a session's answers to a task's pinned probes with those of the task as it was trained."""
     probes = trained.probes(name)
     pairs = zip(trained.answers(name, probes), answers_of(session, name, probes), strict=True)
-    both = [(one, two) for one, two in pairs if one is not None and two is not None]
+    both = [(old, new) for old, new in pairs if old is not None and new is not None]
     task = trained.bundle.tasks[name].task
-    return agreement_of(task, [one for one, _ in both], [two for _, two in both])
+    return agreement_of(task, [old for old, _ in both], [new for _, new in both])
 
 
 def read_agreements(bundle: Bundle) -> list[Agreements]:

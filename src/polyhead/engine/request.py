@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import monotonic
 
 import numpy as np
@@ -65,6 +65,9 @@ class Request:
         self._end = None if seconds is None else monotonic() + seconds
         self._names, self._writing = loaded.summaries.apart(self.tasks)
         self._types, self._flops = types_of_inputs(self.inputs), loaded.flops
+        self._rows: dict[InputType | None, list[int]] = {}  # by type
+        for row, input_type in enumerate(self._types):
+            self._rows.setdefault(input_type, []).append(row)
         self._receipts = Receipts(self.inputs)
         self._running: tuple[Batch, tuple[str, ...], int] | None = (
             None  # a batch that is not done, as receipts count it
@@ -96,34 +99,36 @@ class Request:
 
     def columns(self) -> Columns:
         """All that is answered by now; what is neither answered nor failed nor unfit is late."""
-        rows: dict[InputType | None, list[int]] = {}
-        for row, input_type in enumerate(self._types):
-            rows.setdefault(input_type, []).append(row)
         receipts = self._receipts.copy()
         if self._running is not None:
             receipts.add(*self._running)
-        tasks = {task: self._column(task, rows) for task in (*self._names, *self._writing)}
+        tasks = {task: self._column(task) for task in (*self._names, *self._writing)}
         return Columns(self.inputs, tasks, receipts, flops=self._flops)
 
     def error(self, task: str) -> Exception | None:
         """Why the task failed, where it did."""
         return next(iter(self._failed[task].values()), None)
 
-    def _column(self, name: str, rows: Mapping[InputType | None, list[int]]) -> Column:
-        task, inputs = self.tasks[name], self.inputs
-        skipped: dict[int, str] = {}
-        for input_type, of_type in rows.items():
-            if input_type not in input_types_of(task):
-                skipped |= dict.fromkeys(of_type, why_not(task, inputs[of_type[0]]))
-            elif name in self._lacking:
-                skipped |= dict.fromkeys(of_type, f"it needs '{missing()}', which is not installed")
+    def unfit(self, task: str) -> dict[int, str]:
+        """The inputs that the task does not read, and why."""
+        unfit: dict[int, str] = {}
+        for input_type, rows in self._rows.items():
+            if input_type not in input_types_of(self.tasks[task]):
+                unfit |= dict.fromkeys(rows, why_not(self.tasks[task], self.inputs[rows[0]]))
+        return unfit
+
+    def _column(self, name: str) -> Column:
+        inputs, skipped = self.inputs, self.unfit(name)
+        if name in self._lacking:
+            reason = f"it needs '{missing()}', which is not installed"
+            skipped = {row: skipped.get(row, reason) for row in range(len(inputs))}
         outputs = joined(self._known(name))
         failed = {row: without_frames(error) for row, error in self._failed[name].items()}
         late: list[int] = []
         if len(outputs.rows) + len(skipped) + len(failed) < len(inputs):
             known = {*outputs.rows.tolist(), *skipped, *failed}
             late = [row for row in range(len(inputs)) if row not in known]
-        return Column(task, inputs, outputs, skipped=skipped, failed=failed, late=late)
+        return Column(self.tasks[name], inputs, outputs, skipped=skipped, failed=failed, late=late)
 
     def _known(self, task: str) -> list[Outputs]:
         """All that is known by now, of a piece that is not done too."""
@@ -198,7 +203,8 @@ class Request:
 
     def _write(self, task: str, summaries: SummaryTasks) -> None:
         """Answers of a task that owns its model, some texts at a time where there is a deadline."""
-        rows = [row for row, input_type in enumerate(self._types) if input_type in input_types_of(self.tasks[task])]
+        read_types = input_types_of(self.tasks[task])
+        rows = sorted(row for input_type in read_types for row in self._rows.get(input_type, ()))
         most, failures = len(rows) if self._end is None else WRITTEN, 0
         while rows and not self.is_late:
             chunk, rest = rows[:most], rows[most:]

@@ -17,7 +17,7 @@ from polyhead.engine.answers import Column, Columns, Result
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, forks, runner_of
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.inputs import AnyInput, input_type_of, input_types_of, is_blank, why_not
+from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import (
     Changes,
     LoadedTasks,
@@ -133,14 +133,9 @@ class Session:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         now = self._loaded
         request = Request(now, inputs, [task], words=words)
-        known = request.tasks[task]
-        for index, entry in enumerate(request.inputs):
-            if is_blank(entry) or input_type_of(entry) not in input_types_of(known):
-                raise BadValue(
-                    f"task '{task}' has no output for input {index}",
-                    got=why_not(known, entry),
-                    do="leave that input out",
-                )
+        if unfit := request.unfit(task):
+            row = min(unfit)
+            raise BadValue(f"task '{task}' has no output for input {row}", got=unfit[row], do="leave that input out")
         if task in now.summaries.tasks:
             return now.summaries.outputs(task, request.inputs)
         column = request.run(now)[task]
@@ -165,8 +160,7 @@ class Session:
         self._home.check()
         with self._changing:
             now, name = self._loaded, record.task.name
-            if self._precision is None:
-                self._check_trained({name: record})
+            self._check_trained({name: record})
             task = checked(
                 record, arrays, others or {}, trunk=self.bundle.digest, shape=self.shape, taken=now.summaries.tasks
             )
@@ -201,8 +195,7 @@ class Session:
         with self._changing:
             bundle, now = Bundle.open(self.bundle.root), self._loaded
             changes = difference(self.bundle, bundle)
-            if self._precision is None:
-                self._check_trained(bundle.tasks)
+            self._check_trained(bundle.tasks)
             records = {name: record for name, record in now.records.items() if name not in changes.detached}
             changed = [*changes.attached, *changes.replaced]
             records |= {name: bundle.tasks[name] for name in changed}
@@ -230,7 +223,7 @@ class Session:
 
     def _check_trained(self, records: Mapping[str, TaskRecord]) -> None:
         """Warns of tasks that were trained in another precision than those with which the session was opened."""
-        precision = trained_precision(records)
+        precision = None if self._precision else trained_precision(records)
         if precision not in (None, self._trained, self.backend.precision):
             warn_of_precision(records, precision, self.backend.precision)
 
@@ -249,9 +242,13 @@ class Session:
 
     def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
         """These tasks, which the backend has loaded."""
-        shape, is_exact = self.shape, self.deterministic
         return LoadedTasks(
-            records, summaries, runner_of(self.backend), self.tokenizer, shape=shape, deterministic=is_exact
+            records,
+            summaries,
+            runner_of(self.backend),
+            self.tokenizer,
+            shape=self.shape,
+            deterministic=self.deterministic,
         )
 
     @property

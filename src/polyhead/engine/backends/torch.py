@@ -160,7 +160,7 @@ class TorchBackend:
 
     def _texts(self, batch: TokenBatch) -> TextBatch:
         ids, mask, segments, words = (
-            torch.from_numpy(one).to(self._device) for one in (batch.ids, batch.mask, batch.segments, batch.words)
+            torch.from_numpy(array).to(self._device) for array in (batch.ids, batch.mask, batch.segments, batch.words)
         )
         return TextBatch(ids=ids, mask=mask, segments=segments, words=words)
 

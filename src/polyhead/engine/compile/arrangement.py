@@ -1,9 +1,9 @@
-"""What is loaded at one time: tasks, the arrays of every owner, and which tasks and layers share graphs."""
+"""What is loaded at one time: the arrays of every owner, what pools read, and which tasks and layers share graphs."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -12,14 +12,14 @@ import numpy as np
 from polyhead import cost
 from polyhead.engine.backends.base import LoadedTask, owned_arrays, same
 from polyhead.engine.compile.encoder import Arrays
-from polyhead.engine.compile.heads import SlotForm
+from polyhead.engine.compile.heads import SlotForm, output_of
 from polyhead.engine.compile.program import Token
-from polyhead.engine.compile.reads import Chain, Read, chain, depth, first_of, form_of, reads_of, states_read
-from polyhead.errors import BackendError
-from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, joined, merge, split
+from polyhead.errors import BackendError, PlanError
+from polyhead.plan import TRUNK, Delta, Embed, Layers, Node, Path, Plan, Pool, joined, merge, split
 from polyhead.plan.nodes import owners_of_node
 from polyhead.plan.passes import Passes, passes_of
 from polyhead.trunk.data import TrunkData
+from polyhead.trunk.shape import Architecture
 
 SLOTS = 32  # most tasks whose poolers and heads are one graph
 FIXED_SLOTS = 16  # so many, spare ones among them, in deterministic mode
@@ -117,11 +117,11 @@ class Arrangement:
     def _check_arrays(self, name: str, path: Path) -> None:
         for array in cost.arrays_of_path(path, self.trunk.architecture):
             owner = self.owners.get(array.owner)
-            array_found = None if owner is None else owner.arrays.get(array.name)
-            if array_found is None or array_found.shape != array.shape:
+            loaded = None if owner is None else owner.arrays.get(array.name)
+            if loaded is None or loaded.shape != array.shape:
                 raise BackendError(
                     f"task '{name}' reads layers, prompts or heads whose arrays are not loaded as its path has them",
-                    got=f"{array.name} of {array.owner}: {'none' if array_found is None else array_found.shape}",
+                    got=f"{array.name} of {array.owner}: {'none' if loaded is None else loaded.shape}",
                     allowed=array.shape,
                     do="give every owner's arrays with the tasks that read them",
                 )
@@ -152,8 +152,8 @@ class Arrangement:
         for index, step in enumerate(plan.steps):
             own = chain(plan, index)
             if isinstance(step.node, Layers) and not all(is_plain(node) for node in own):
-                form = LaneForm(first_of(plan, index), _anonymous(step.node))
-                lanes[own] = form, self.tokens(step.node)
+                assert isinstance(own[0], Embed)
+                lanes[own] = LaneForm(own[0], _anonymous(step.node)), self.tokens(step.node)
         return lanes
 
     def _slots(self, plan: Plan, reads: Iterable[Read]) -> dict[str, tuple[HeadForm, tuple[Token, ...]]]:
@@ -242,7 +242,7 @@ def seated(
     A group which members only left keeps their arrays in the free seats, so that its graph stays as it is.
     """
     left = dict(members)
-    groups: list[Group[Form, Member]] = []
+    groups: list[tuple[Form, list[Seat[Member]], set[Seat[Member]]]] = []  # form, seats, and the seats of before
     for group in before:
         seats: list[Seat[Member]] = []
         for seat in group.seats:
@@ -250,32 +250,120 @@ def seated(
                 seats.append(Seat(seat.member, left.pop(seat.member)[1]))
             else:
                 seats.append(Seat(None, seat.tokens))
-        groups.append(Group(group.form, tuple(seats)))
+        groups.append((group.form, seats, set(group.seats)))
     for member, (form, tokens) in left.items():
-        number = next((i for i, one in enumerate(groups) if one.form == form and _has_room(one, most)), None)
-        if number is None:
-            number = len(groups)
-            groups.append(Group(form, (Seat(),) * (most if spare else 0)))
-        groups[number] = _joined(groups[number], Seat(member, tokens))
-    olds: list[set[Seat[Member]]] = [set(group.seats) for group in before]
-    olds += [set() for _ in groups[len(olds) :]]
-    kept = (_cleared(group, old) for group, old in zip(groups, olds, strict=True))
+        alike = (seats for own, seats, _ in groups if own == form)
+        seats = next((seats for seats in alike if _free(seats) < most), [])
+        if not seats:
+            seats += (Seat(),) * (most if spare else 0)
+            groups.append((form, seats, set()))
+        place = _free(seats)
+        seats[place : place + 1] = [Seat(member, tokens)]
+    kept = []
+    for form, seats, old in groups:
+        if not old.issuperset(seat for seat in seats if seat.member is not None):
+            # Another arrived or changed: the arrays of those who left go.
+            seats = [seat if seat.member is not None else Seat() for seat in seats]
+        kept.append(Group(form, tuple(seats)))
     return tuple(group for group in kept if group.members)
 
 
-def _has_room(group: Group[Form, Member], most: int) -> bool:
-    return len(group.seats) < most or any(seat.member is None for seat in group.seats)
+def _free(seats: Sequence[Seat[Member]]) -> int:
+    """The first free place, or the one after all."""
+    return next((place for place, seat in enumerate(seats) if seat.member is None), len(seats))
 
 
-def _joined(group: Group[Form, Member], seat: Seat[Member]) -> Group[Form, Member]:
-    """The group with the seat in its first free place, or at its end."""
-    seats = list(group.seats)
-    place = next((i for i, one in enumerate(seats) if one.member is None), len(seats))
-    return Group(group.form, (*seats[:place], seat, *seats[place + 1 :]))
+Chain = tuple[Node, ...]  # nodes from the root to a step: what its states are
+State = tuple[int, int]  # a step and which of its states: n, after so many of its layers; -n, the mean of its last n
 
 
-def _cleared(group: Group[Form, Member], old: set[Seat[Member]]) -> Group[Form, Member]:
-    """Without the arrays of those who left, where another arrived or changed."""
-    if all(seat in old for seat in group.seats if seat.member is not None):
-        return group
-    return Group(group.form, tuple(seat if seat.member is not None else Seat() for seat in group.seats))
+class Read(msgspec.Struct, frozen=True):
+    """A pool of some tasks, and the step whose states, and those above it, it reads."""
+
+    at: int
+    pool: Pool
+    tasks: tuple[str, ...]
+    aside: bool = False  # it reads the rows of an isolated prompt
+
+
+def reads_of(passes: Passes) -> Iterator[Read]:
+    """Every pool of the plan, those beside its texts too."""
+    for step in passes.plan.steps:
+        if isinstance(step.node, Pool):
+            yield Read(step.parent, step.node, step.tasks)
+    for task, aside in passes.asides.items():
+        yield Read(aside.step, aside.pool, (task,), aside=True)
+
+
+def chain(plan: Plan, index: int) -> Chain:
+    """The nodes from the root to this step."""
+    nodes: list[Node] = []
+    while index >= 0:
+        nodes.append(plan.steps[index].node)
+        index = plan.steps[index].parent
+    return tuple(reversed(nodes))
+
+
+def root_of(plan: Plan, index: int) -> int:
+    """The step above all that this one rests on."""
+    while plan.steps[index].parent >= 0:
+        index = plan.steps[index].parent
+    return index
+
+
+def depth(plan: Plan, index: int) -> int:
+    """How many layers the step runs."""
+    node = plan.steps[index].node
+    return node.stop - node.start if isinstance(node, Layers) else 0
+
+
+def states_read(plan: Plan, read: Read, *, mixed: bool) -> list[State]:
+    """The states that a pool mixes, in order; with `mixed` one, where all are of one step and averaged uncoded."""
+    pool, states = read.pool, list[State]()
+    at = read.at
+    while isinstance(plan.steps[at].node, Layers):
+        states = [(at, number) for number in range(1, depth(plan, at) + 1)] + states
+        at = plan.steps[at].parent
+    wanted = {"last": 1, "mean": pool.of, "learned": len(states), "all": len(states)}[pool.layers]
+    if pool.layers == "mean" and wanted > len(states):
+        raise PlanError("a pool averages more layers than its path runs", got=pool.of, allowed=len(states))
+    if not states:
+        return [(read.at, 0)]
+    states = states[len(states) - wanted :]
+    node = plan.steps[read.at].node
+    is_mean = pool.layers == "mean" and not pool.codec.before_mean and len(states) > 1
+    is_inside = {step for step, _ in states} == {read.at} and not (isinstance(node, Layers) and node.leave)
+    return [(read.at, -len(states))] if mixed and is_mean and is_inside else states
+
+
+def form_of(plan: Plan, read: Read, path: Path, shape: Architecture, *, shared: bool) -> SlotForm:
+    """The form of a task that reads this; `shared` where its bits may depend on what else is computed with it."""
+    pool, head = path.pool, path.head
+    owners = [prompt.part for prompt in path.embed.prompts]
+    if pool.positions == "prompt" and pool.part not in owners:
+        raise PlanError(
+            "a pool of prompt rows needs a prompt of its own part before the text", got=pool.part, allowed=owners
+        )
+    states = states_read(plan, read, mixed=shared)
+    widths = {_width(plan.steps[step].node, number, shape) for step, number in states}
+    if len(widths) > 1:
+        raise PlanError("a pool cannot mix layers of several widths", got=sorted(widths))
+    width = widths.pop()
+    return SlotForm(
+        pool=msgspec.structs.replace(pool, part=None if pool.part is None else ""),
+        width=width,
+        layers=len(states) if pool.layers == "learned" else 1,
+        mixed=states[0][1] < 0,
+        hidden=0 if head.separate else head.hidden,
+        activation=head.activation,
+        # Features stand apart: what is read for pairs alone needs no other heads.
+        output=None if shared and head.hidden and not head.separate else output_of(head),
+    )
+
+
+def _width(node: Node, number: int, shape: Architecture) -> int:
+    """The width of one of a node's states."""
+    if not isinstance(node, Layers) or node.width is None:
+        return shape.width
+    projected = node.leave and number == node.stop - node.start
+    return shape.width if projected else node.width

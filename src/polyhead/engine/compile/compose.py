@@ -7,7 +7,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polyhead.bundle.tensors import release
-from polyhead.engine.compile.arrangement import Arrangement, Group, HeadForm, Seat, is_plain
+from polyhead.engine.compile.arrangement import (
+    Arrangement,
+    Group,
+    HeadForm,
+    Read,
+    Seat,
+    chain,
+    depth,
+    is_plain,
+    reads_of,
+    root_of,
+    states_read,
+)
 from polyhead.engine.compile.encoder import Arrays, Span, beside_graph, embed_graph, span_graph
 from polyhead.engine.compile.heads import answers, folded, output_of, padded
 from polyhead.engine.compile.layout import Shape
@@ -26,7 +38,6 @@ from polyhead.engine.compile.program import (
     Recipe,
     program_of,
 )
-from polyhead.engine.compile.reads import Read, chain, depth, reads_of, root_of, states_read
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Prompt
 
 # What poolers read beside the states: inputs, and what of a layout these are.
@@ -102,7 +113,7 @@ class _Composer:
 
     def _table(self, prompts: Sequence[Prompt]) -> np.ndarray:
         rows = [np.zeros((1, self._shape.embedding_width or self._shape.width), np.float32)]
-        return np.concatenate([*rows, *(self._arranged.arrays(one.part)["prompt.weight"] for one in prompts)])
+        return np.concatenate([*rows, *(self._arranged.arrays(prompt.part)["prompt.weight"] for prompt in prompts)])
 
     def _embedding(self, root: int, whose: str = "", tasks: tuple[str, ...] = ()) -> GraphCall:
         step = self._plan.steps[root]
@@ -142,7 +153,7 @@ class _Composer:
         owners = {TRUNK, *(token[0] for token in tokens)}
         inputs = self._embedded(root, prompted=False) if begins else ()
         if not begins:
-            inputs = tuple((f"hidden.{i}", (depth(plan, one), one, "")) for i, one in enumerate(parents))
+            inputs = tuple((f"hidden.{i}", (depth(plan, step), step, "")) for i, step in enumerate(parents))
         return GraphCall(
             graph=self._graphs.graph(
                 Recipe(
@@ -170,7 +181,7 @@ class _Composer:
             if not read.aside:
                 continue
             prompt = self._own_prompt(name)
-            tasks = tuple(one for one, r in self._reads.items() if r.aside and self._own_prompt(one) == prompt)
+            tasks = tuple(task for task, r in self._reads.items() if r.aside and self._own_prompt(task) == prompt)
             steps = _down_to(self._plan, read.at)
             for above, index in zip([-1, *steps], steps, strict=False):
                 key = (depth(self._plan, index), index, prompt.part)
@@ -311,7 +322,7 @@ def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Se
         filled.append((path, arranged.arrays(part), arranged.arrays(hidden or part), arranged.arrays(pooler or part)))
 
     def build(ops: Ops) -> dict[str, Tensor]:
-        slots = [None if one is None else padded(folded(*one, width=form.width), form) for one in filled]
+        slots = [None if arrays is None else padded(folded(*arrays, width=form.width), form) for arrays in filled]
         release(array for task in tasks if task.is_mapped for array in task.arrays.values())
         return answers(ops, form, slots, outputs)
 

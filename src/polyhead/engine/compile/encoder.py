@@ -32,7 +32,7 @@ class Span(msgspec.Struct, frozen=True):
     def label(self) -> str:
         """For errors."""
         node = self.nodes[0]
-        owners = {one.weights if one.delta is None else one.delta.part for one in self.nodes}
+        owners = {lane.weights if lane.delta is None else lane.delta.part for lane in self.nodes}
         return f"layers {node.start} to {node.stop - 1} of {', '.join(sorted(owners))}"
 
 
@@ -51,7 +51,7 @@ def span_graph(span: Span, shape: Architecture, arrays: Mapping[str, Arrays]) ->
         else:
             width = shape.width if node.enter or node.width is None else node.width
             inputs = [ops.input(f"hidden.{i}", "float", (-1, -1, width)) for i in span.inputs]
-            if node.width is None and len({one.weights for one in span.nodes}) > 1:
+            if node.width is None and len({lane.weights for lane in span.nodes}) > 1:
                 return _in_turn(ops, span, inputs, added, shape, arrays)
             hidden = inputs[0] if lanes == 1 else ops.concat(inputs, 0)
         if lanes > 1:

@@ -4,7 +4,8 @@ What is read of the states is chosen first (positions, layers, codec), once for 
 pooler and head are folded into as few products as possible: exact, since the pooler's query does not depend on the
 text. With K = X Wk^T + bk, u_h = Wk_h^T q_h / sqrt(d / H): scores are X u_h (bk cancels in the softmax), pooled_h is
 sum a_t X_t, o_h = Wv_h pooled_h + bv_h; the output projection and the values' bias go into the next dense map. A
-learned mix over layers, w_l X_l, is folded into u and Wv as well: both then read all layers side by side."""
+learned mix over layers, w_l X_l, is folded into u and Wv as well: both then read all layers side by side.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def answers(ops: Ops, form: SlotForm, slots: Sequence[Slot | None], outputs: Seq
     end to end; of attention `keep` (texts, positions), added to scores; of a mean `share` (texts, 1, positions).
     Prompt rows are each slot's own: of these `places` and `share` have (slots * texts) rows.
     """
-    read = [_coded(ops, one, form.pool.codec) for one in _read(ops, form)]
+    read = [_coded(ops, state, form.pool.codec) for state in _read(ops, form)]
     if form.pool.layers == "mean" and len(read) > 1:
         read = [_mean(ops, read)]
     x = read[0] if len(read) == 1 else ops.concat(read, 2)  # (texts, positions, layers * width)
@@ -93,13 +94,13 @@ def _dense(
     ops: Ops, x: Tensor, slots: Sequence[Slot], names: Sequence[str], form: SlotForm
 ) -> Iterator[tuple[str, list[Slot], Tensor]]:
     """Of what all slots read, (slots, rows, inputs): each name, its slots and their outputs, (slots, rows, outputs)."""
-    maps = [(one.first, one.first_bias) for one in slots]
-    if any(one.second is not None for one in slots):  # else features, or heads of one map
+    maps = [(slot.first, slot.first_bias) for slot in slots]
+    if any(slot.second is not None for slot in slots):  # else features, or heads of slot map
         x = {"tanh": ops.tanh, "relu": ops.relu, "gelu": ops.gelu}[form.activation](_mapped(ops, x, maps))
-        lasts = [(one.second, one.second_bias) for one in slots]
-        maps = [(one, bias) for one, bias in lasts if one is not None and bias is not None]
+        lasts = [(slot.second, slot.second_bias) for slot in slots]
+        maps = [(matrix, bias) for matrix, bias in lasts if matrix is not None and bias is not None]
     for name in dict.fromkeys(names):
-        own = [number for number, one in enumerate(names) if one == name]
+        own = [number for number, own_name in enumerate(names) if own_name == name]
         inputs = x
         if len(own) < len(slots):
             parts = [ops.slice(x, 0, number, number + 1) for number in own]
@@ -112,7 +113,7 @@ def _mapped(ops: Ops, x: Tensor, maps: Sequence[tuple[np.ndarray, np.ndarray]]) 
     if len(maps) == 1:
         matrix, bias = maps[0]
     else:
-        matrix, bias = np.stack([one for one, _ in maps]), np.stack([one[None] for _, one in maps])
+        matrix, bias = np.stack([matrix for matrix, _ in maps]), np.stack([bias[None] for _, bias in maps])
     return ops.add(ops.matmul(x, ops.constant(matrix)), ops.constant(bias))
 
 
@@ -137,7 +138,7 @@ def _read(ops: Ops, form: SlotForm) -> list[Tensor]:
     read = [ops.gather(ops.reshape(state, (-1, form.width)), places) for state in states]
     if form.pool.positions == "mean":
         share = ops.input("share", "float", (-1, 1, -1))
-        read = [ops.matmul(share, one) for one in read]
+        read = [ops.matmul(share, state) for state in read]
     return read
 
 
@@ -208,7 +209,7 @@ class Slot(Value, eq=False):
     def emptied(self) -> Slot:
         """A slot of zeros of the same shapes."""
         arrays = msgspec.structs.asdict(self)
-        zeros: dict[str, Any] = {name: None if one is None else np.zeros_like(one) for name, one in arrays.items()}
+        zeros: dict[str, Any] = {name: None if a is None else np.zeros_like(a) for name, a in arrays.items()}
         return Slot(**zeros)
 
 
@@ -229,7 +230,7 @@ def folded(path: Path, own: Arrays, hidden: Arrays, pooler: Arrays, *, width: in
         bias = bias + matrix @ (added + output @ pooler["pool.value.bias"])
         matrix = matrix @ output
     elif pool.layers == "learned":
-        matrix = np.concatenate([matrix * one for one in mix], axis=1)
+        matrix = np.concatenate([matrix * weight for weight in mix], axis=1)
     if head.hidden and not head.separate:
         top, second_bias = _of(own, "head.output")
         second = np.ascontiguousarray(top.T, np.float32)
@@ -253,8 +254,8 @@ def _attention(own: Arrays, heads: int, mix: np.ndarray) -> tuple[np.ndarray, np
     values = np.asarray(own["pool.value.weight"], np.float64).reshape(heads, inner, width)
     scores = np.einsum("hk,hkd->dh", query, keys)
     values = values.transpose(0, 2, 1)
-    scores = np.concatenate([scores * one for one in mix], axis=0)
-    values = np.concatenate([values * one for one in mix], axis=1)
+    scores = np.concatenate([scores * weight for weight in mix], axis=0)
+    values = np.concatenate([values * weight for weight in mix], axis=1)
     return np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(values, np.float32)
 
 

@@ -93,10 +93,10 @@ class Graphs:
         recipe = graph.recipe
         compiled = self.runtime.compile(recipe.build, label=recipe.label, layers=recipe.layers)
         with self._lock:
-            rare = [one for one in self._known.values() if one.compiled is not None and one not in self._held]
+            rare = [known for known in self._known.values() if known.compiled is not None and known not in self._held]
             over = len(rare) + (graph not in self._held) - RARE
-            for one in sorted(rare, key=lambda one: one.used)[: max(0, over)]:
-                one.compiled = None
+            for oldest in sorted(rare, key=lambda known: known.used)[: max(0, over)]:
+                oldest.compiled = None
         return compiled
 
 
@@ -216,11 +216,11 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
     """The calls in order: again and again the answers that need the fewest layers which have not run."""
     calls = list(calls)
     makers = {key: call for call in calls for _, keys in call.states for key in keys}
-    found: dict[int, GraphCall] = {}
+    ordered: dict[int, GraphCall] = {}
 
     def needed(call: GraphCall) -> dict[int, GraphCall]:
         """The call and what it rests on, without what is there."""
-        if id(call) in found:
+        if id(call) in ordered:
             return {}
         rest: dict[int, GraphCall] = {}
         for maker in (makers[key] for _, key in call.inputs if key in makers):
@@ -229,15 +229,15 @@ def program_of(tasks: Sequence[str], roots: Sequence[InputState], calls: Iterabl
 
     heads = [call for call in calls if call.answers]
     while heads:
-        by_depth = [needed(head) for head in heads]
-        layers = [sum(call.layers for call in needed_calls.values()) for needed_calls in by_depth]
+        missing = [needed(head) for head in heads]
+        layers = [sum(call.layers for call in missing_calls.values()) for missing_calls in missing]
         soonest = layers.index(min(layers))
-        found |= by_depth[soonest]
+        ordered |= missing[soonest]
         del heads[soonest]
-    graphs = [call.graph for call in found.values()]
+    graphs = [call.graph for call in ordered.values()]
     return Program(
         tasks=tuple(tasks),
         roots=tuple(roots),
-        calls=tuple(found.values()),
+        calls=tuple(ordered.values()),
         repeated=frozenset(graph for graph in graphs if graphs.count(graph) > 1),
     )

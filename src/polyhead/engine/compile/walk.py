@@ -82,7 +82,7 @@ class Walk:
         inputs = {name: self._values[key] for name, key in call.inputs}
         if call.answers:
             out = self._pooled(call, inputs)
-            return {one.task: out[one.output][one.slot][..., : one.width] for one in call.answers}
+            return {place.task: out[place.output][place.slot][..., : place.width] for place in call.answers}
         outputs = call.graph(inputs)
         self._count(call.layers)
         copied = self._apart or call.graph in self._program.repeated
@@ -104,8 +104,8 @@ class Walk:
             return _answered(call.graph, inputs, TEXTS, lengths)
         is_word = self._batch.words >= 0
         if not is_word.any():
-            shape = (len(call.graph.recipe.outputs), *is_word.shape, max(one.width or 0 for one in call.answers))
-            return {one.output: np.zeros(shape, np.float32) for one in call.answers}
+            shape = (len(call.graph.recipe.outputs), *is_word.shape, max(place.width or 0 for place in call.answers))
+            return {place.output: np.zeros(shape, np.float32) for place in call.answers}
         return _of_words(call.graph, inputs, is_word)
 
     def _fail(self, tasks: tuple[str, ...], error: Exception) -> None:

@@ -39,7 +39,7 @@ class ExportedModel:
         """The task's, of texts and pairs, one a row; `words` holds the place of each word's first token, or -1."""
         if files.compare is not None:
             first, second = (
-                self._of_text(files.model, [(one[place],) for one in inputs])["features"] for place in (0, -1)
+                self._of_text(files.model, [(texts[place],) for texts in inputs])["features"] for place in (0, -1)
             )
             return self.run(files.compare, {"first": first, "second": second})["logits"]
         return self._of_text(files.model, inputs, words)["logits"]
@@ -56,11 +56,11 @@ class ExportedModel:
         return self.run(file, values)
 
     def _read(self, inputs: Sequence[Input]) -> Values:
-        encoded = self._tokenizer.encode_batch([one[0] if len(one) == 1 else one for one in inputs])
+        encoded = self._tokenizer.encode_batch([texts[0] if len(texts) == 1 else texts for texts in inputs])
         return {
-            IDS: np.array([one.ids for one in encoded], np.int64),
-            MASK: np.array([one.attention_mask for one in encoded], np.int64),
-            SEGMENTS: np.array([one.type_ids for one in encoded], np.int64),
+            IDS: np.array([encoding.ids for encoding in encoded], np.int64),
+            MASK: np.array([encoding.attention_mask for encoding in encoded], np.int64),
+            SEGMENTS: np.array([encoding.type_ids for encoding in encoded], np.int64),
         }
 
     def run(self, file: ModelFile, values: Values) -> Values:
@@ -88,13 +88,13 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
             rows.append(_repaired(texts))
             tokens.append(first_subtokens(encoded, words_in(texts) if words is None else words))
     logits, apart, row = exported.logits(files, rows, tokens), list[float](), 0
-    for probe, one in zip(probes, wanted, strict=True):
+    for probe, outputs in zip(probes, wanted, strict=True):
         options = len(probe.options or "1")
         exported_logits = logits[row : row + options]
         if kind_of(task).per_word:
             read = tokens[row] >= 0
-            exported_logits, one = exported_logits[0, : len(read)][read], one[read]
-        apart.append(float(np.abs(exported_logits.reshape(-1) - one.reshape(-1)).max(initial=0.0)))
+            exported_logits, outputs = exported_logits[0, : len(read)][read], outputs[read]
+        apart.append(float(np.abs(exported_logits.reshape(-1) - outputs.reshape(-1)).max(initial=0.0)))
         row += options
     return apart
 
@@ -104,7 +104,7 @@ def _asked(files: TaskFiles, session: Session) -> Iterator[Probe]:
     pinned = Answering(session.bundle).probes(files.task.name)[:ASKED]
     for probe in (*pinned, *_of_our_own(files.task)):
         read = session.tokenizer.encode(read_alone([probe.given]))
-        if not any(one.cut or len(one.ids) > files.max_tokens for one in read):
+        if not any(encoded.cut or len(encoded.ids) > files.max_tokens for encoded in read):
             yield probe
 
 

@@ -15,10 +15,10 @@ from onnx import TensorProto
 
 from polyhead.engine.backends.base import LoadedTask
 from polyhead.engine.backends.onnx.ops import OnnxOps
+from polyhead.engine.compile.arrangement import Read, form_of, states_read
 from polyhead.engine.compile.encoder import HIDDEN, Arrays, Run, embed
 from polyhead.engine.compile.heads import answers, compared_outputs, folded
 from polyhead.engine.compile.ops import InputKind, Tensor
-from polyhead.engine.compile.reads import Read, form_of, states_read
 from polyhead.plan import TRUNK, Layers, Path, Plan, Pool, Positions, joined, merge
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
@@ -151,7 +151,7 @@ def _state(depth: int) -> str:
 
 def _pooled_depths(path: Path) -> Sequence[int]:
     """Depths of the states that the pool reads, in order."""
-    plan = merge({"one": path})
+    plan = merge({"task": path})
     return [_start(plan.steps[step].node) + n for step, n in states_read(plan, _read(plan), mixed=False)]
 
 

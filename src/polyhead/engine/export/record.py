@@ -92,10 +92,10 @@ def run(model, values):
     return dict(zip(model["outputs"], outputs))
 
 def read(texts):
-    found = tokenizer.encode_batch(texts)
-    values = {"input_ids": np.array([one.ids for one in found])}
-    values["attention_mask"] = np.array([one.attention_mask for one in found])
-    values["token_type_ids"] = np.array([one.type_ids for one in found])
+    encoded = tokenizer.encode_batch(texts)
+    values = {"input_ids": np.array([text.ids for text in encoded])}
+    values["attention_mask"] = np.array([text.attention_mask for text in encoded])
+    values["token_type_ids"] = np.array([text.type_ids for text in encoded])
     return values | (run(export["trunk"], values) if export["trunk"] else {})
 """
 _WHOLE = """
@@ -125,7 +125,7 @@ def readme(export: Export) -> str:
 def _examples(export: Export) -> Iterator[str]:
     """One of the tasks that answer an input at once, and one of those that compare two texts."""
     tasks, begin = export.tasks.values(), _BEGIN
-    form = next((one for one in _TEXTS if any(_is_whole(task, one) for task in tasks)), None)
+    form = next((reads for reads in _TEXTS if any(_is_whole(task, reads) for task in tasks)), None)
     if form is not None:
         yield "## An example"
         yield "It runs in this folder (`pip install onnxruntime tokenizers`)."

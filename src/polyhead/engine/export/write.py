@@ -134,11 +134,11 @@ class _Writing(msgspec.Struct, frozen=True):
         digests = write_model(path, built.model, built.arrays, largest=self.largest)
         inputs, outputs = (
             {
-                one.name: Array(
-                    type="int64" if one.type.tensor_type.elem_type == TensorProto.INT64 else "float32",
-                    shape=tuple(d.dim_param or d.dim_value for d in one.type.tensor_type.shape.dim),
+                port.name: Array(
+                    type="int64" if port.type.tensor_type.elem_type == TensorProto.INT64 else "float32",
+                    shape=tuple(d.dim_param or d.dim_value for d in port.type.tensor_type.shape.dim),
                 )
-                for one in side
+                for port in side
             }
             for side in (built.model.graph.input, built.model.graph.output)
         )
@@ -188,20 +188,20 @@ def write_model(
     apart = {name: array for name, array in arrays.items() if array.nbytes > INLINE}
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
-    initializers = [one for one in whole.graph.initializer if one.name in apart]
+    initializers = [array_proto for array_proto in whole.graph.initializer if array_proto.name in apart]
     if whole.ByteSize() + sum(array.nbytes for array in apart.values()) <= largest:
-        for one in initializers:
-            del one.external_data[:]
-            one.data_location = onnx.TensorProto.DEFAULT
-            one.raw_data = apart[one.name].tobytes()
+        for array_proto in initializers:
+            del array_proto.external_data[:]
+            array_proto.data_location = onnx.TensorProto.DEFAULT
+            array_proto.raw_data = apart[array_proto.name].tobytes()
         return {path.name: write_file(path, [whole.SerializeToString()])}
     beside, chunks, at = path.with_name(f"{path.name}.data"), list[memoryview | bytes](), 0
-    for one in initializers:
-        array = np.ascontiguousarray(apart[one.name])
+    for array_proto in initializers:
+        array = np.ascontiguousarray(apart[array_proto.name])
         chunks += [b"\0" * (-at % ALIGNED), array.reshape(-1).view(np.uint8).data]
         at += -at % ALIGNED
-        del one.external_data[:]
+        del array_proto.external_data[:]
         for key, value in (("location", beside.name), ("offset", at), ("length", array.nbytes)):
-            one.external_data.add(key=key, value=str(value))
+            array_proto.external_data.add(key=key, value=str(value))
         at += array.nbytes
     return {path.name: write_file(path, [whole.SerializeToString()]), beside.name: write_file(beside, chunks)}

@@ -153,15 +153,15 @@ def _agreements(
         pairs += list(zip(*answered, strict=True))
         show(f"measuring: {len(pairs):,} of {len(rows):,} texts")
     for name, record in bundle.tasks.items():
-        lost = [two.failed[name] for one, two in pairs if name in one.answers and name in two.failed]
+        lost = [new.failed[name] for old, new in pairs if name in old.answers and name in new.failed]
         if lost:
             raise BackendError(
                 f"int8 cannot answer task '{name}'; nothing was written",
                 got=f"{len(lost)} of {len(pairs)} texts failed: {lost[0]}",
                 do="stay with bfloat16 or float32, or report this",
             )
-        answer_pairs = [(one.answers[name], two.answers[name]) for one, two in pairs if name in one.answers]
-        yield name, agreement_of(record.task, [one for one, _ in answer_pairs], [two for _, two in answer_pairs])
+        answer_pairs = [(old.answers[name], new.answers[name]) for old, new in pairs if name in old.answers]
+        yield name, agreement_of(record.task, [old for old, _ in answer_pairs], [new for _, new in answer_pairs])
 
 
 def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], None]) -> dict[str, tuple[str, float]]:
@@ -177,4 +177,4 @@ def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], N
     if not names:
         return {}
     scores = evaluate_bundle(session, labelled.project, folder=labelled.folder, only=names, show=show)
-    return {one.task: (one.metric, one.scores[one.metric]) for one in scores}
+    return {score.task: (score.metric, score.scores[score.metric]) for score in scores}

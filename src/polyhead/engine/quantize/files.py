@@ -66,7 +66,7 @@ class Measurement(Value):
     def of(self, bundle: Bundle) -> dict[str, Change]:
         """What is known of the live versions."""
         live = {name: line.record for name, line in bundle.lines.items()}
-        return {name: one.change for name, one in self.tasks.items() if live.get(name) == one.record}
+        return {name: measured.change for name, measured in self.tasks.items() if live.get(name) == measured.record}
 
 
 class Calibration(Value):
@@ -129,9 +129,9 @@ def warn_of_attached(backend: str, task: str) -> None:
 def _warn(bundle: Bundle, backend: str, tasks: Sequence[str], record: Calibration | None) -> None:
     """Two lines at most: of tasks that were measured on other machines alone, and of those that never were."""
     bits, measured_here, elsewhere = processor().weight_bits, set[str](), set[str]()
-    for one in () if record is None else record.measurements:
-        is_here = (one.backend, one.weight_bits) == (backend, bits)
-        (measured_here if is_here else elsewhere).update(one.of(bundle))
+    for measurement in () if record is None else record.measurements:
+        is_here = (measurement.backend, measurement.weight_bits) == (backend, bits)
+        (measured_here if is_here else elsewhere).update(measurement.of(bundle))
     moved = [name for name in tasks if name in elsewhere - measured_here]
     if moved:
         log.warning(
@@ -190,7 +190,7 @@ def write_changes(bundle: Bundle, record: Calibration, *, backend: str, changes:
         if (now.backend, now.weight_bits) == place:
             now = msgspec.structs.replace(now, tasks=tasks)
         else:
-            others = [one for one in now.elsewhere if (one.backend, one.weight_bits) != place]
+            others = [other for other in now.elsewhere if (other.backend, other.weight_bits) != place]
             measurement = Measurement(backend=backend, weight_bits=place[1], tasks=tasks)
             now = msgspec.structs.replace(now, elsewhere=(*others, measurement))
         replace_file(bundle.root / CACHE / RECORD, to_json(now))

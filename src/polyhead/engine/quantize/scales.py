@@ -104,7 +104,7 @@ class Scales:
     def of_each(self, weights: np.ndarray) -> list[Scale] | None:
         """Those of weights (groups, outputs, inputs); None unless each has one."""
         scales = [self.of(weight) for weight in weights]
-        return None if any(one is None for one in scales) else [one for one in scales if one is not None]
+        return None if any(scale is None for scale in scales) else [scale for scale in scales if scale is not None]
 
 
 class ObservedRange:
@@ -169,13 +169,13 @@ class ObservedRange:
 def scales_of(seen: Iterable[ObservedRange]) -> Scales:
     """The scales of all products that were seen, one for all that read the same value."""
     apart: list[ObservedRange] = []
-    for one in seen:
-        same = [other for other in apart if other.weights.keys() & one.weights.keys()]
+    for value in seen:
+        same = [other for other in apart if other.weights.keys() & value.weights.keys()]
         for other in same:
-            one.join(other)
-        apart = [other for other in apart if other not in same] + [one]
-    read = [one for one in apart if one.rows]
-    return Scales({digest: scale for one in read for scale in [one.scale()] for digest in one.weights})
+            value.join(other)
+        apart = [other for other in apart if other not in same] + [value]
+    read = [value for value in apart if value.rows]
+    return Scales({digest: scale for value in read for scale in [value.scale()] for digest in value.weights})
 
 
 def weight_digest(weight: np.ndarray) -> str:
@@ -220,7 +220,7 @@ class ObservingRuntime:
             return outputs | {f"{OUTPUT}{i}": one.value for i, one in enumerate(reads)}
 
         graph = self._runtime.compile(watched, label=label, layers=True)
-        seen = [one.seen() for one in reads]
+        seen = [read.seen() for read in reads]
         self._seen += [each for groups in seen for each in groups]
         return _Watched(graph, seen, self._rows)
 
@@ -275,6 +275,6 @@ class _Watched:
         outputs = self._graph(inputs)
         for number, groups in enumerate(self._seen):
             x = outputs.pop(f"{OUTPUT}{number}")
-            for group, one in enumerate(groups):
-                one.add(x if len(groups) == 1 else x[group], rows=self._rows)
+            for group, observed in enumerate(groups):
+                observed.add(x if len(groups) == 1 else x[group], rows=self._rows)
         return outputs

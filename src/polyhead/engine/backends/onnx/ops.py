@@ -83,9 +83,9 @@ class OnnxOps:
         return self.node("Shape", x, start=axis, end=axis + 1)
 
     def reshape(self, x: Tensor, shape: Sequence[Size]) -> Tensor:
-        if all(isinstance(one, int) for one in shape):
+        if all(isinstance(size, int) for size in shape):
             return self.node("Reshape", x, self.whole(*shape))
-        sizes = [self.whole(one) if isinstance(one, int) else one for one in shape]
+        sizes = [self.whole(size) if isinstance(size, int) else size for size in shape]
         return self.node("Reshape", x, self.node("Concat", *sizes, axis=0))
 
     def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:

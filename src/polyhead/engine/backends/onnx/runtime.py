@@ -123,8 +123,8 @@ class _Compiled:
     def __init__(self, model: bytes, options: ort.SessionOptions, values: list[ort.OrtValue]) -> None:
         self._values = values  # the session reads them where they are
         self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self._inputs = [one.name for one in self._session.get_inputs()]
-        self._outputs = [one.name for one in self._session.get_outputs()]
+        self._inputs = [port.name for port in self._session.get_inputs()]
+        self._outputs = [port.name for port in self._session.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         outputs = self._session.run(self._outputs, {name: inputs[name] for name in self._inputs})

@@ -48,9 +48,9 @@ class OpenVINOOps:
         return op.gather(op.shape_of(x), _whole(axis), _whole(0))
 
     def reshape(self, x: Tensor, shape: Sequence[Size]) -> Tensor:
-        if all(isinstance(one, int) for one in shape):
+        if all(isinstance(size, int) for size in shape):
             return op.reshape(x, _whole(*shape), False)
-        sizes = [_whole(one) if isinstance(one, int) else one for one in shape]
+        sizes = [_whole(size) if isinstance(size, int) else size for size in shape]
         return op.reshape(x, op.concat(sizes, 0), False)
 
     def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:

@@ -86,7 +86,7 @@ class ReferenceBackend:
         """Pool by pool its tasks, their features and what failed; a layer is run when the first pool needs it."""
         states: dict[int, _States] = {}
         pools = [index for index, step in enumerate(plan.steps) if isinstance(step.node, Pool)]
-        for index in sorted(pools, key=lambda one: _layers_above(plan, one)):
+        for index in sorted(pools, key=lambda pool: _layers_above(plan, pool)):
             step, pooled, failed = plan.steps[index], dict[str, Array](), dict[str, Exception]()
             assert isinstance(step.node, Pool)
             try:
@@ -235,15 +235,15 @@ def _stored(states: _States, node: Pool, batch: TokenBatch) -> Array:
     widths = [states.shape[-1] for states in mixed]
     if len(set(widths)) > 1:
         raise PlanError("a pool cannot mix layers of several widths", got=widths)
-    value, text = np.stack(mixed, axis=2), np.stack([one[:, states.text] for one in mixed], axis=2)
+    value, text = np.stack(mixed, axis=2), np.stack([state[:, states.text] for state in mixed], axis=2)
     if pool.positions == "first":
         value = text[:, :1]
     elif pool.positions == "mean":
         weights = batch.mask / batch.mask.sum(axis=1, keepdims=True)
         value = np.einsum("rt,rtlw->rlw", weights.astype(np.float32), text)[:, None]
     elif pool.positions == "tokens":
-        found = np.take_along_axis(text, np.maximum(batch.words, 0)[:, :, None, None], axis=1)
-        value = found * (batch.words >= 0)[..., None, None]
+        words = np.take_along_axis(text, np.maximum(batch.words, 0)[:, :, None, None], axis=1)
+        value = words * (batch.words >= 0)[..., None, None]
     if pool.layers == "mean" and not pool.codec.before_mean:
         value = value.mean(axis=2, keepdims=True)
     return through(np.ascontiguousarray(value, np.float32), pool.codec)
