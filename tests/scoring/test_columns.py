@@ -4,8 +4,7 @@ import pytest
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.jobs.columns import Roles, check_fit, roles_of
-from polyhead.jobs.survey import Survey, joint_word, word_of
+from polyhead.jobs.columns import Roles, Survey, check_fit, joint_word, roles_of, word_of
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.task import Task
 from polyhead.text.question import Question
@@ -16,12 +15,12 @@ def roles(named=None, **columns):
 
 
 def asked(found, **values):
-    return found.ask(values, where="row 1", from_cells=True).input
+    return found.row_input(values, where="row 1", from_cells=True).input
 
 
 def test_columns_have_the_roles_of_their_names():
     found = roles(text="text", text_b="text", id="int")
-    assert found.wanted == ("text", "text_b") and found.forms == {"text", "pair"}
+    assert found.wanted == ("text", "text_b") and found.types == {"text", "pair"}
     assert asked(found, text="a", text_b="b", id=1) == ("a", "b")
     assert asked(found, text="a", text_b="") == ("a",)
     found = roles(text_a="text", text_b="text")
@@ -42,13 +41,13 @@ def test_a_named_column_leaves_out_what_does_not_go_with_it():
 def test_a_column_that_cannot_be_read_is_nobodys_beside_one_that_can():
     """Counts of tokens beside texts were refused, though nobody asked for them."""
     assert roles(text="text", tokens="int", question="object").columns == {"text": ("text",)}
-    assert roles(question="text", context="text", text="float").forms == {"passage"}
+    assert roles(question="text", context="text", text="float").types == {"passage"}
 
 
 def test_lists_are_read_from_cells():
     found = roles({"choices": "answers"}, question="text", answers="text")
     assert asked(found, question="q", answers='["a", "b"]') == Question(text="q", options=("a", "b"))
-    tokens = roles(tokens="list").ask({"tokens": ["the", "lamp"]}, where="row 1", from_cells=False)
+    tokens = roles(tokens="list").row_input({"tokens": ["the", "lamp"]}, where="row 1", from_cells=False)
     assert tokens.input == ("the lamp",) and tokens.words.tolist() == [[0, 3], [4, 8]]
 
 
@@ -83,7 +82,7 @@ def test_columns_that_make_no_input_are_refused(named, columns, error, said):
 def test_values_that_make_no_input_say_the_row(values, said):
     found = roles(text="text", question="text", options="text", context="text")
     with pytest.raises(BadValue, match=f"row 1.*{said}"):
-        found.ask(values, where="row 1", from_cells=True)
+        found.row_input(values, where="row 1", from_cells=True)
 
 
 def test_words_of_values_are_joined():

@@ -11,9 +11,9 @@ import pytest
 
 from polyhead.engine.inputs import Passage
 from polyhead.errors import ConfigError, DataError
-from polyhead.jobs import table
-from polyhead.jobs.read import open_source
-from polyhead.jobs.write import text_of
+from polyhead.jobs import parquet as tables
+from polyhead.jobs.rows import text_of
+from polyhead.jobs.score import open_source
 from polyhead.text.question import Question
 from scoring.scored import read, run, texts, write
 
@@ -349,7 +349,7 @@ def test_numbers_that_no_column_of_parquet_holds_are_text(session, tmp_path, lar
 
 
 def test_pieces_are_joined_into_large_row_groups(session, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "GROUP_ROWS", 6)
+    monkeypatch.setattr(tables, "GROUP_ROWS", 6)
     source, out = write(tmp_path / "in.jsonl", texts(20)), tmp_path / "out.parquet"
     run(session, source, out, tasks=("mood",), piece_rows=4)
     footer = parquet.ParquetFile(out).metadata
@@ -382,7 +382,7 @@ def test_columns_are_kept_as_asked_and_added_ones_named(session, tmp_path):
 
 
 def test_records_that_we_write_are_those_of_the_csv_module():
-    from polyhead.jobs.write import _record
+    from polyhead.jobs.rows import _record
 
     rows = [["a", "b,c"], ['q"q', "x\ny"], ["x\ry", ""], [""], ["", ""]]
     raw = b"".join(map(_record, rows)).decode()
@@ -446,7 +446,7 @@ def test_durations_are_texts_outside_of_parquet(session, tmp_path):
 def test_durations_are_written_as_those_of_python_are(unit):
     for count in (0, 1, -1, 999, -1500, 86_400_000, 3_661_000_001, -90_061_000_005):
         array = pyarrow.array([count], pyarrow.duration(unit))
-        chunk = table.TableChunk(pyarrow.table({"d": array}), "in.parquet", 0)
+        chunk = tables.TableChunk(pyarrow.table({"d": array}), "in.parquet", 0)
         assert chunk.kept(("d",)) == [{"d": text_of(array.to_pylist()[0])}]
 
 

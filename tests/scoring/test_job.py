@@ -22,8 +22,8 @@ from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, DataError, EmptyData, MissingColumn, UnknownTask
 from polyhead.files import held
 from polyhead.folders import claim, dissolve
-from polyhead.jobs.pieces import WHY_OTHER, WORKING, Job, Pieces
-from polyhead.jobs.read import open_source
+from polyhead.jobs.pieces import Pieces, work_folder
+from polyhead.jobs.score import ScoreJob, open_source
 from polyhead.plan import Pool
 from polyhead.tasks import rows as rows_module
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
@@ -223,7 +223,7 @@ def test_a_task_that_was_replaced_in_between_is_refused(tmp_path, monkeypatch):
 def test_a_damaged_job_file_is_named_and_fresh_helps(session, tmp_path, monkeypatch):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, WORKING)
+    claim(folder, work_folder(ScoreJob))
     (folder / "job.json").write_text("{")
     (folder / "00000000.piece").write_text("not ours\n")
     with pytest.raises(ConfigError, match="job.json.*--fresh"):
@@ -236,7 +236,7 @@ def test_pieces_without_a_job_are_nobodys(session, tmp_path, monkeypatch):
     """As a kill leaves them right after OUT was whole."""
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, WORKING)
+    claim(folder, work_folder(ScoreJob))
     (folder / "00000000.piece").write_text("old\n")
     (folder / "00000000.json").write_text('{"rows": 3}')
     stopping(monkeypatch, session, 0)
@@ -342,7 +342,7 @@ def test_a_task_that_fails_is_named_and_the_others_are_answered(session, tmp_pat
 def test_two_processes_do_not_write_one_file(session, tmp_path):
     source, out = write(tmp_path / "in.jsonl", texts(4)), tmp_path / "out.jsonl"
     folder = tmp_path / ".out.jsonl.pieces"
-    claim(folder, WORKING)
+    claim(folder, work_folder(ScoreJob))
     with (
         held(folder / "lock", patience=0.0, busy=RuntimeError()),
         pytest.raises(ConfigError, match="another process is writing"),
@@ -386,12 +386,12 @@ def test_rows_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, cou
 
 @pytest.mark.parametrize("count", [40, 400])
 def test_tables_held_do_not_grow_with_the_file(session, tmp_path, monkeypatch, count):
-    from polyhead.jobs import table
+    from polyhead.jobs import parquet as tables
 
     monkeypatch.setattr(Counted, "alive", 0)
     monkeypatch.setattr(Counted, "most", 0)
-    made, sizes = table.TableChunk, []
-    monkeypatch.setattr(table, "TableChunk", lambda *given: watched(made(*given)))
+    made, sizes = tables.TableChunk, []
+    monkeypatch.setattr(tables, "TableChunk", lambda *given: watched(made(*given)))
     monkeypatch.setattr(
         session, "columns", lambda inputs, **_: sizes.append(len(inputs)) or unfit(session, inputs, "mood")
     )
@@ -645,4 +645,4 @@ def test_a_table_whose_name_is_no_utf8_is_read(session, tmp_path):
 
 
 def test_every_part_of_a_job_has_a_reason_why_pieces_may_be_of_another():
-    assert WHY_OTHER.keys() == set(Job.__struct_fields__)
+    assert ScoreJob.why_other.keys() == set(ScoreJob.__struct_fields__)

@@ -4,8 +4,8 @@ import datetime
 
 import pytest
 
-from polyhead.jobs.values import values_of
-from polyhead.jobs.write import text_of
+from polyhead.jobs.parquet import values_of
+from polyhead.jobs.rows import text_of
 from scoring.scored import read, run
 
 pyarrow = pytest.importorskip("pyarrow")

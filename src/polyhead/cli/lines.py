@@ -105,7 +105,7 @@ def line_of(number: int, raw: bytes, form: str) -> Line:
 
 def _of_json(row: object, number: int) -> Line:
     from polyhead.engine.inputs import input_of
-    from polyhead.jobs.write import writable
+    from polyhead.jobs.rows import writable
 
     read, words = input_of(row, where=f"line {number}")
     return Line(input=read, words=words, id=writable(row.get("id")) if isinstance(row, dict) else None)

@@ -1,19 +1,69 @@
-"""Which columns of a file are read, and the input that each row makes of them."""
+"""Columns of a file: what they hold, which are read as inputs, and those that a job adds.
+
+A job adds the answer of each task, its scores, and the reason for a missing answer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from polyhead.config import Value
+from polyhead.engine.answers import Result
 from polyhead.engine.inputs import InputType, input_of, input_types_of
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
-from polyhead.jobs.survey import Survey, Word
 from polyhead.tasks.columns import no_column
 from polyhead.tasks.kinds.base import listed
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import CellForm, Task, kind_of
+
+Word = Literal["null", "bool", "int", "float", "text", "list", "object", "mixed", "other"]
+"""Type of a column. `mixed`: values of several types, or integers that no type holds; `other`: dates, bytes."""
+Met = Word | Literal["long"]
+"""Type of one value; `long`: an integer of 64 bits beyond EXACT."""
+
+EXACT = 2**53  # up to here a column of floating-point numbers holds every integer
+
+
+class Survey(Value):
+    """What a whole file holds."""
+
+    rows: int  # including those that cannot be read
+    columns: dict[str, Word]  # type by name, in the order of the file
+
+
+def word_of(value: object) -> Met:
+    """The type of one value from JSON."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "bool"
+        case int():
+            if abs(value) <= EXACT:
+                return "int"
+            return "long" if -(2**63) <= value < 2**63 else "mixed"
+        case float():
+            return "float"
+        case str():
+            return "text"
+        case list():
+            return "list"
+        case _:
+            return "object"
+
+
+def joint_word(met: Set[Met]) -> Word:
+    """The type of a column that holds values of these types; null fits any."""
+    if "long" in met and "float" in met:
+        return "mixed"
+    words: set[Word] = {"int" if word == "long" else word for word in met if word != "null"}
+    if len(words) < 2:
+        return next(iter(words), "null")
+    return "float" if words == {"int", "float"} else "mixed"
+
 
 # Roles that go together; without the first one there is no input.
 FAMILIES = (("text", "text_b"), ("tokens",), ("question", "context", "choices"))
@@ -37,7 +87,7 @@ MAKE: tuple[tuple[InputType, tuple[set[str], set[str]]], ...] = (
 LISTS = ("tokens", "choices")  # roles of columns that hold lists; in a CSV cell they are JSON
 
 
-class Ask(Value, eq=False):
+class RowInput(Value, eq=False):
     """The input of one row."""
 
     input: Any  # polyhead.engine.inputs.AnyInput
@@ -55,12 +105,11 @@ class Roles(Value):
         return tuple(dict.fromkeys(chain.from_iterable(self.columns.values())))
 
     @property
-    def forms(self) -> set[InputType]:
-        """The forms of input that rows may have."""
-        roles = set(self.columns)
-        return {form for form, (needed, _) in MAKE if needed <= roles}
+    def types(self) -> set[InputType]:
+        """The types of input that rows may have."""
+        return {input_type for input_type, (needed, _) in MAKE if needed <= set(self.columns)}
 
-    def ask(self, values: Mapping[str, object], *, where: str, from_cells: bool) -> Ask:
+    def row_input(self, values: Mapping[str, object], *, where: str, from_cells: bool) -> RowInput:
         """The input of one row; raises BadValue with its place for values that make none."""
         values_by_role: dict[str, object] = {}
         for role, columns in self.columns.items():
@@ -74,8 +123,8 @@ class Roles(Value):
             first = next(role for role in (family[0] for family in FAMILIES) if role in self.columns)
             column = self.columns[first][0]
             raise BadValue(f"{where}: column '{column}' is empty", do="give a text")
-        row_input, words = input_of(values_by_role, where=where)
-        return Ask(input=row_input, words=words)
+        parsed, words = input_of(values_by_role, where=where)
+        return RowInput(input=parsed, words=words)
 
     def _checked(self, role: str, column: str, value: object, where: str) -> object:
         if role in LISTS:
@@ -122,16 +171,17 @@ def roles_of(path: str, survey: Survey, named: Mapping[str, str]) -> Roles:
 
 def check_fit(path: str, roles: Roles, tasks: Mapping[str, Task], named: Collection[str]) -> None:
     """Raises ConfigError where none of the tasks reads what the columns make, or what a `named` role is part of."""
-    read = {form for task in tasks.values() for form in input_types_of(task)}
-    idle = [role for role in named if not any(role in needed | more and form in read for form, (needed, more) in MAKE)]
-    if roles.forms & read and not idle:
+    types = {input_type for task in tasks.values() for input_type in input_types_of(task)}
+    used = {role for input_type, (needed, more) in MAKE if input_type in types for role in needed | more}
+    idle = [role for role in named if role not in used]
+    if roles.types & types and not idle:
         return
     what = f"none of the tasks reads what the columns of {Path(path).name} make"
-    if idle and roles.forms & read:
+    if idle and roles.types & types:
         what = f"none of the tasks reads {' or '.join('--' + role.replace('_', '-') for role in idle)}"
     raise ConfigError(
         what,
-        got=f"columns {', '.join(roles.wanted)}: {' or '.join(sorted(roles.forms)) or 'no whole input'}",
+        got=f"columns {', '.join(roles.wanted)}: {' or '.join(sorted(roles.types)) or 'no whole input'}",
         allowed=[f"{name} reads a {' or a '.join(input_types_of(task))}" for name, task in tasks.items()],
         do="name other columns or other tasks",
     )
@@ -149,9 +199,8 @@ def _fits(role: str, word: Word) -> bool:
 
 
 def _check_there(path: str, survey: Survey, column: str) -> None:
-    if column in survey.columns:
-        return
-    raise no_column(path, column, survey.columns)
+    if column not in survey.columns:
+        raise no_column(path, column, survey.columns)
 
 
 def _check_word(path: str, role: str, column: str, word: Word) -> None:
@@ -164,3 +213,93 @@ def _check_word(path: str, role: str, column: str, word: Word) -> None:
         allowed=wanted,
         do=f"name a column that holds {wanted}: --{role.replace('_', '-')} COLUMN",
     )
+
+
+ERROR = "error"
+
+
+class AddedColumn(Value):
+    """An added column; of form `shares` it holds a number for each of `fields`."""
+
+    name: str
+    form: CellForm
+    fields: tuple[str, ...] = ()
+    sparse: bool = False  # null is left out in formats that allow it
+
+
+class Answers(Value):
+    """Turns results into the cells of added columns."""
+
+    tasks: dict[str, Task]
+    prefix: str = ""
+    scores: bool = False
+
+    @property
+    def columns(self) -> tuple[AddedColumn, ...]:
+        """Columns of each task, then one for the reason why a row has no answer."""
+        columns: list[AddedColumn] = []
+        for name, task in self.tasks.items():
+            kind = kind_of(task)
+            columns.append(AddedColumn(name=self.prefix + name, form=kind.cell))
+            if self.scores and kind.score_cell is not None:
+                fields, form = task.labels, kind.score_cell
+                columns.append(AddedColumn(name=f"{self.prefix}{name}.scores", form=form, fields=fields))
+        return (*columns, AddedColumn(name=self.prefix + ERROR, form="text", sparse=True))
+
+    def cells(self, result: Result | BadValue) -> list[object]:
+        """The values of `columns` in one row."""
+        if isinstance(result, BadValue):
+            return [None] * (len(self.columns) - 1) + [why_none(result)]
+        cells: list[object] = []
+        for name, task in self.tasks.items():
+            answer = result.answers.get(name)
+            cells.append(None if answer is None else kind_of(task).cell_of(answer))
+            if self.scores and kind_of(task).score_cell is not None:
+                cells.append(None if answer is None else answer["scores"])
+        return [*cells, why_none(result)]
+
+
+def why_none(result: Result | BadValue) -> str | None:
+    """Why a row has no answer at all, or which tasks failed on it; None for any other row."""
+    if isinstance(result, BadValue):
+        return str(result)
+    if result.failed:
+        return "; ".join(f"{name}: {reason}" for name, reason in result.failed.items())
+    return None if result.answers else next(iter(result.skipped.values()), None)
+
+
+def kept_columns(path: str, survey: Survey, wanted: Sequence[str] | None, answers: Answers) -> tuple[str, ...]:
+    """The columns of the file to write beside the answers: those `wanted`, each also several between commas; None: all.
+
+    Raises ConfigError for a column that the file has not, and where two columns would have one name.
+    """
+    columns, added = list(survey.columns), [column.name for column in answers.columns]
+    names = columns if wanted is None else [name for argument in wanted for name in _named(argument, columns)]
+    if unknown := [name for name in names if name not in columns]:
+        what = f"{Path(path).name} has no column {', '.join(map(repr, unknown))} to keep"
+        do = "name its columns; one with a comma in its name has a --keep of its own"
+        raise ConfigError(what, allowed=columns, do=do)
+    kept = tuple(dict.fromkeys(names))
+    if twice := _twice(added):
+        raise ConfigError(
+            "columns that are added would have the same names, which --prefix does not change",
+            got=twice,
+            do=f"name other tasks with --tasks{', or leave out --scores' if answers.scores else ''}",
+        )
+    if twice := _twice((*kept, *added)):
+        raise ConfigError(
+            "columns of the file and columns that are added have the same names",
+            got=twice,
+            do="give the added ones other names with --prefix, or choose the columns to --keep",
+        )
+    return kept
+
+
+def _named(argument: str, columns: Collection[str]) -> tuple[str, ...]:
+    """The column of this name; if there is none, the names between commas."""
+    several = tuple(name.strip() for name in argument.split(",") if name.strip())
+    return (argument,) if argument in columns or not several else several
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]

@@ -1,4 +1,4 @@
-"""A job on disk: its description and its finished pieces. A piece is complete or absent.
+"""Work on disk in pieces, each complete or absent: a job that was stopped goes on after the last of them.
 
     .OUT.pieces/made-by-polyhead.txt    marks the folder as ours; without it nothing in it is touched
     .OUT.pieces/job.json                what the job reads, asks and writes; the pieces belong to this job
@@ -6,7 +6,7 @@
     .OUT.pieces/00000000.json           counts of the piece, and the SHA-256 of both; written before the piece
     .OUT.pieces/00000000.piece          the piece, in the format of OUT
 
-The folder is next to OUT and is removed when OUT is complete.
+The folder is next to OUT and is removed when OUT is complete. What a piece holds is the job's own affair.
 """
 
 from __future__ import annotations
@@ -15,134 +15,96 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from polyhead.config import Value, from_json, to_json
-from polyhead.engine.pinned import Numerics
+from polyhead.config import Value, from_json, to_json, to_value
 from polyhead.errors import ConfigError, DataError
 from polyhead.files import held, open_plain, replace_file, replacing
 from polyhead.folders import WorkFolder, claim, dissolve, sweep
-from polyhead.jobs.survey import Survey
 
 log = logging.getLogger(__name__)
 JOB, LOCK = "job.json", "lock"
 _OURS = re.compile(r"job\.json|lock|[0-9]{8,}\.(json|piece)")
-WORKING = WorkFolder(
-    purpose="pieces of a file that `polyhead score` writes", is_ours=lambda name: bool(_OURS.fullmatch(name))
-)
+
+
+class Counts(Value):
+    """Counts of a piece, or of several: numbers, or numbers by name."""
+
+    rows: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        names = self.__struct_fields__
+        return type(self)(**{name: _added(getattr(self, name), getattr(other, name)) for name in names})
 
 
 class Job(Value):
-    """Everything that the bytes of a piece depend on, except the machine."""
+    """Base of descriptions of jobs: everything that the bytes of a piece depend on, except the machine."""
+
+    purpose: ClassVar[str]  # of the folder of pieces, as its marker says it
+    why_other: ClassVar[Mapping[str, str]]  # by field: what differs where pieces are of another job
 
     version: str  # of polyhead
-    source: str  # SHA-256 of the file that is read
-    form: str  # the endings of the names of both files
-    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
-    trunk: str  # digest
-    numerics: Numerics
-    deterministic: bool
-    columns: dict[str, tuple[str, ...]]  # columns to read, by role
-    kept: tuple[str, ...]
-    prefix: str
-    scores: bool
-    piece_rows: int
-    survey: Survey
+
+    @property
+    def total(self) -> int:
+        """The rows of all pieces together."""
+        raise NotImplementedError
 
 
-WHY_OTHER = {
-    "version": "they were written by another version of polyhead",
-    "source": "what is read has changed since, or is another file",
-    "form": "what is read or written has another format",
-    "tasks": "other tasks, or other versions of them",
-    "trunk": "a bundle over another trunk",
-    "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
-    "deterministic": "--deterministic differs",
-    "columns": "other columns are read",
-    "kept": "--keep or --only-answers differs",
-    "prefix": "--prefix differs",
-    "scores": "--scores differs",
-    "piece_rows": "pieces of another size",
-    "survey": "what is read was found to hold other values",
-}
-"""Why pieces are of another job, by what differs."""
-
-
-class Facts(Value):
-    """Counts of a piece, or of several."""
-
-    rows: int = 0
-    errors: int = 0  # rows with a reason why they, or some task, have no answer
-    unread: int = 0  # of these, rows that could not be read
-    idle: int = 0  # of these, rows that fit no task, including rows with an empty text
-    partly: int = 0  # of these, rows that some task answered where another failed
-    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
-    unanswered: dict[str, int] = {}
-    failed: dict[str, int] = {}
-    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
-    passes: int = 0
-    layers: int = 0
-    tokens: int = 0
-    cut: int = 0  # tokens that were not read
-    repaired: int = 0
-    seconds: float = 0.0
-
-    def __add__(self, other: Facts) -> Facts:
-        added: dict[str, Any] = {
-            name: _added(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__
-        }
-        return Facts(**added)
+JobT = TypeVar("JobT", bound=Job)
+CountsT = TypeVar("CountsT", bound=Counts)
 
 
 class Piece(Value):
-    """The counts of a piece, and a digest that shows whether either was changed."""
+    """What is kept of a piece beside it: its counts, and a digest that shows whether either was changed."""
 
-    facts: Facts
-    sha256: str  # over the facts and the piece
+    counts: Any  # of the job's class of Counts
+    sha256: str  # over the counts and the piece
 
     @classmethod
-    def of(cls, facts: Facts, content: bytes) -> Self:
-        """That of this content."""
-        return cls(facts=facts, sha256=hashlib.sha256(to_json(facts) + content).hexdigest())
+    def of(cls, counts: Counts, content: bytes) -> Self:
+        """The record of this content."""
+        return cls(counts=counts, sha256=hashlib.sha256(to_json(counts) + content).hexdigest())
 
 
-class Pieces:
+class Pieces(Generic[JobT, CountsT]):
     """The pieces of one job, under its lock."""
 
-    def __init__(self, target: Path) -> None:
+    def __init__(self, target: Path, kind: type[JobT], counts: type[CountsT]) -> None:
         self.target, self.folder = target, folder_of(target)
         self.done: list[Piece] = []  # in order
-        self.facts = Facts()  # of the pieces that are done
+        self.counts = counts()  # of the pieces that are done
+        self._kind, self._kind_of_counts, self._total = kind, counts, 0
 
     @classmethod
     @contextmanager
-    def held(cls, target: Path) -> Iterator[Self]:
-        """The pieces of the job that writes `target`.
+    def held(cls, target: Path, kind: type[JobT], counts: type[CountsT]) -> Iterator[Self]:
+        """The pieces of the job of this kind that writes `target`.
 
-        Raises ConfigError where another process works on it, or their folder is not ours, which is left as it is.
+        Raises ConfigError if another process works on it, or if their folder is not ours; it is then left as it is.
         """
-        pieces = cls(target)
+        pieces, working = cls(target, kind, counts), work_folder(kind)
         busy = ConfigError(f"another process is writing {target}", do="wait for it, or write another file")
         with ExitStack() as lock:
-            while not lock.enter_context(_lock(pieces.folder, busy)):
+            while not lock.enter_context(_lock(pieces.folder, working, busy)):
                 pass
             try:
-                sweep(pieces.folder, WORKING)
+                sweep(pieces.folder, working)
                 yield pieces
             finally:
                 if not pieces._has_any:
-                    dissolve(pieces.folder, WORKING)
+                    dissolve(pieces.folder, working)
 
-    def begun(self) -> Job | None:
-        """The job to which the pieces belong; raises ConfigError where there are some and it cannot be read."""
+    def begun(self) -> JobT | None:
+        """The job to which the pieces belong; raises ConfigError if there are pieces and it cannot be read."""
         path = self.folder / JOB
         if not os.path.lexists(path):
             return None
         try:
-            return from_json(self._read(JOB), Job, source=str(path))
+            return from_json(self._read(JOB), self._kind, source=str(path))
         except (ConfigError, OSError) as error:
             if not self._has_any:
                 return None
@@ -150,26 +112,26 @@ class Pieces:
             got = error.what if isinstance(error, ConfigError) else error.strerror
             raise ConfigError(what, got=got, do="start anew with --fresh") from None
 
-    def go_on(self, job: Job) -> None:
+    def go_on(self, job: JobT) -> None:
         """Finds the finished pieces; raises ConfigError if they belong to another job.
 
-        A piece that was changed is answered again, with those after it.
+        A piece that was changed is made again, with those after it.
         """
-        begun = self.begun()
+        begun, self._total = self.begun(), job.total
         if begun is None or (begun != job and (not self._has_any or self._is_finished(begun, job))):
             self._begin(job)
             return
-        for name in Job.__struct_fields__:
+        for name in job.__struct_fields__:
             now, before = getattr(job, name), getattr(begun, name)
             if now != before:
                 raise ConfigError(
-                    f"{self.folder} holds pieces of another job for {self.target.name}: {WHY_OTHER[name]}",
+                    f"{self.folder} holds pieces of another job for {self.target.name}: {job.why_other[name]}",
                     got=_shown(now),
                     allowed=_shown(before),
                     do="run the command that was begun, start anew with --fresh, or write another file",
                 )
         while (piece := self._piece(len(self.done))) is not None:
-            self.facts += piece.facts
+            self.counts += piece.counts
             self.done.append(piece)
         damaged = self.folder / _piece_name(len(self.done))
         if os.path.lexists(damaged):
@@ -180,13 +142,13 @@ class Pieces:
         with suppress(IsADirectoryError):
             (self.folder / JOB).unlink(missing_ok=True)
 
-    def add(self, content: bytes, facts: Facts) -> None:
-        """The next piece, on disk when this returns."""
-        number, piece = len(self.done), Piece.of(facts, content)
+    def add(self, content: bytes, counts: CountsT) -> None:
+        """Adds the next piece, which is on disk when this returns."""
+        number, piece = len(self.done), Piece.of(counts, content)
         self._write(_counts_name(number), to_json(piece))
         self._write(_piece_name(number), content)
         self.done.append(piece)
-        self.facts += facts
+        self.counts += counts
 
     def contents(self) -> Iterator[bytes]:
         """The finished pieces in order; raises DataError for one that was changed."""
@@ -196,13 +158,20 @@ class Pieces:
                 content = self._read(name)
             except OSError as error:
                 raise _changed(self.folder / name, error.strerror) from None
-            piece = Piece.of(written.facts, content)
+            piece = Piece.of(written.counts, content)
             if piece != written:
                 raise _changed(self.folder / name, f"SHA-256 {piece.sha256}, with its counts")
             yield content
 
     def finish(self, content: Iterable[bytes]) -> None:
-        """Writes `target` in one step, then discards the pieces."""
+        """Writes `target` in one step, then discards the pieces; raises DataError if they are not of all rows."""
+        if self.counts.rows != self._total:
+            raise DataError(
+                f"the pieces of {self.target} are not of all rows",
+                got=f"{self.counts.rows:,} rows",
+                allowed=f"{self._total:,}, as counted at the start",
+                do="start anew with --fresh",
+            )
         with replacing(self.target, root=self.target.parent, within=self.folder) as file:
             for block in content:
                 file.write(block)
@@ -213,22 +182,22 @@ class Pieces:
         """Whether a piece is finished; a job without one may be replaced."""
         return all(os.path.lexists(self.folder / name) for name in (JOB, _piece_name(0)))
 
-    def _is_finished(self, begun: Job, job: Job) -> bool:
+    def _is_finished(self, begun: JobT, job: JobT) -> bool:
         """Whether the target has its content, and the process ended right before it dropped the pieces."""
         if begun.version != job.version:
             return False
         number, rows = 0, 0
         while (piece := self._piece(number)) is not None:
-            rows += piece.facts.rows
+            rows += piece.counts.rows
             number += 1
-        if not number or rows != begun.survey.rows or not self.target.exists():
+        if not number or rows != begun.total or not self.target.exists():
             return False
         last = (self.folder / _piece_name(number - 1)).stat().st_mtime_ns
         return self.target.stat().st_mtime_ns >= last
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: JobT) -> None:
         for name in os.listdir(self.folder):  # pieces without a job
-            if name != LOCK and WORKING.is_ours(name):
+            if name != LOCK and _OURS.fullmatch(name):
                 with suppress(IsADirectoryError):
                     (self.folder / name).unlink()
         self._write(JOB, to_json(job))
@@ -237,11 +206,12 @@ class Pieces:
         """The record of a piece that is there and unchanged; else None."""
         source = str(self.folder / _counts_name(number))
         try:
-            piece = from_json(self._read(_counts_name(number)), Piece, source=source)
-            content = self._read(_piece_name(number))
+            written = from_json(self._read(_counts_name(number)), Piece, source=source)
+            counts = to_value(written.counts, self._kind_of_counts, source=source)
+            piece = Piece.of(counts, self._read(_piece_name(number)))
         except (OSError, ConfigError):
             return None
-        return piece if Piece.of(piece.facts, content) == piece else None
+        return piece if piece.sha256 == written.sha256 else None
 
     def _read(self, name: str) -> bytes:
         with open_plain(self.folder / name, root=self.target.parent) as file:
@@ -257,9 +227,9 @@ class Pieces:
 
 
 @contextmanager
-def _lock(folder: Path, busy: Exception) -> Iterator[bool]:
-    """Whether the folder's lock is held inside; it is not where who had it took the folder away just now."""
-    claim(folder, WORKING)
+def _lock(folder: Path, working: WorkFolder, busy: Exception) -> Iterator[bool]:
+    """Whether the folder's lock is held inside; it is not if the process that had it has just removed the folder."""
+    claim(folder, working)
     with ExitStack() as lock:
         try:
             lock.enter_context(held(folder / LOCK, patience=0.0, busy=busy))
@@ -287,8 +257,13 @@ def _changed(path: Path, got: object) -> DataError:
 
 
 def folder_of(target: Path) -> Path:
-    """Where the pieces of a job lie."""
+    """The folder of the pieces of the job that writes `target`."""
     return target.with_name(f".{target.name}.pieces")
+
+
+def work_folder(kind: type[Job]) -> WorkFolder:
+    """What a folder of pieces is for, and what lies in it."""
+    return WorkFolder(purpose=kind.purpose, is_ours=lambda name: bool(_OURS.fullmatch(name)))
 
 
 def _added(first: Any, second: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Scoring a file: every row once and in order, across interruptions."""
+"""Scoring a file: every row is answered once and in order, across interruptions."""
 
 from __future__ import annotations
 
@@ -6,29 +6,24 @@ import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from polyhead._version import __version__
 from polyhead.arguments import check_arguments, check_fields
 from polyhead.config import Value
-from polyhead.engine.pinned import numerics_of
+from polyhead.engine.pinned import Numerics, numerics_of
 from polyhead.engine.session import Result, Session
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownTask
-from polyhead.jobs.answers import Answers, why_none
-from polyhead.jobs.columns import Ask, Roles, check_fit, roles_of
+from polyhead.jobs.columns import Answers, Roles, RowInput, Survey, check_fit, kept_columns, roles_of, why_none
 from polyhead.jobs.faults import all_columns, check_machine
-from polyhead.jobs.pieces import Facts, Job, Pieces
-from polyhead.jobs.read import open_source
-from polyhead.jobs.source import Chunk, Show, Source
-from polyhead.jobs.survey import Survey
-from polyhead.jobs.write import CsvWriter, JsonWriter, Writer
+from polyhead.jobs.pieces import Counts, Job, Pieces
+from polyhead.jobs.rows import Chunk, CsvWriter, JsonWriter, RowFile, Show, Source, Writer
 from polyhead.progress import progress_line
 from polyhead.tasks.rows import FORMATS
 from polyhead.text.tokenize import lone_surrogates, repair
 
-PIECE_ROWS = 2048  # of a piece, answered by one call, so that texts can be sorted by length; a kill loses one
-IS_READ = "it is the file that is read"
+PIECE_ROWS = 2048  # answered by one call, so that texts can be sorted by length; a kill loses one piece
 OUTPUTS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 
 
@@ -36,11 +31,11 @@ class ScoreRequest(Value):
     """What to answer for every row, and what to write."""
 
     tasks: tuple[str, ...] = ()  # none: all
-    columns: dict[str, str] = {}  # by the role (`columns.NAMES`) that the column has
-    # Columns of the input to write too, a name each, or several between commas; None: all.
+    columns: dict[str, str] = {}  # column to read by its role, one of `columns.NAMES`
+    # Columns of the input to write too: names, each also several between commas; None: all.
     kept: tuple[str, ...] | None = None
     prefix: str = ""  # of the names of added columns
-    scores: bool = False  # one column more for a task that has a score for each label or option
+    scores: bool = False  # also a column of scores for each task that scores labels or options
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -48,13 +43,74 @@ class ScoreRequest(Value):
             raise ConfigError("the prefix of added columns is not UTF-8", got=self.prefix, do="give another --prefix")
 
 
+_OF_RECEIPTS = ("passes", "layers", "tokens", "cut", "repaired")  # counts that are sums over rows
+
+
+class ScoreCounts(Counts):
+    """Counts of the rows of a file and of what answering them took."""
+
+    errors: int = 0  # rows with a reason why they, or some task, have no answer
+    unread: int = 0  # of these, rows that could not be read
+    idle: int = 0  # of these, rows that fit no task, including rows with an empty text
+    partly: int = 0  # of these, rows that some task answered where another failed
+    # By task: rows without its answer, which are those unread, those idle, and the two that follow.
+    unanswered: dict[str, int] = {}
+    failed: dict[str, int] = {}
+    unfit: dict[str, int] = {}  # rows that it does not fit, and another task does
+    passes: int = 0
+    layers: int = 0
+    tokens: int = 0
+    cut: int = 0  # tokens that were not read
+    repaired: int = 0
+    seconds: float = 0.0
+
+
+class ScoreJob(Job):
+    """A file to score, and how."""
+
+    purpose = "pieces of a file that `polyhead score` writes"
+    why_other = {
+        "version": "they were written by another version of polyhead",
+        "source": "what is read has changed since, or is another file",
+        "form": "what is read or written has another format",
+        "tasks": "other tasks, or other versions of them",
+        "trunk": "a bundle over another trunk",
+        "numerics": "other arithmetic: --backend, --precision, versions of packages or this machine",
+        "deterministic": "--deterministic differs",
+        "columns": "other columns are read",
+        "kept": "--keep or --only-answers differs",
+        "prefix": "--prefix differs",
+        "scores": "--scores differs",
+        "piece_rows": "pieces of another size",
+        "survey": "what is read was found to hold other values",
+    }
+
+    source: str  # SHA-256 of the file that is read
+    form: str  # the endings of the names of both files
+    tasks: tuple[str, ...]  # each with its live version and the SHA-256 of its task.json
+    trunk: str  # digest
+    numerics: Numerics
+    deterministic: bool
+    columns: dict[str, tuple[str, ...]]  # columns to read, by role
+    kept: tuple[str, ...]
+    prefix: str
+    scores: bool
+    piece_rows: int
+    survey: Survey
+
+    @property
+    def total(self) -> int:
+        """The rows of the file."""
+        return self.survey.rows
+
+
 class Summary(Value):
-    """What a job did; `counts` cover the whole file, including pieces of earlier runs."""
+    """The result of a job; `counts` cover the whole file, including pieces of earlier runs."""
 
     output: str
     tasks: tuple[str, ...]
-    columns: tuple[str, ...]  # that were added
-    counts: Facts
+    columns: tuple[str, ...]  # names of the added columns
+    counts: ScoreCounts
     done_before: int  # rows that earlier runs answered
     seconds: float  # of this run
     texts_a_second: float  # of this run, reading and writing included
@@ -72,12 +128,12 @@ def score(
 ) -> Summary:
     """Writes the rows of `source` with their answers to `target`, a piece of `piece_rows` rows at a time.
 
-    Where the same call was stopped before, at any moment, it goes on, and the bytes written are those of a call that
-    was not. A row that cannot be read or answered has nulls and the reason. `fresh` drops what was begun. Where the
-    target is a symbolic link, the file that it leads to is written.
+    If the same call was stopped before, at any moment, it goes on, and writes the bytes of a call that was not stopped.
+    A row that cannot be read or answered gets nulls and the reason. `fresh` discards an unfinished job. If the target
+    is a symbolic link, the file that it leads to is written.
 
-    Raises DataError and MissingColumn for a file that cannot be read so, ConfigError for columns that clash, pieces
-    of another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
+    Raises DataError and MissingColumn for a file that cannot be read, ConfigError for columns of one name, pieces of
+    another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
     given = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
     check_arguments(score, given)
@@ -91,35 +147,34 @@ def score(
     source, target = str(source), str(target)
     began, stamp = time.monotonic(), _stamp(source)
     work = _Work(session, open_source(source), Path(target), wish, stamp)
-    with Pieces.held(work.target) as pieces:
+    with Pieces.held(work.target, ScoreJob, ScoreCounts) as pieces:
         job = work.job(None if fresh else pieces.begun(), piece_rows, show)
         writer = work.writer(job)
         if fresh:  # only now that the command is known to make sense
             pieces.forget()
         pieces.go_on(job)
-        before = pieces.facts.rows
+        before = pieces.counts.rows
         work.answer(pieces, job, writer, show)
         work.check_source()
         show(f"joining {len(pieces.done):,} pieces")
-        work.check_rows(pieces, job)
         pieces.finish(writer.whole(pieces.contents()))
     seconds = time.monotonic() - began
     return Summary(
         output=repair(target),  # names of files may be any bytes, JSON may not
         tasks=tuple(work.answers.tasks),
         columns=tuple(column.name for column in work.answers.columns),
-        counts=pieces.facts,
+        counts=pieces.counts,
         done_before=before,
         seconds=seconds,
-        texts_a_second=(pieces.facts.rows - before) / seconds,
+        texts_a_second=(pieces.counts.rows - before) / seconds,
     )
 
 
-Stamp = tuple[int, int, int] | None  # what changes with a file's content
+Stamp = tuple[int, int, int] | None  # inode, size and time of change; None if there is no file
 
 
 class _Work:
-    """What is asked of which file, and where the answers go."""
+    """One call: the session, the file to read, the request, and where the answers go."""
 
     def __init__(self, session: Session, file: Source, target: Path, wish: ScoreRequest, stamp: Stamp) -> None:
         self.session, self.file, self.wish, self._stamp = session, file, wish, stamp
@@ -130,19 +185,20 @@ class _Work:
         tasks = {name: session.tasks[name] for name in session.asked(wish.tasks or None)}
         self.answers = Answers(tasks=tasks, prefix=wish.prefix, scores=wish.scores)
 
-    def job(self, begun: Job | None, piece_rows: int, show: Show) -> Job:
-        """All on which the bytes written depend; the survey is that of `begun` where it read the same bytes."""
-        digest = self._digest(show)
+    def job(self, begun: ScoreJob | None, piece_rows: int, show: Show) -> ScoreJob:
+        """The description of the job; the survey is that of `begun` if it read the same bytes."""
+        show(f"looking at {Path(self.file.path).name}")
+        with open(self.file.path, "rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
         form = f"{_ending(self.file.path, FORMATS)} to {self.ending}"
-        read = (__version__, digest, form)
-        is_known = begun is not None and (begun.version, begun.source, begun.form) == read
+        is_known = begun is not None and (begun.version, begun.source, begun.form) == (__version__, digest, form)
         survey = begun.survey if begun is not None and is_known else self.file.survey(show)
         if not survey.rows:
             raise EmptyData(f"{self.file.path} holds no row", do="give a file with rows")
         roles = roles_of(self.file.path, survey, self.wish.columns)
         check_fit(self.file.path, roles, self.answers.tasks, self.wish.columns)
         session = self.session
-        return Job(
+        return ScoreJob(
             version=__version__,
             source=digest,
             form=form,
@@ -151,26 +207,27 @@ class _Work:
             numerics=numerics_of(session),
             deterministic=session.deterministic,
             columns=roles.columns,
-            kept=self._kept(survey),
+            kept=kept_columns(self.file.path, survey, self.wish.kept, self.answers),
             prefix=self.wish.prefix,
             scores=self.wish.scores,
             piece_rows=piece_rows,
             survey=survey,
         )
 
-    def writer(self, job: Job) -> Writer:
-        """For the format that the target's name says."""
+    def writer(self, job: ScoreJob) -> Writer:
+        """The writer of the format that the target's name says."""
         ending, columns = self.ending, self.answers.columns
         if ending == ".parquet":
-            from polyhead.jobs.table import ParquetWriter
+            from polyhead.jobs.parquet import ParquetWriter, schema_of_words
 
-            return ParquetWriter(job.kept, columns, self.file.schema(job.survey, job.kept))
+            words = {name: job.survey.columns[name] for name in job.kept}
+            return ParquetWriter(job.kept, columns, self.file.schema(job.kept) or schema_of_words(words))
         writers: Mapping[str, type[JsonWriter] | type[CsvWriter]] = {".jsonl": JsonWriter, ".csv": CsvWriter}
         return writers[ending.removesuffix(".gz")](job.kept, columns, packed=ending.endswith(".gz"))
 
-    def answer(self, pieces: Pieces, job: Job, writer: Writer, show: Show) -> None:
+    def answer(self, pieces: Pieces[ScoreJob, ScoreCounts], job: ScoreJob, writer: Writer, show: Show) -> None:
         """Answers the pieces that are not finished."""
-        began, before, roles = time.monotonic(), pieces.facts.rows, Roles(columns=job.columns)
+        began, before, roles = time.monotonic(), pieces.counts.rows, Roles(columns=job.columns)
         name, wanted = Path(self.file.path).name, tuple(dict.fromkeys((*roles.wanted, *job.kept)))
         show(f"{name}: {before:,} of {job.survey.rows:,} texts")
         for chunk in self.file.chunks(wanted, start=before, size=job.piece_rows):
@@ -178,34 +235,24 @@ class _Work:
             results = self._results(chunk, roles)
             content = writer.piece(chunk, [self.answers.cells(result) for result in results])
             self.check_source()  # pieces are of the bytes that the job names
-            pieces.add(content, self._facts(results, time.monotonic() - piece_began))
-            done, seconds = pieces.facts.rows, time.monotonic() - began
+            pieces.add(content, self._counts(results, time.monotonic() - piece_began))
+            done, seconds = pieces.counts.rows, time.monotonic() - began
             total = job.survey.rows
             show(progress_line(name, done=done, total=total, unit="texts", seconds=seconds, before=before))
 
     def check_source(self) -> None:
-        """Raises DataError where the file that is read was changed since it was opened."""
+        """Raises DataError if the file that is read was changed since it was opened."""
         if _stamp(self.file.path) != self._stamp:
             raise DataError(
                 f"{self.file.path} was changed while it was read",
                 do="leave it as it is: with the content that it had the same command goes on, else start with --fresh",
             )
 
-    def check_rows(self, pieces: Pieces, job: Job) -> None:
-        """Raises DataError where the pieces are not of all rows, so that no row is told that is not written."""
-        if pieces.facts.rows != job.survey.rows:
-            raise DataError(
-                f"the pieces of {self.target} are not of all rows",
-                got=f"{pieces.facts.rows:,} rows",
-                allowed=f"{job.survey.rows:,}, as counted at the start",
-                do="start anew with --fresh",
-            )
-
     def _results(self, chunk: Chunk, roles: Roles) -> list[Result | BadValue]:
-        """For each row its result, or why the row could not be read."""
-        asks = chunk.asks(roles)
-        read = [ask for ask in asks if isinstance(ask, Ask)]
-        inputs, words = [ask.input for ask in read], [ask.words for ask in read]
+        """The result of each row, or the error of a row that could not be read."""
+        rows = chunk.inputs(roles)
+        read = [row for row in rows if isinstance(row, RowInput)]
+        inputs, words = [row.input for row in read], [row.words for row in read]
         results: list[Result] = []
         if read:
             try:
@@ -217,30 +264,27 @@ class _Work:
             check_machine(self.session, answered)
             results = answered.results()
         remaining = iter(results)
-        return [next(remaining) if isinstance(ask, Ask) else ask for ask in asks]
+        return [next(remaining) if isinstance(row, RowInput) else row for row in rows]
 
-    def _facts(self, results: Sequence[Result | BadValue], seconds: float) -> Facts:
+    def _counts(self, results: Sequence[Result | BadValue], seconds: float) -> ScoreCounts:
+        names = self.answers.tasks
         answered = [result for result in results if isinstance(result, Result)]
         answers = Counter(name for result in answered for name in result.answers)
         failed = Counter(name for result in answered for name in result.failed)
         fitting = [result for result in answered if result.answers or result.failed]
         unfit = Counter(name for result in fitting for name in result.skipped)
         receipts = [result.receipt for result in answered]
-        return Facts(
+        return ScoreCounts(
             rows=len(results),
             errors=sum(why_none(result) is not None for result in results),
             unread=len(results) - len(answered),
             idle=len(answered) - len(fitting),
             partly=sum(bool(result.answers and result.failed) for result in answered),
-            unanswered={name: len(results) - answers[name] for name in self.answers.tasks},
-            failed={name: failed[name] for name in self.answers.tasks},
-            unfit={name: unfit[name] for name in self.answers.tasks},
-            passes=sum(result.passes for result in receipts),
-            layers=sum(result.layers for result in receipts),
-            tokens=sum(result.tokens for result in receipts),
-            cut=sum(result.cut for result in receipts),
-            repaired=sum(result.repaired for result in receipts),
+            unanswered={name: len(results) - answers[name] for name in names},
+            failed={name: failed[name] for name in names},
+            unfit={name: unfit[name] for name in names},
             seconds=seconds,
+            **{name: sum(getattr(receipt, name) for receipt in receipts) for name in _OF_RECEIPTS},
         )
 
     def _versions(self) -> tuple[str, ...]:
@@ -273,51 +317,29 @@ class _Work:
                 do="score with the versions of before to go on, or start anew with --fresh",
             )
 
-    def _digest(self, show: Show) -> str:
-        show(f"looking at {Path(self.file.path).name}")
-        with open(self.file.path, "rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
 
-    def _kept(self, survey: Survey) -> tuple[str, ...]:
-        """The columns of the input to write; raises ConfigError where two columns would have one name."""
-        added, columns = [column.name for column in self.answers.columns], list(survey.columns)
-        wish = self.wish.kept
-        wanted = columns if wish is None else [name for argument in wish for name in _names(argument, columns)]
-        unknown = [name for name in wanted if name not in columns]
-        if unknown:
-            what = f"{Path(self.file.path).name} has no column {', '.join(map(repr, unknown))} to keep"
-            do = "name its columns; one with a comma in its name has a --keep of its own"
-            raise ConfigError(what, allowed=columns, do=do)
-        kept = tuple(dict.fromkeys(wanted))
-        if twice := _twice(added):
-            raise ConfigError(
-                "columns that are added would have the same names, which --prefix does not change",
-                got=twice,
-                do=f"name other tasks with --tasks{', or leave out --scores' if self.wish.scores else ''}",
-            )
-        if twice := _twice((*kept, *added)):
-            raise ConfigError(
-                "columns of the file and columns that are added have the same names",
-                got=twice,
-                do="give the added ones other names with --prefix, or choose the columns to --keep",
-            )
-        return kept
+def open_source(path: str) -> Source:
+    """The file to read, in the format that its name says; raises DataError if it is missing or of no known format."""
+    name = path.lower()
+    if not Path(path).exists():
+        raise DataError(f"no file at {path}", do="give the path of a file that exists")
+    if not Path(path).is_file():
+        raise DataError(f"{path} is no file", do="give a file: a job that was stopped reads it again")
+    if name.endswith(".parquet"):
+        from polyhead.jobs.parquet import ParquetFile
 
-
-def _twice(names: Sequence[str]) -> list[str]:
-    return [name for name, count in Counter(names).items() if count > 1]
-
-
-def _names(argument: str, columns: Collection[str]) -> tuple[str, ...]:
-    """The column of this name; where there is none, the names between commas."""
-    several = tuple(name.strip() for name in argument.split(",") if name.strip())
-    return (argument,) if argument in columns or not several else several
+        return ParquetFile(path)
+    if name.removesuffix(".gz").endswith((".jsonl", ".csv", ".tsv")):
+        return RowFile(path)
+    allowed = [form for form in FORMATS if form.startswith(".")]
+    raise DataError(f"the format of {path} is not known by its name", allowed=allowed, do="name it as what it is")
 
 
 def _check_target(file: Source, target: Path, ending: str) -> None:
     """Raises ConfigError where the target cannot be written, before any work."""
     if not ending:
         raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS, do="name a file so")
+    do = "name a file in a folder that you can write to"
     if not target.parent.is_dir():
         reason = f"there is no folder {target.parent}"
     elif target.is_symlink():
@@ -325,13 +347,11 @@ def _check_target(file: Source, target: Path, ending: str) -> None:
     elif target.exists() and not target.is_file():
         reason = "it is no plain file"
     elif target.exists() and target.samefile(file.path):
-        reason = IS_READ
+        reason, do = "it is the file that is read", "name another file"
     elif not os.access(target.parent, os.W_OK):
         reason = "permission denied"
     else:
         return
-    is_read = reason == IS_READ
-    do = "name another file" if is_read else "name a file in a folder that you can write to"
     raise ConfigError(f"cannot write {target}", got=reason, do=do)
 
 
@@ -341,7 +361,6 @@ def _ending(name: str, endings: Sequence[str]) -> str:
 
 
 def _stamp(path: str) -> Stamp:
-    """What changes with a file's content; None where there is none."""
     if not os.path.exists(path):
         return None
     status = os.stat(path)

@@ -1,25 +1,27 @@
-"""Parquet: rows read in chunks, pieces written, and pieces joined into one file. pyarrow is the extra `store`."""
+"""Parquet: rows read in chunks, pieces written, pieces joined into one file. pyarrow is the extra `store`.
+
+Values become plain ones at any depth; no date, time or text stops a job.
+"""
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from polyhead.errors import BadValue, DataError
-from polyhead.jobs.answers import AddedColumn
-from polyhead.jobs.columns import Ask, Roles
-from polyhead.jobs.source import Chunk, Show, Source
-from polyhead.jobs.survey import Survey, Word
-from polyhead.jobs.values import arrow_for, values_of
-from polyhead.jobs.write import Writer, is_null, text_of
+from polyhead.errors import BadValue, DataError, MissingExtra
+from polyhead.jobs.columns import AddedColumn, Roles, RowInput, Survey, Word
+from polyhead.jobs.rows import Chunk, Show, Source, Writer, is_null, text_of
 from polyhead.tasks.limits import SHORTEN, check_packing, too_long
 from polyhead.text.prefix import LONGEST_TEXT
 
 GROUP_ROWS = 2**16  # of a row group at least, but for the last: pieces are joined up to it
+UNITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits of a second
 
 
 class ParquetFile(Source):
@@ -50,8 +52,8 @@ class ParquetFile(Source):
         if sum(map(len, waiting)):
             yield TableChunk(arrow_for().Table.from_batches(waiting), self.path, start)
 
-    def schema(self, survey: Survey, names: Sequence[str]) -> Any:
-        """Types as in the file, but for codes of a dictionary."""
+    def schema(self, names: Sequence[str]) -> Any:
+        """The types of the file; of a column that is coded by a dictionary, that of its values."""
         arrow = arrow_for()
         with self._opened() as file:
             fields = [file.schema_arrow.field(name) for name in names]
@@ -79,11 +81,11 @@ class TableChunk(Chunk):
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
-    def asks(self, roles: Roles) -> list[Ask | BadValue]:
-        """Every row can be read; its values may ask nothing."""
+    def inputs(self, roles: Roles) -> list[RowInput | BadValue]:
+        """Every row can be read; its values may make no input."""
         name = Path(self._path).name
         return [
-            _ask(roles, values, f"{name} row {number}")
+            _input(roles, values, f"{name} row {number}")
             for number, values in enumerate(self.kept(roles.wanted), start=self._before + 1)
         ]
 
@@ -95,12 +97,11 @@ class TableChunk(Chunk):
         ]
 
     def column(self, name: str) -> Any:
-        """An array."""
+        """A chunked array of pyarrow, decoded if a dictionary codes it."""
         column = self._table.column(name)
         return column.cast(_plain_type(column.type))
 
     def _values(self, name: str) -> list[object]:
-        """Plain values."""
         column = self.column(name)
         try:
             return [value for array in column.chunks for value in values_of(array)]
@@ -150,6 +151,49 @@ class ParquetWriter(Writer):
         yield from sink.taken()
 
 
+def arrow_for(purpose: str = "Parquet") -> Any:
+    """pyarrow, which is of the extra `store`; raises MissingExtra."""
+    try:
+        importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtra("pyarrow", "store", purpose) from None
+    return importlib.import_module("pyarrow")
+
+
+def schema_of_words(columns: Mapping[str, Word]) -> Any:
+    """The schema of columns that hold these; what Parquet has no plain type for is JSON in a string."""
+    arrow = arrow_for("writing Parquet")
+    types = {"bool": arrow.bool_(), "int": arrow.int64(), "float": arrow.float64()}
+    return arrow.schema([arrow.field(name, types.get(word, arrow.string())) for name, word in columns.items()])
+
+
+def values_of(array: Any) -> list[object]:
+    """One a row. Durations, times finer than Python's, and dates out of its range are texts.
+
+    A time zone that this machine does not know is UTC; bytes of a text that are not UTF-8 are lone surrogates. Raises
+    ValueError for a struct with two fields of one name.
+    """
+    arrow, types, kind = arrow_for(), arrow_for().types, array.type
+    if types.is_dictionary(kind):
+        return values_of(array.dictionary_decode())
+    if types.is_duration(kind):
+        counts, unit = array.cast(arrow.int64()).to_pylist(), UNITS[kind.unit]
+        return [None if count is None else _duration(count, unit) for count in counts]
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return _times(array)
+    if types.is_struct(kind):
+        return _structs(array)
+    if types.is_map(kind):
+        return _maps(array)
+    if types.is_nested(kind) and not types.is_union(kind):
+        return _lists(array)
+    try:
+        return list(array.to_pylist())
+    except UnicodeDecodeError:
+        texts = array.cast(arrow.large_binary()).to_pylist()
+        return [None if text is None else text.decode("utf-8", "surrogateescape") for text in texts]
+
+
 class _Sink(io.RawIOBase):
     """Holds what was written until it is taken."""
 
@@ -186,13 +230,13 @@ def _batches(file: Any, wanted: list[str], start: int, size: int) -> Iterator[An
             start = max(start - len(batch), 0)
 
 
-def _ask(roles: Roles, values: Mapping[str, object], where: str) -> Ask | BadValue:
+def _input(roles: Roles, values: Mapping[str, object], where: str) -> RowInput | BadValue:
     try:
         if longest := too_long(values.values()):
             raise BadValue(
                 f"{where}: a text is too long", got=f"{longest:,} characters", allowed=LONGEST_TEXT, do=SHORTEN
             )
-        return roles.ask(values, where=where, from_cells=False)
+        return roles.row_input(values, where=where, from_cells=False)
     except BadValue as error:
         return error
 
@@ -241,3 +285,72 @@ def _type_of(column: AddedColumn) -> Any:
 
 def _cell(column: AddedColumn, value: object) -> object:
     return text_of(value) if column.form == "json" and value is not None else value
+
+
+def _times(array: Any) -> list[object]:
+    """Dates and times; those that Python has not are spelt by pyarrow, `10000-01-01`."""
+    arrow, kind = arrow_for(), array.type
+    if getattr(kind, "tz", None) is not None and not _is_known(kind):
+        array = array.cast(arrow.timestamp(kind.unit, "UTC"))
+    if getattr(kind, "unit", None) == "ns":
+        return list(array.cast(arrow.string()).to_pylist())
+    try:
+        return list(array.to_pylist())
+    except (ValueError, OverflowError):
+        return [_time(array.slice(at, 1)) for at in range(len(array))]
+
+
+def _time(array: Any) -> object:
+    try:
+        return array.to_pylist()[0]
+    except (ValueError, OverflowError):
+        return array.cast(arrow_for().string()).to_pylist()[0]
+
+
+def _is_known(kind: Any) -> bool:
+    """Whether both pyarrow and Python know the time zone."""
+    arrow = arrow_for()
+    first = arrow.array([0], kind)
+    try:
+        first.cast(arrow.string())
+        first.cast(arrow.timestamp("s", kind.tz)).to_pylist()
+    except ValueError:
+        return False
+    return True
+
+
+def _structs(array: Any) -> list[object]:
+    names = [field.name for field in array.type]
+    if len(set(names)) < len(names):
+        raise ValueError(f"a struct has two fields of one name: {', '.join(names)}")
+    fields = [values_of(field) for field in array.flatten()]
+    return [
+        {name: field[at] for name, field in zip(names, fields, strict=True)} if is_there else None
+        for at, is_there in enumerate(array.is_valid().to_pylist())
+    ]
+
+
+def _maps(array: Any) -> list[object]:
+    """Lists of pairs: keys may be anything, and repeat."""
+    places = array.offsets.to_pylist() or [0]
+    first, inner = places[0], slice(places[0], places[-1])
+    pairs = list(zip(values_of(array.keys[inner]), values_of(array.items[inner]), strict=True))
+    return [
+        pairs[places[at] - first : places[at + 1] - first] if is_there else None
+        for at, is_there in enumerate(array.is_valid().to_pylist())
+    ]
+
+
+def _lists(array: Any) -> list[object]:
+    inner = iter(values_of(array.flatten()))
+    lengths = importlib.import_module("pyarrow.compute").list_value_length(array).to_pylist()
+    return [None if length is None else list(islice(inner, length)) for length in lengths]
+
+
+def _duration(count: int, digits: int) -> str:
+    """A duration of ISO 8601 in days and seconds, to the last digit: `P1DT3661.5S`."""
+    seconds, part = divmod(abs(count), 10**digits)
+    days, seconds = divmod(seconds, 24 * 60 * 60)
+    fraction = f".{part:0{digits}d}".rstrip("0") if part else ""
+    time = f"T{seconds}{fraction}S" if seconds or part else ""
+    return f"{'-' if count < 0 else ''}P{f'{days}D' if days or not time else ''}{time}"
