@@ -1,5 +1,6 @@
 """What holds for every test: no network, one torch thread, an environment of its own, seeds of its own."""
 
+import gc
 import os
 import random
 import socket
@@ -39,6 +40,20 @@ def pytest_report_header():
 
     here = processor()
     return f"processor: {here.label}; 8-bit weights of {here.weight_bits} bits"
+
+
+def pytest_sessionstart(session):
+    """Each worker, and what it starts, has a processor of its own: two that share theirs wait for each other."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None and hasattr(os, "sched_setaffinity"):
+        here = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {here[int(worker.removeprefix("gw")) % len(here)]})
+
+
+def pytest_collection_finish(session):
+    """What was collected stays to the end: the garbage collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "polyhead"
@@ -100,9 +101,14 @@ def imports(tree: ast.AST, *, top_only: bool) -> list[str]:
     return found
 
 
+@cache
 def parsed() -> list[tuple[Path, ast.Module]]:
     assert len(FILES) >= 30, f"only {len(FILES)} files found under {SOURCE}"
     return [(path, ast.parse(path.read_text())) for path in FILES]
+
+
+def teardown_module() -> None:
+    parsed.cache_clear()
 
 
 def test_every_room_has_a_rank():
@@ -187,7 +193,7 @@ def test_a_circle_is_found():
 
 def literals(tree: ast.Module) -> list[str]:
     """The strings of a module, without docstrings."""
-    statements = [node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)]
+    statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     return [
         node.value
         for node in ast.walk(tree)
@@ -288,6 +294,7 @@ def literal_choices(tree: ast.AST, names: Collection[str], subject: str) -> Iter
     or default called `subject`, an argument of a class of that name, or a comparison with something called `subject`
     or `name`.
     """
+    everywhere = set(names) - ALSO
     for node in ast.walk(tree):
         found: list[ast.AST] = []
         if isinstance(node, ast.Compare) and _named(node.left) in (subject, "name"):
@@ -301,7 +308,7 @@ def literal_choices(tree: ast.AST, names: Collection[str], subject: str) -> Iter
             found = [v for k, v in zip(node.keys, node.values, strict=True) if getattr(k, "value", 0) == subject]
         several = [part for one in found for part in ast.walk(one)]
         yield from (p.value for p in several if isinstance(p, ast.Constant) and p.value in names)
-        if isinstance(node, ast.Constant) and node.value in set(names) - ALSO:
+        if isinstance(node, ast.Constant) and node.value in everywhere:
             yield node.value
 
 

@@ -64,45 +64,63 @@ def check_fields(value: msgspec.Struct) -> None:
 
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is of an annotated type, the items of collections too."""
-    if type(value) is hint or hint is Any:  # of nearly all, and far quicker than what follows
-        return True
+    return type(value) is hint or _check_of(hint)(value)
+
+
+@functools.cache
+def _check_of(hint: Any) -> Callable[[Any], bool]:
+    """The function that tells whether a value is of this type: made once, as every struct that is made is checked."""
     origin, of = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, option) for option in of)
+        options = tuple(map(_check_of, of))
+        return lambda value: type(value) in of or any(option(value) for option in options)
     if origin is Literal:
-        return any(type(value) is type(option) and value == option for option in of)
+        return lambda value: any(type(value) is type(option) and value == option for option in of)
     if origin is tuple:
-        return _is_tuple(value, of)
+        return _check_of_tuple(of)
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        return isinstance(value, collections.abc.Mapping) and all(
-            fits(key, of[0]) and fits(item, of[1]) for key, item in value.items()
+        key, item = map(_check_of, of)
+        return lambda value: (
+            isinstance(value, collections.abc.Mapping) and all(key(name) and item(kept) for name, kept in value.items())
         )
     if isinstance(origin, type) and issubclass(origin, collections.abc.Iterable):
-        is_several = isinstance(value, origin) and not isinstance(value, str | bytes | bytearray | Mapping)
-        # What may be read once alone is not looked into.
-        return is_several and all(
-            fits(item, of[0]) for item in (value if isinstance(value, collections.abc.Collection) else ())
-        )
+        return _check_of_several(origin, _check_of(of[0]))
     if origin is collections.abc.Callable:
-        return callable(value)
-    if hint is bool:
-        return isinstance(value, bool)
-    kind = _NUMBERS.get(origin or hint, origin or hint)
-    return not (isinstance(kind, type) and _is_other(value, kind))
+        return callable
+    return _check_of_class(hint, origin or hint)
 
 
-def _is_tuple(value: object, of: tuple[Any, ...]) -> bool:
+def _check_of_tuple(of: tuple[Any, ...]) -> Callable[[Any], bool]:
     """Lists do as well, as long as nobody has to keep them."""
-    if not isinstance(value, tuple | list):
-        return False
+    checks = tuple(_check_of(hint) for hint in of if hint is not ...)
     if of[-1] is ...:
-        return all(fits(item, of[0]) for item in value)
-    return len(value) == len(of) and all(map(fits, value, of))
+        return lambda value: isinstance(value, tuple | list) and all(map(checks[0], value))
+    return lambda value: (
+        isinstance(value, tuple | list)
+        and len(value) == len(checks)
+        and all(check(item) for check, item in zip(checks, value, strict=True))
+    )
 
 
-def _is_other(value: object, kind: type) -> bool:
-    """Whether a value is of another class; a bool is no number here."""
-    return not isinstance(value, kind) or (isinstance(value, bool) and kind in _NUMBERS.values())
+def _check_of_several(kind: type, check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Items of a collection; what may be read once alone is not looked into."""
+
+    def holds(value: object) -> bool:
+        if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray | Mapping):
+            return False
+        return all(map(check, value)) if isinstance(value, collections.abc.Collection) else True
+
+    return holds
+
+
+def _check_of_class(hint: Any, known: Any) -> Callable[[Any], bool]:
+    """What is no class is not looked at, and a bool is no number."""
+    kind = _NUMBERS.get(known, known)
+    if hint is Any or not isinstance(kind, type):
+        return lambda value: True
+    if kind in _NUMBERS.values():
+        return lambda value: type(value) is hint or (isinstance(value, kind) and not isinstance(value, bool))
+    return lambda value: isinstance(value, kind)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import tomllib
@@ -120,11 +121,14 @@ def digested(value: object) -> Any:
 def changed_fields(value: msgspec.Struct) -> list[str]:
     """Names of the fields that are not at their default."""
     names = []
-    for field in msgspec.structs.fields(type(value)):
+    for field in _fields(type(value)):
         default = field.default_factory() if callable(field.default_factory) else field.default
         if getattr(value, field.name) != default:
             names.append(field.name)
     return names
+
+
+_fields = functools.cache(msgspec.structs.fields)  # which reads every annotation of the type anew
 
 
 def check_unused(table: str, given: msgspec.Struct, why: Mapping[str, str]) -> None:
