@@ -18,6 +18,7 @@ from polyhead._version import __version__
 from polyhead.cli.interrupt import interruptible
 from polyhead.cli.shown import shown_lines
 from polyhead.errors import PolyheadError
+from polyhead.plugins import load_plugins
 
 VERBS = {
     "init": "Write a project file from a data file.",
@@ -53,6 +54,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
+        load_plugins()  # first, as options list the kinds and backends that there are
         command: click.Command = importlib.import_module(module_of(cmd_name)).command
         command.short_help = VERBS[cmd_name]
         return command

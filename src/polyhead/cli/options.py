@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from polyhead.engine.backends import BACKENDS
 from polyhead.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def backend_option(by_default: str = BY_DEFAULT) -> Callable[[Command], Command]
     """Adds `--backend`; `by_default` says what computes without it."""
     return click.option(
         "--backend",
-        type=click.Choice(["openvino", "onnxruntime", "torch", "torch-cuda", "reference"]),
+        type=click.Choice(list(BACKENDS)),
         help="Library that computes. torch-cuda is torch on a GPU; reference is plain numpy, and slow. By default "
         f"{by_default}.",
     )

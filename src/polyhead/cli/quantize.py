@@ -11,6 +11,7 @@ import click
 
 from polyhead.cli.lines import read_lines
 from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
     from polyhead.engine.quantize.calibrate import Labelled, Row
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--backend",
-    type=click.Choice(["openvino", "onnxruntime"]),
-    help="Backend to measure on; the scales hold for both. By default openvino if it is installed.",
+    type=click.Choice([name for name, kind in BACKENDS.items() if kind.compiles]),
+    help="Backend to measure on; the scales hold for all of them. By default openvino if it is installed.",
 )
 @click.option(
     "--data",
