@@ -130,7 +130,7 @@ def test_what_is_left_runs_task_by_task_until_the_deadline(tmp_path, monkeypatch
 def test_the_backend_for_cuda_is_labelled_as_such(tmp_path, monkeypatch):
     """Here its device is the processor."""
     opened(tmp_path / "b", OWN["adapters"])
-    monkeypatch.setattr(backend, "_found", lambda device: torch.device("cpu"))
+    monkeypatch.setattr(backend, "_device", lambda device: torch.device("cpu"))
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     session = Session(tmp_path / "b", backend="torch-cuda", precision="float32")
     assert numerics_of(session).backend == session.backend.name == "torch-cuda"

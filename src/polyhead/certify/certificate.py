@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Literal
 
@@ -159,6 +159,16 @@ def read_certificate(raw: bytes, path: FilePath) -> Certificate:
 def number_of(file: str) -> int:
     """The number in the name of a certificate's file."""
     return int(file.partition("-")[0])
+
+
+def versions_of(
+    names: Iterable[str], before: Mapping[str, Live | Answered], after: Mapping[str, Live | Answered]
+) -> dict[str, tuple[str | None, str | None]]:
+    """The versions of these tasks before and after; None where there is no such task."""
+    return {
+        name: (before[name].version if name in before else None, after[name].version if name in after else None)
+        for name in names
+    }
 
 
 def bundle_hash(root: FilePath) -> str:

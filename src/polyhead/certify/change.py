@@ -15,7 +15,7 @@ from polyhead.bundle.format import CERTIFICATES
 from polyhead.bundle.lines import all_on_disk
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.read import Bundle
-from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash
+from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.config import Value
 from polyhead.engine.pinned import AnswerChange, Answered, Answering, changes, numerics
 from polyhead.errors import BundleError, IsolationError, LockError, PolyheadError
@@ -190,7 +190,7 @@ def _proven(state: _State, before: dict[str, Answered], asked_now: set[str], ope
             before=before,
             after=after,
             unchanged=True,
-            answers_changed={name: those for name, (_, those) in compared.items()},
+            answers_changed={name: answers for name, (_, answers) in compared.items()},
             answers_asked={name: count for name, (count, _) in compared.items()},
             bundle_before=state.sha256,
             bundle=bundle_hash(state.root),
@@ -235,11 +235,7 @@ def _refused(operation: str, reasons: Mapping[str, str]) -> IsolationError:
 
 
 def _changed(before: Mapping[str, Live], after: Mapping[str, Live]) -> dict[str, tuple[str | None, str | None]]:
-    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return {
-        name: (before[name].version if name in before else None, after[name].version if name in after else None)
-        for name in names
-    }
+    return versions_of([n for n in {**before, **after} if before.get(n) != after.get(n)], before, after)
 
 
 def _compared(state: _State, answering: Answering, changed: Changed) -> dict[str, tuple[int, tuple[AnswerChange, ...]]]:

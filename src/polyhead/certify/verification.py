@@ -16,7 +16,7 @@ from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import old_models_touched
 from polyhead.bundle.owners import owner_at, owner_named, place_of
 from polyhead.bundle.read import Bundle
-from polyhead.certify.certificate import Certificate, Ledger, bundle_hash
+from polyhead.certify.certificate import Certificate, Ledger, bundle_hash, versions_of
 from polyhead.certify.change import locked
 from polyhead.config import Value
 from polyhead.engine.pinned import Answered, Answering, numerics
@@ -119,7 +119,6 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(n for n, answered in self.now.items() if answered.probes and n not in self.known)
 
     def differing(self) -> list[Finding]:
-        """Tasks that answered otherwise, or gave no answer."""
         return [Finding(what=error.what, task=name) for name, error in self.refused.items()] + [
             Finding(
                 what=f"task '{name}' answers its probes otherwise than {self.known[name][1].name} says, though no file "
@@ -133,11 +132,10 @@ class _Proof(msgspec.Struct, frozen=True, kw_only=True):
     def certificate(self, last: Certificate | None) -> Certificate:
         """What was proven, for the operations after the certificate `last`."""
         old, lines = last.after if last is not None else {}, self.bundle.lines
-        other = [n for n in {**old, **lines} if n not in old or n not in lines or not old[n].is_of(lines[n])]
-        changed = {n: (old[n].version if n in old else None, lines[n].version if n in lines else None) for n in other}
+        changed = [n for n in {**old, **lines} if n not in old or n not in lines or not old[n].is_of(lines[n])]
         return Certificate(
             operation="verify",
-            changed=changed,
+            changed=versions_of(changed, old, lines),
             numerics=self.numerics,
             before={name: answered for name, (answered, _) in self.known.items()},
             after=self.now,

@@ -45,7 +45,6 @@ def without_scores(answer: Any) -> Any:
 
 
 def _shared(first_answer: Answer, second_answer: Answer) -> tuple[int, int]:
-    """What two answers share, and of how much."""
     for field in ("spans", "words"):
         if field in first_answer:
             first, second = (

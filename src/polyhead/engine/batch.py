@@ -233,7 +233,6 @@ class _Source:
                 yield Readings(texts=texts, entries=entries, tasks=tasks)
 
     def _readers(self, encodings: Encodings, windowed: tuple[str, ...]) -> Iterator[tuple[np.ndarray, tuple[str, ...]]]:
-        """Which entries are read by which tasks."""
         own, first, tasks = encodings.row < self.own, encodings.window == 0, tuple(self.tasks)
         is_half = np.zeros(len(self.texts), bool)
         is_half[self.pairs[:, 1:]] = True

@@ -9,7 +9,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.answers import Column, Columns
-from polyhead.engine.backends.base import ProcessGuard, Stage, TokenBatch, forks
+from polyhead.engine.backends.base import ProcessGuard, Stage, TokenBatch
 from polyhead.engine.batch import Batch, Readings, prepared
 from polyhead.engine.inputs import (
     AnyInput,
@@ -231,7 +231,6 @@ class Request:
             rows = rest
 
     def _fail_not_finite(self, gathered: Gathered) -> None:
-        """Names the inputs of which a task gave what is no answer."""
         for task in gathered.tasks:
             rows = gathered.not_finite(task)
             if len(rows):
@@ -251,8 +250,7 @@ class Stream(Iterator[TaskResults]):
     """
 
     def __init__(self, request: Request, loaded: LoadedTasks) -> None:
-        self._request, self._results = request, request.results(loaded)
-        self._home = ProcessGuard(forks=forks(loaded.backend))
+        self._request, self._results, self._home = request, request.results(loaded), ProcessGuard(loaded.backend)
 
     def __next__(self) -> TaskResults:
         """The next answers; work goes on until they are known."""

@@ -15,7 +15,7 @@ from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.engine.answers import Column, Columns, Result
 from polyhead.engine.backends import open_backend
-from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, forks, runner_of
+from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, runner_of
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.inputs import AnyInput
 from polyhead.engine.loaded import (
@@ -79,7 +79,7 @@ class Session:
         )
         self.tokenizer = Tokenizer(trunk.tokenizer, trunk.settings)
         self.shape = trunk.architecture
-        self._changing, self._home = threading.Lock(), ProcessGuard(forks=forks(self.backend))
+        self._changing, self._home = threading.Lock(), ProcessGuard(self.backend)
         self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
@@ -241,7 +241,6 @@ class Session:
         self._arrays, self._now = arrays, self._with(records, summaries)
 
     def _with(self, records: Mapping[str, TaskRecord], summaries: SummaryTasks) -> LoadedTasks:
-        """These tasks, which the backend has loaded."""
         return LoadedTasks(
             records,
             summaries,

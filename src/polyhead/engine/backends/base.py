@@ -105,11 +105,6 @@ class Count:
             self.layers += layers
 
 
-def forks(backend: Runner) -> bool:
-    """Whether it computes without threads of its own, and so goes on after a fork; few say that they do."""
-    return bool(getattr(backend, "forks", False))
-
-
 def runner_of(backend: Backend) -> Runner:
     """The backend's tasks of this moment; a backend whose tasks never change is that itself."""
     return backend.now() if isinstance(backend, ChangingBackend) else backend
@@ -147,10 +142,10 @@ def owned_arrays(tasks: Mapping[str, LoadedTask]) -> dict[str, dict[str, np.ndar
 
 
 class ProcessGuard:
-    """The process that makes it; what `forks` has no threads of its own, and goes on in any other."""
+    """The process that makes it; a backend that says it `forks` has no threads of its own, and goes on in any other."""
 
-    def __init__(self, *, forks: bool) -> None:
-        self._pid = None if forks else os.getpid()
+    def __init__(self, backend: Runner) -> None:
+        self._pid = None if getattr(backend, "forks", False) else os.getpid()
 
     def check(self) -> None:
         """Raises BackendError in any other process, where a call would wait for threads that are not there."""

@@ -101,8 +101,6 @@ class GraphBackend:
         walk = Walk(program, batch, count=self._count.add, apart=apart, exact=self._deterministic)
         yield from walk.stages()
 
-    # -- what is loaded ----------------------------------------------------------------------------------------------
-
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         """Compiles what is new, then swaps; graphs of what stays are kept."""
         with self._changing:

@@ -54,7 +54,7 @@ class TorchBackend:
         device: str = "cpu",
     ) -> None:
         """`device` is cpu or cuda; BackendError where there is none, or a fork lost its threads."""
-        self.name, self.precision, self._device = NAMES[device], precision, _found(device)
+        self.name, self.precision, self._device = NAMES[device], precision, _device(device)
         TORCH_POOL.use(torch.get_num_threads())
         if device == "cuda" and deterministic:
             _check_products()
@@ -89,12 +89,10 @@ class TorchBackend:
         while left and failure is None:
             try:
                 with self._counted(loaded):
-                    leg = next(staged, None)
+                    stored, layers = next(staged)
             except Exception as error:
                 failure = error
                 continue
-            assert leg is not None, f"no layers are run for {left}"
-            stored, layers = leg
             left = [task for task in left if task not in stored]
             yield self._stage(loaded.model, stored, layers)
         if failure is not None:
@@ -122,18 +120,23 @@ class TorchBackend:
         yield Stage(outputs={}, failed=failed, layers_left=0)
 
     def _stage(self, model: Model, stored: Mapping[str, Pooled], layers_left: int) -> Stage:
-        """Each task's own pooler and head over what the layers gave."""
         outputs, failed = dict[str, np.ndarray](), dict[str, Exception]()
         for task, value in stored.items():
             try:
-                outputs[task] = self._given(model, task, value)
+                with torch.inference_mode(), self._guard():
+                    part = model.parts[task]
+                    features = part.features(value.values, value.mask)
+                    outputs[task] = (features if part.separate else part.head(features)).cpu().numpy()
             except Exception as error:  # of this task's own pooler or head
                 failed[task] = error
         return Stage(outputs=outputs, failed=failed, layers_left=layers_left)
 
     def compared(self, task: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         both = compared(torch.from_numpy(first), torch.from_numpy(second)).numpy()
-        return self._headed(self._loaded.model, task, both)
+        with torch.inference_mode(), self._guard():
+            features = torch.from_numpy(both).to(self._device)
+            outputs: np.ndarray = self._loaded.model.parts[task].head(features).cpu().numpy()
+        return outputs
 
     def replace(self, tasks: Mapping[str, LoadedTask]) -> None:
         self._loaded = self._made(tasks)
@@ -166,7 +169,6 @@ class TorchBackend:
 
     @contextmanager
     def _counted(self, loaded: _Loaded) -> Iterator[None]:
-        """For layers that run here, and are counted."""
         try:
             with torch.inference_mode(), self._guard():
                 yield
@@ -176,23 +178,8 @@ class TorchBackend:
                 self._count.add(run - loaded.counted)
                 loaded.counted = run
 
-    @torch.inference_mode()
-    def _given(self, model: Model, task: str, value: Pooled) -> np.ndarray:
-        part = model.parts[task]
-        with self._guard():
-            features = part.features(value.values, value.mask)
-            out: np.ndarray = (features if part.separate else part.head(features)).cpu().numpy()
-        return out
 
-    @torch.inference_mode()
-    def _headed(self, model: Model, task: str, features: np.ndarray) -> np.ndarray:
-        with self._guard():
-            tensor = torch.from_numpy(features).to(self._device)
-            out: np.ndarray = model.parts[task].head(tensor).cpu().numpy()
-        return out
-
-
-def _found(device: str) -> torch.device:
+def _device(device: str) -> torch.device:
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendError(
             "the torch-cuda backend needs a graphics processor, and torch finds none here",
@@ -203,7 +190,6 @@ def _found(device: str) -> torch.device:
 
 
 def _check_products() -> None:
-    """Raises BackendError where products on CUDA would not give equal bits."""
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         raise BackendError(
             "products on a graphics processor give equal bits by a setting that has to be there before torch starts",

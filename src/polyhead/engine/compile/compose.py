@@ -72,8 +72,6 @@ class _Composer:
         reads = dict.fromkeys(key for call in calls for _, key in call.inputs)
         return program_of(self._tasks, [self._root(root, list(reads)) for root in roots], calls)
 
-    # -- embeddings --------------------------------------------------------------------------------------------------
-
     def _root(self, index: int, reads: Sequence[Key]) -> InputState:
         step, shape = self._plan.steps[index], self._shape
         assert isinstance(step.node, Embed)
@@ -130,8 +128,6 @@ class _Composer:
         names = EMBEDDED if prompted else EMBEDDED[:3]
         return tuple((n, (n, root, whose)) for n in names if n != "segments" or self._shape.segments)
 
-    # -- layers ------------------------------------------------------------------------------------------------------
-
     def _spans(self) -> Iterator[GraphCall]:
         for own, index in self._layers.items():
             members = self._arranged.stack_of.get(own, (own,))
@@ -141,7 +137,6 @@ class _Composer:
                 yield self._span([self._layers[member] for member in members])
 
     def _span(self, lanes: Sequence[int]) -> GraphCall:
-        """The layers of one step, or of several at once."""
         plan, arranged = self._plan, self._arranged
         steps = [plan.steps[lane] for lane in lanes]
         nodes = tuple(step.node for step in steps if isinstance(step.node, Layers))
@@ -223,8 +218,6 @@ class _Composer:
             states=(("state.1", ((1, index, whose),)),),
             layers=int(counted),
         )
-
-    # -- poolers and heads -------------------------------------------------------------------------------------------
 
     def _heads(self) -> Iterator[GraphCall]:
         for group in self._arranged.groups:
@@ -330,7 +323,6 @@ def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Se
 
 
 def _down_to(plan: Plan, index: int) -> list[int]:
-    """The steps from the root to this one."""
     steps = [index]
     while plan.steps[steps[0]].parent >= 0:
         steps.insert(0, plan.steps[steps[0]].parent)

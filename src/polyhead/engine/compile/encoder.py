@@ -287,7 +287,6 @@ class Inside:
         return ops.reshape(ops.multiply(flat, ops.constant(gain)), (-1, ops.size(out, 1), gain.shape[-1]))
 
     def _before(self, ops: Ops, flat: Tensor, leaf: str) -> Tensor:
-        """Each group's rows put before the tokens of (rows, tokens, width)."""
         rows = np.stack([arrays[f"{self._name}.{leaf}"] for arrays in self._own])[:, None]
         groups, _, size, width = rows.shape
         # Zeros of the rows' number, to which the prefix is added: as many copies of it as there are rows.

@@ -129,11 +129,9 @@ class Layout:
 
     @cached_property
     def _there(self) -> np.ndarray:
-        """The places of all tokens."""
         return np.asarray(self.places[self._batch.mask])
 
     def _spread(self, values: np.ndarray, *, fill: int = 0) -> np.ndarray:
-        """(texts, tokens) to (rows, positions)."""
         spread = np.full(self._size, fill, np.int64)
         spread.ravel()[self._there] = values[self._batch.mask]
         return spread

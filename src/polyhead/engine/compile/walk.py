@@ -73,10 +73,10 @@ class Walk:
             parts = call.alone()
             if not parts:
                 self._fail(call.tasks, error)
-            inputs: dict[str, np.ndarray] = {}
+            outputs: dict[str, np.ndarray] = {}
             for part in parts:
-                inputs |= self._run(part)
-            return inputs
+                outputs |= self._run(part)
+            return outputs
 
     def _called(self, call: GraphCall) -> dict[str, np.ndarray]:
         inputs = {name: self._values[key] for name, key in call.inputs}
@@ -124,28 +124,25 @@ def _answered(
     for start, stop, room in _pieces(lengths, sizes):
         longest = int(lengths[start:stop].max())
         size = (room, _room(longest))
-        outputs = {
+        filled = {
             name: _filled(inputs[name][start:stop, ..., :longest], size, value)
             for name, value in BY_TEXT.items()
             if name in inputs
         }
-        for name, out in graph({**inputs, **outputs}).items():
+        for name, out in graph({**inputs, **filled}).items():
             out = out[:, : stop - start]
             blocks.setdefault(name, []).append(np.array(out[:, :, :longest] if out.ndim == 4 else out))
-    return {
-        name: outputs[0] if len(outputs) == 1 else np.concatenate(outputs, axis=1) for name, outputs in blocks.items()
-    }
+    return {name: parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1) for name, parts in blocks.items()}
 
 
 def _of_words(graph: Graph, inputs: Mapping[str, np.ndarray], is_word: np.ndarray) -> GraphOutputs:
-    """The same for words, (slots, texts, words, ...), each as a text of one position; 0 for those not `there`."""
-    counts = {}
+    """The same for words, (slots, texts, words, ...), each as a text of one position; 0 where there is no word."""
+    outputs = {}
     flat = {**inputs, "places": inputs["places"][is_word][:, None]}
-    outputs = _answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64))
-    for name, out in outputs.items():
-        counts[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
-        counts[name][:, is_word] = out[:, :, 0]
-    return counts
+    for name, out in _answered(graph, flat, WORDS, np.ones(len(flat["places"]), np.int64)).items():
+        outputs[name] = np.zeros((len(out), *is_word.shape, out.shape[-1]), out.dtype)
+        outputs[name][:, is_word] = out[:, :, 0]
+    return outputs
 
 
 def _pieces(lengths: np.ndarray, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -100,7 +100,6 @@ def differences(exported: ExportedModel, files: TaskFiles, session: Session) -> 
 
 
 def _asked(files: TaskFiles, session: Session) -> Iterator[Probe]:
-    """Those that are read whole."""
     pinned = Answering(session.bundle).probes(files.task.name)[:ASKED]
     for probe in (*pinned, *_of_our_own(files.task)):
         read = session.tokenizer.encode(read_alone([probe.given]))

@@ -156,7 +156,6 @@ def _pooled_depths(path: Path) -> Sequence[int]:
 
 
 def _read(plan: Plan) -> Read:
-    """The pool of a plan of one task."""
     pool = plan.steps[-2]
     assert isinstance(pool.node, Pool)
     return Read(pool.parent, pool.node, pool.tasks)
@@ -167,7 +166,6 @@ def _start(node: object) -> int:
 
 
 def _own_rows(path: Path) -> tuple[int, int]:
-    """Where the rows of the task's own prompt stand."""
     before = [prompt.rows for prompt in path.embed.prompts]
     own = [prompt.part == path.pool.part for prompt in path.embed.prompts]
     place = own.index(True) if True in own else 0
@@ -184,12 +182,10 @@ def _alone(path: Path) -> Path:
 
 
 def _owners(loaded: LoadedTask, trunk: TrunkData) -> dict[str, Arrays]:
-    """The arrays of every owner on the task's path."""
     return {**loaded.others, loaded.path.head.part: loaded.arrays, TRUNK: trunk.arrays}
 
 
 def _hidden(loaded: LoadedTask) -> Arrays:
-    """The arrays that hold the head's hidden layer."""
     shared = loaded.path.head.hidden_part
     return loaded.arrays if shared is None else loaded.others[shared]
 
@@ -250,8 +246,6 @@ class TextOps(OnnxOps):
         """The first token of each word, -1 for none: (rows, words)."""
         return self.input(WORDS, "int", ("rows", "words"))
 
-    # -- of the embedding, each with the prompt rows before the text ---------------------------------------------------
-
     def _ids(self) -> Tensor:
         return self._behind(self.input(IDS, "int", ("rows", "tokens")))
 
@@ -279,8 +273,6 @@ class TextOps(OnnxOps):
     def _behind(self, x: Tensor) -> Tensor:
         """The values (rows, tokens) behind as many zeros as there are prompt rows."""
         return self.node("Pad", x, self.whole(0, self._prompts, 0, 0)) if self._prompts else x
-
-    # -- what is read ------------------------------------------------------------------------------------------------
 
     def _added(self) -> Tensor:
         """0 where a position is read, (rows, 1, 1 or positions, positions)."""

@@ -80,8 +80,6 @@ def export_bundle(
 
 
 class _Writing(msgspec.Struct, frozen=True):
-    """Writes the files of an export into a folder."""
-
     session: Session
     folder: FilePath
     largest: int
@@ -167,7 +165,6 @@ def _checked(folder: FilePath, export: Export, session: Session, show: Callable[
 
 
 def _check_free(out: FilePath) -> None:
-    """Raises ConfigError unless the folder can be made."""
     if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
         return
     if out.exists() or out.is_symlink():

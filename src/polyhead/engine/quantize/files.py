@@ -220,7 +220,6 @@ def _record(bundle: Bundle) -> Calibration:
 
 
 def _name(digest: str) -> str:
-    """Of the file of scales with this SHA-256."""
     return f"int8-{digest[:16]}.safetensors"
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,10 @@ class Scale(Value, eq=False):
         return product if eight.shift is None else np.asarray(product + eight.shift, np.float32)
 
 
+Multiply = Callable[[Tensor, np.ndarray, Scale], Tensor]
+"""A runtime's `x W^T` in 8 bits with weights (outputs, inputs)."""
+
+
 class Scales:
     """The scale of each product, by the digest of its weights: the same wherever a graph is cut.
 
@@ -101,10 +105,18 @@ class Scales:
         """The scale of the product with these weights (outputs, inputs); None where none was found."""
         return self.known.get(weight_digest(weight))
 
-    def of_each(self, weights: np.ndarray) -> list[Scale] | None:
-        """Those of weights (groups, outputs, inputs); None unless each has one."""
-        scales = [self.of(weight) for weight in weights]
-        return None if any(scale is None for scale in scales) else [scale for scale in scales if scale is not None]
+    def product(self, ops: Ops, x: Tensor, weights: np.ndarray, multiply: Multiply) -> Tensor | None:
+        """`x W^T` with weights (outputs, inputs) by their scale; None where none was found.
+
+        Of weights (groups, outputs, inputs) each group is a product of its own: one has one step for what it reads.
+        """
+        scales = [scale for scale in map(self.of, weights if weights.ndim == 3 else [weights]) if scale is not None]
+        if weights.ndim == 2:
+            return multiply(x, weights, scales[0]) if scales else None
+        if len(scales) < len(weights):
+            return None
+        parts = [ops.slice(x, 0, group, group + 1) for group in range(len(weights))]
+        return ops.concat(list(map(multiply, parts, weights, scales)), 0)
 
 
 class ObservedRange:

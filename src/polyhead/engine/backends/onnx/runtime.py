@@ -18,7 +18,6 @@ class Int8Ops(OnnxOps):
     """Multiplies in 8 bits where a scale is known for the weights, and else as any graph does."""
 
     def __init__(self, scales: Scales, *, bits: int) -> None:
-        """`bits` of the weights, as the processor sums products."""
         super().__init__()
         self._scales, self._bits = scales, bits
         # What several products read is brought to 8 bits once.
@@ -27,18 +26,9 @@ class Int8Ops(OnnxOps):
         self._shifted: dict[Tensor, tuple[Tensor, np.ndarray]] = {}
 
     def matmul(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
-        """In 8 bits where `b` are weights with scales."""
-        weight = self.arrays.get(b) if transposed else None
-        if weight is not None and weight.ndim == 2:
-            scale = self._scales.of(weight)
-            if scale is not None:
-                return self._product(a, weight, scale)
-        if weight is not None and weight.ndim == 3:
-            each = self._scales.of_each(weight)
-            if each is not None:  # one product has one step for what it reads, so each group is one of its own
-                parts = [self.slice(a, 0, i, i + 1) for i in range(len(weight))]
-                return self.concat(list(map(self._product, parts, weight, each)), 0)
-        return super().matmul(a, b, transposed=transposed)
+        weights = self.arrays.get(b) if transposed else None
+        product = None if weights is None else self._scales.product(self, a, weights, self._product)
+        return super().matmul(a, b, transposed=transposed) if product is None else product
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """`a + b`; a bias and the shift of the product before it are one sum, where two took a tenth of all time."""
@@ -62,10 +52,8 @@ class Int8Ops(OnnxOps):
     def _eight(self, x: Tensor, scale: Scale) -> Tensor:
         key = (x, scale.smooth.tobytes(), scale.step, scale.zero)
         if key not in self._kept:
-            step, zero = (
-                self.constant(np.array(scale.step, np.float32)),
-                self.constant(np.array(scale.zero, np.uint8)),
-            )
+            step = self.constant(np.array(scale.step, np.float32))
+            zero = self.constant(np.array(scale.zero, np.uint8))
             divided = self.multiply(x, self.constant(np.asarray(1 / scale.smooth, np.float32)))
             whole = self.node("QuantizeLinear", divided, step, zero)
             self._kept[key] = self.node("DequantizeLinear", whole, step, zero)

@@ -26,7 +26,8 @@ class OpenVINOOps:
         self._bfloat16, self._halved = bfloat16, halved
         self.inputs: dict[str, ov.Node] = {}
         # Equal arrays are one constant, so that a graph holds no weight twice.
-        self._constants: dict[int, tuple[np.ndarray, ov.Node]] = {}
+        self._constants: dict[int, ov.Node] = {}
+        self.arrays: dict[int, np.ndarray] = {}  # by the id of their constant
 
     add, subtract, multiply, divide = map(staticmethod, (op.add, op.subtract, op.multiply, op.divide))
     maximum, minimum, root, absolute, tanh = map(staticmethod, (op.maximum, op.minimum, op.sqrt, op.abs, op.tanh))
@@ -38,11 +39,12 @@ class OpenVINOOps:
         return self.inputs[name]
 
     def constant(self, array: np.ndarray) -> Tensor:
-        known = self._constants.get(id(array))
-        if known is None:
+        node = self._constants.get(id(array))
+        if node is None:
             kind = np.int64 if array.dtype.kind == "i" else np.float32
-            known = self._constants[id(array)] = (array, op.constant(np.ascontiguousarray(array, dtype=kind)))
-        return known[1]
+            node = self._constants[id(array)] = op.constant(np.ascontiguousarray(array, dtype=kind))
+            self.arrays[id(node)] = array
+        return node
 
     def size(self, x: Tensor, axis: int) -> Tensor:
         return op.gather(op.shape_of(x), _whole(axis), _whole(0))

@@ -26,33 +26,15 @@ class Int8Ops(OpenVINOOps):
     """Multiplies in 8 bits where a scale is known for the weights, and else as any graph does."""
 
     def __init__(self, scales: Scales, *, bits: int) -> None:
-        """`bits` of the weights, as the processor sums products."""
         super().__init__()
         self._scales, self._bits = scales, bits
-        self._weights: dict[int, tuple[ov.Node, np.ndarray]] = {}
         # What several products read is brought to 8 bits once.
         self._kept: dict[tuple[int, bytes, float, int], tuple[Tensor, ov.Node]] = {}
 
-    def constant(self, array: np.ndarray) -> Tensor:
-        """As ever; weights are remembered."""
-        node = super().constant(array)
-        self._weights[id(node)] = (node, array)
-        return node
-
     def matmul(self, a: Tensor, b: Tensor, *, transposed: bool = False) -> Tensor:
-        """In 8 bits where `b` are weights with scales."""
-        _, weight = self._weights.get(id(b), (None, None))
-        if transposed and weight is not None and weight.ndim == 2:
-            scale = self._scales.of(weight)
-            if scale is not None:
-                return self._product(a, weight, scale)
-        if transposed and weight is not None and weight.ndim == 3:
-            each = self._scales.of_each(weight)
-            if each is not None:  # one product has one step for what it reads, so each group is one of its own
-                parts = [self.slice(a, 0, i, i + 1) for i in range(len(weight))]
-                products = map(self._product, parts, weight, each)
-                return self.concat(list(products), 0)
-        return super().matmul(a, b, transposed=transposed)
+        weights = self.arrays.get(id(b)) if transposed else None
+        product = None if weights is None else self._scales.product(self, a, weights, self._product)
+        return super().matmul(a, b, transposed=transposed) if product is None else product
 
     def _product(self, x: Tensor, weight: np.ndarray, scale: Scale) -> ov.Node:
         eight = scale.weights(weight, bits=self._bits)

@@ -32,7 +32,6 @@ class _States(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> slice:
-        """Where the text stands."""
         return slice(max((rows.stop for rows in self.prompts.values()), default=0), None)
 
 
@@ -128,7 +127,6 @@ class ReferenceBackend:
         return dense(features, self._owned(task, head.part), "head.output")
 
     def _owned(self, task: str, owner: str) -> Arrays:
-        """The arrays of an owner on the task's path."""
         loaded = self.tasks[task]
         known = {**loaded.others, TRUNK: self.trunk.arrays, loaded.path.head.part: loaded.arrays}
         if owner not in known:
@@ -191,7 +189,6 @@ class ReferenceBackend:
 
 
 def _layers_above(plan: Plan, index: int) -> int:
-    """How many layers run before this step."""
     nodes = []
     while index >= 0:
         nodes.append(plan.steps[index].node)
