@@ -17,6 +17,7 @@ RANKS = {
     "progress": 0,
     "config": 1,
     "files": 1,
+    "registry": 1,
     "arguments": 2,
     "folders": 2,
     "plugins": 1,

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from one_file.backend import Counting, CountingBackend
 from polyhead.bundle.read import Bundle
 from polyhead.engine.backends import BACKENDS, BackendKind, open_backend, open_runtime, register_backend
 from polyhead.engine.pinned import Numerics, numerics_of
@@ -14,7 +13,18 @@ from polyhead.strategies import Pooled
 from polyhead.testing import tiny_trunk, yield_backend_checks
 from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 
+with BACKENDS.temporary():
+    from one_file.backend import Counting, CountingBackend
+
 CHECKS = list(yield_backend_checks("counting", partial(open_backend, "counting")))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """The backend is known as long as these tests run."""
+    with BACKENDS.temporary():
+        register_backend(Counting())
+        yield
 
 
 @pytest.fixture(scope="module")

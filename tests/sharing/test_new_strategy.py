@@ -30,9 +30,12 @@ labels = ["bad", "good"]
 """
 
 
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    monkeypatch.setitem(STRATEGIES, "bottleneck", Bottleneck)
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """The strategy is known as long as these tests run."""
+    with STRATEGIES.temporary():
+        register_strategy(Bottleneck)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +111,7 @@ def test_a_name_is_taken_once_and_a_strategy_needs_one():
     class Untagged(Strategy, Value):
         pass
 
-    with pytest.raises(ConfigError, match="of this name already"):
+    with pytest.raises(ConfigError, match="there is a strategy 'pooled' already"):
         register_strategy(Other)
     with pytest.raises(ConfigError, match="no strategy that a project file can name"):
         register_strategy(Untagged)

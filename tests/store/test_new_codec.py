@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 
-from one_file.codec import BFloat16
 from polyhead import cost, read_project, train_project
 from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Pool
 from polyhead.store.codec import calibrate, decode, encode, through
-from polyhead.store.codecs import FeatureCodec, register_codec
+from polyhead.store.codecs import CODECS, FeatureCodec, register_codec
 from polyhead.testing import tiny_batch, tiny_loaded, tiny_trunk
 from polyhead.testing.backends import stable_rows
 from tiny import write_data, write_trunk
+
+with CODECS.temporary():
+    from one_file.codec import BFloat16
 
 NAME = BFloat16.name
 TEXTS = [("the lamp is broken",), ("anna is happy",), ("please refund my bill today",)]
@@ -39,6 +41,14 @@ train = "data/messages-train.jsonl"
 validation = "data/messages-validation.jsonl"
 """
 pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    """The codec is known as long as these tests run."""
+    with CODECS.temporary():
+        register_codec(BFloat16())
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """A kind of one's own is one file outside the package: declared, trained, bundled, served and scored."""
 
 import csv
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -16,11 +15,13 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, UnknownLabel
 from polyhead.project.tables import read_project
-from polyhead.tasks import task as registry
 from polyhead.tasks.example import Example
-from polyhead.tasks.kinds import KINDS, kind_named
+from polyhead.tasks.kinds import KINDS, register_kind
 from polyhead.tasks.task import Task
 from polyhead.train.run import train_project
+
+with KINDS.temporary():
+    from one_file.kind import Ordinal
 
 FOLDER = Path(__file__).parents[1] / "one_file"
 LEVELS = ("none", "one", "more")
@@ -65,11 +66,9 @@ label = "mood"
 @pytest.fixture(scope="module")
 def kind():
     """The kind of the one file, known as long as these tests run."""
-    spec = importlib.util.spec_from_file_location("own_kind", FOLDER / "kind.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield kind_named("ordinal")
-    del registry._KINDS["ordinal"]
+    with KINDS.temporary():
+        register_kind(Ordinal())
+        yield KINDS["ordinal"]
 
 
 @pytest.fixture(scope="module")
@@ -164,5 +163,5 @@ def test_a_second_kind_of_its_name_is_refused(kind):
         pass
 
     with pytest.raises(ConfigError, match="there is a kind 'ordinal' already"):
-        registry.register_kind(Other())
+        register_kind(Other())
     assert KINDS["ordinal"] is kind

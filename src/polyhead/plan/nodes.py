@@ -9,7 +9,7 @@ from typing import Literal
 from polyhead.arguments import check_fields
 from polyhead.config import Value
 from polyhead.errors import PlanError
-from polyhead.store.codecs import EXACT, HALF, FeatureCodec, codec_named
+from polyhead.store.codecs import CODECS, EXACT, HALF, FeatureCodec
 
 TRUNK = "trunk"
 LayerMix = Literal["last", "mean", "learned", "all"]
@@ -104,8 +104,8 @@ class Codec(Value):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        codec_named(self.name)
-        if len(self.scale) != len(self.zero) or (self.scale and not codec_named(self.name).has_constants):
+        codec = CODECS.named(self.name)
+        if len(self.scale) != len(self.zero) or (self.scale and not codec.has_constants):
             raise PlanError(
                 f"codec '{self.name}' cannot have these constants",
                 got=f"{len(self.scale)} scales, {len(self.zero)} zero points",
@@ -123,7 +123,7 @@ class Codec(Value):
     @property
     def format(self) -> FeatureCodec:
         """What writes and reads."""
-        return codec_named(self.name)
+        return CODECS[self.name]
 
 
 class Embed(Value, tag="embed"):

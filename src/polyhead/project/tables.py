@@ -17,7 +17,7 @@ from polyhead.seq2seq.data import Summarizer
 from polyhead.strategies import Pooled, Strategy
 from polyhead.tasks.columns import Source
 from polyhead.tasks.rows import DATASETS
-from polyhead.tasks.task import Kind, Task, check_name, kind_named, kinds_with
+from polyhead.tasks.task import KINDS, Kind, Task, check_name, kinds_with
 
 LEAST_TOKENS = 8  # two pieces of each text of a pair, and the special tokens around them
 
@@ -129,7 +129,7 @@ class TaskEntry(Value):
     @property
     def known_kind(self) -> Kind:
         """The task's kind; raises ConfigError with the names that there are."""
-        return kind_named(self.kind)
+        return KINDS.named(self.kind)
 
     def pair_mode(self, strategy: Strategy, *, frozen: bool) -> Literal["none", "joined", "separate"]:
         """How a pair is read, where the entry does not say it.

@@ -14,6 +14,7 @@ from polyhead.config import Open
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Delta, Path
 from polyhead.project.recipes import Training
+from polyhead.registry import Registry
 from polyhead.store.codecs import EXACT, HALF
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
@@ -156,7 +157,14 @@ class Strategy(Open):
         return None
 
 
-STRATEGIES: dict[str, type[Strategy]] = {}
+def kind_of_strategy(strategy: type[Strategy]) -> str:
+    """The tag of a strategy's class."""
+    assert issubclass(strategy, msgspec.Struct)
+    return str(strategy.__struct_config__.tag)
+
+
+STRATEGIES: Registry[type[Strategy]] = Registry("strategy", name_of=kind_of_strategy)
+"""The strategies that are registered, by name."""
 StrategyT = TypeVar("StrategyT", bound=type[Strategy])
 
 
@@ -167,17 +175,8 @@ def register_strategy(strategy: StrategyT) -> StrategyT:
             f"{strategy.__name__} is no strategy that a project file can name",
             do='declare it as class Name(Strategy, Value, tag="name", tag_field="kind")',
         )
-    kind = kind_of_strategy(strategy)
-    if STRATEGIES.get(kind, strategy) is not strategy:
-        raise ConfigError("there is a strategy of this name already", got=kind, do="give it another tag")
-    STRATEGIES[kind] = strategy
+    STRATEGIES.register(strategy)
     return strategy
-
-
-def kind_of_strategy(strategy: type[Strategy]) -> str:
-    """The tag of a strategy's class."""
-    assert issubclass(strategy, msgspec.Struct)
-    return str(strategy.__struct_config__.tag)
 
 
 def prompt_groups(tasks: Sequence[tuple[Task, Strategy]]) -> dict[str, tuple[str, ...]]:

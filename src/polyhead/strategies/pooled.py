@@ -9,7 +9,7 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.plan import Codec, Embed, Head, Layers, Path, Pool
-from polyhead.store.codecs import HALF, codec_named
+from polyhead.store.codecs import CODECS, HALF
 from polyhead.strategies.base import LIVE, Candidate, Strategy, check_least
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
@@ -46,7 +46,7 @@ class Pooled(Strategy, Value, tag="pooled", tag_field="kind"):
 
     def __post_init__(self) -> None:
         check_least(self, {"of": 1, "heads": 1, "hidden": 0})
-        codec_named(self.codec)
+        CODECS.named(self.codec)
 
     def path(
         self, task: Task, *, trunk: str, shape: Architecture, group: Sequence[str] = (), codec: Codec = LIVE

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -13,7 +12,8 @@ import numpy as np
 
 from polyhead.arguments import check_fields
 from polyhead.config import Value
-from polyhead.errors import BadName, ConfigError, nearest
+from polyhead.errors import BadName, ConfigError
+from polyhead.registry import Registry
 from polyhead.tasks.example import Example
 
 PairMode = Literal["none", "joined", "separate"]
@@ -39,7 +39,7 @@ class Task(Value):
     def __post_init__(self) -> None:
         check_fields(self)
         check_name(self.name)
-        kind = kind_named(self.kind)
+        kind = KINDS.named(self.kind)
         if self.pair == "none" and kind.pair is not None:
             msgspec.structs.force_setattr(self, "pair", kind.pair)
         for field, default in _DEFAULTS.items():
@@ -253,34 +253,20 @@ class RowKind(Kind):
         return self.answers(task, self.decode_rows(task, np.reshape(outputs, (1, -1))))[0]
 
 
-_KINDS: dict[str, Kind] = {}
-KINDS: Mapping[str, Kind] = MappingProxyType(_KINDS)
+KINDS: Registry[Kind] = Registry("kind")
 """The kinds that are registered, by name."""
-
-
-def register_kind(kind: Kind) -> None:
-    """Makes a kind known by its name; raises ConfigError where another kind has that name."""
-    if type(_KINDS.get(kind.name, kind)) is not type(kind):
-        raise ConfigError(f"there is a kind '{kind.name}' already", do="give the new kind another name")
-    _KINDS[kind.name] = kind
-
-
-def kind_named(name: str) -> Kind:
-    """The kind of this name; raises ConfigError with the names that there are."""
-    if name not in _KINDS:
-        raise ConfigError(f"there is no kind '{name}'", allowed=list(_KINDS), do=nearest(name, _KINDS))
-    return _KINDS[name]
+register_kind = KINDS.register
 
 
 def kinds_with(attribute: str, member: str | None = None) -> str:
     """The names of the kinds that have an attribute, or this member in it, for messages: `'span' or 'tagging'`."""
-    values = {kind.name: getattr(kind, attribute) for kind in _KINDS.values()}
+    values = {kind.name: getattr(kind, attribute) for kind in KINDS.values()}
     return " or ".join(f"'{name}'" for name, value in values.items() if (member in value if member else value))
 
 
 def kind_of(task: Task) -> Kind:
     """The kind of a task."""
-    return _KINDS[task.kind]
+    return KINDS[task.kind]
 
 
 def check_name(name: str, what: str = "task") -> None:

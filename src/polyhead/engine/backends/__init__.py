@@ -12,15 +12,15 @@ import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from polyhead.config import Value
 from polyhead.engine.backends.base import Backend, LoadedTask
 from polyhead.engine.compile.ops import Runtime
 from polyhead.engine.quantize.scales import Scales
-from polyhead.errors import BackendError, ConfigError, MissingExtra
+from polyhead.errors import BackendError, MissingExtra
 from polyhead.processor import processor, processors
+from polyhead.registry import Registry
 from polyhead.trunk.data import TrunkData
 
 
@@ -59,23 +59,9 @@ class BackendKind(ABC):
         return {self.package: importlib.metadata.version(self.package), "threads": str(processors())}
 
 
-_BACKENDS: dict[str, BackendKind] = {}
-BACKENDS: Mapping[str, BackendKind] = MappingProxyType(_BACKENDS)
+BACKENDS: Registry[BackendKind] = Registry("backend", unknown=BackendError)
 """The backends that are registered, by name."""
-
-
-def register_backend(kind: BackendKind) -> None:
-    """Makes a backend known by its name; raises ConfigError where another one has that name."""
-    if type(_BACKENDS.get(kind.name, kind)) is not type(kind):
-        raise ConfigError(f"there is a backend '{kind.name}' already", do="give the new backend another name")
-    _BACKENDS[kind.name] = kind
-
-
-def backend_named(name: str) -> BackendKind:
-    """The backend of this name; raises BackendError with the names that there are."""
-    if name not in _BACKENDS:
-        raise BackendError(f"there is no backend '{name}'", allowed=list(_BACKENDS), do="choose one of these")
-    return _BACKENDS[name]
+register_backend = BACKENDS.register
 
 
 def is_installed(package: str) -> bool:
@@ -111,7 +97,7 @@ def open_backend(
                 do="leave `precision` out, or make the runtime with this precision",
             )
         return GraphBackend(name, trunk, tasks, deterministic=deterministic)
-    kind = backend_named(name)
+    kind = BACKENDS.named(name)
     if precision is not None and precision not in kind.precisions:
         raise BackendError(
             f"the {name} backend cannot run the trunk in {precision}",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
-from polyhead.tasks.kinds import KINDS, kind_named
+from polyhead.tasks.kinds import KINDS
 
 SamplingKind = Literal["size", "annealed", "round_robin", "all", "shuffled", "schedule"]
 Scheme = Literal["heterogeneous", "batch", "dataset"]
@@ -134,7 +134,7 @@ class Joint(Value, tag="joint", tag_field="kind"):
 
     def __post_init__(self) -> None:
         for name in self.families:
-            if not kind_named(name).shares_head:
+            if not KINDS.named(name).shares_head:
                 raise ConfigError(
                     f"recipe.families: tasks of kind '{name}' have heads of different widths",
                     got=list(self.families),

@@ -1,12 +1,12 @@
 """The codecs for kept features, a file each; others are made known with `register_codec`."""
 
-from polyhead.store.codecs.base import CODECS, Constants, FeatureCodec, codec_named, register_codec
+from polyhead.store.codecs.base import CODECS, Constants, FeatureCodec, register_codec
 from polyhead.store.codecs.float16 import Float16
 from polyhead.store.codecs.float32 import Float32
 from polyhead.store.codecs.sign import Sign
 from polyhead.store.codecs.uint8 import UInt8
 
-__all__ = ["CODECS", "EXACT", "HALF", "Constants", "FeatureCodec", "codec_named", "register_codec"]
+__all__ = ["CODECS", "EXACT", "HALF", "Constants", "FeatureCodec", "register_codec"]
 
 for _codec in (Float32(), Float16(), UInt8(), Sign()):
     register_codec(_codec)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from polyhead.errors import ConfigError, StoreError, nearest
+from polyhead.errors import StoreError
+from polyhead.registry import Registry
 
 
 class Constants(Protocol):
@@ -60,21 +59,6 @@ class FeatureCodec(ABC):
         )
 
 
-_CODECS: dict[str, FeatureCodec] = {}
-CODECS: Mapping[str, FeatureCodec] = MappingProxyType(_CODECS)
+CODECS: Registry[FeatureCodec] = Registry("codec")
 """The codecs that are registered, by name."""
-
-
-def register_codec(codec: FeatureCodec) -> None:
-    """Makes a codec known by its name; raises ConfigError where another codec has that name."""
-    if type(_CODECS.get(codec.name, codec)) is not type(codec):
-        raise ConfigError(f"there is a codec '{codec.name}' already", do="give the new codec another name")
-    _CODECS[codec.name] = codec
-
-
-def codec_named(name: str) -> FeatureCodec:
-    """The codec of this name; raises ConfigError with the names that there are."""
-    if name not in _CODECS:
-        do = nearest(name, _CODECS) or "choose one of these, or register a codec of this name first (`register_codec`)"
-        raise ConfigError(f"there is no codec '{name}'", allowed=list(_CODECS), do=do)
-    return _CODECS[name]
+register_codec = CODECS.register

@@ -9,9 +9,9 @@ from polyhead.tasks.kinds.single_label import SingleLabel
 from polyhead.tasks.kinds.span import Span
 from polyhead.tasks.kinds.summarization import Summarization
 from polyhead.tasks.kinds.tagging import Tagging
-from polyhead.tasks.task import KINDS, kind_named, kind_of, register_kind
+from polyhead.tasks.task import KINDS, kind_of, register_kind
 
-__all__ = ["KINDS", "kind_named", "kind_of", "register_kind"]
+__all__ = ["KINDS", "kind_of", "register_kind"]
 
 for _kind in (SingleLabel(), MultiLabel(), Regression(), Tagging(), MultipleChoice(), Span(), Summarization()):
     register_kind(_kind)
