@@ -16,7 +16,8 @@ from polyhead.testing.strategies import TEXTS, tiny_bundle, tiny_paths
 with BACKENDS.temporary():
     from one_file.backend import Counting, CountingBackend
 
-CHECKS = list(yield_backend_checks("counting", partial(open_backend, "counting")))
+    register_backend(Counting())
+    CHECKS = list(yield_backend_checks("counting", partial(open_backend, "counting")))
 
 
 @pytest.fixture(scope="module", autouse=True)
