@@ -1,5 +1,7 @@
 """A loaded bundle answers: one pass, other tasks and other rows without influence, long texts, receipts."""
 
+import importlib
+
 import msgspec
 import numpy as np
 import pytest
@@ -449,3 +451,16 @@ def test_rows_that_are_inputs_become_texts_and_pairs():
     assert input_of({"text_a": "a", "text_b": "b"}, where="") == (("a", "b"), None)
     given, words = input_of({"tokens": ["my", "lamp"]}, where="")
     assert given == ("my lamp",) and words.tolist() == [[0, 2], [3, 7]]
+
+
+def test_ten_value_types_pass_between_the_steps_of_answering():
+    """From what is asked to its receipt: each is made in one place, and read by the next steps."""
+    names = ("inputs", "batch", "outputs", "answers", "receipt", "request", "loaded", "session")
+    types = {
+        name
+        for module in map(importlib.import_module, (f"polyhead.engine.{name}" for name in names))
+        for name, one in vars(module).items()
+        if isinstance(one, type) and issubclass(one, msgspec.Struct) and one.__module__ == module.__name__
+    }
+    assert types >= {"Passage", "Texts", "Readings", "Batch", "Outputs", "Result", "Receipt", "TaskResults"}
+    assert len(types) <= 10, sorted(types)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import overload
 
-import msgspec
 import numpy as np
 
 from polyhead.config import Value
@@ -22,6 +21,10 @@ Compare = Callable[[str, np.ndarray, np.ndarray], np.ndarray]
 """Outputs of a task over pairs read separately, from the features of first and second texts."""
 Given = tuple[Batch, np.ndarray]
 """What a batch gave a task: (entries, width); of words (words of all entries, width)."""
+
+Order = tuple[np.ndarray | None, np.ndarray, np.ndarray, np.ndarray]
+"""Of batches' entries: their order by input, option and window, None where they came so; the inputs, ascending, and of
+each the place of its first entry in that order and how many it has."""
 
 
 class Outputs(Value, eq=False):
@@ -98,7 +101,7 @@ class Gathered:
         self._readings, self._known, self._compare, self._alone = readings, tasks, compare, alone
         self._given: dict[str, list[Given]] = {}
         # Tasks that are read alike share these.
-        self._orders: dict[tuple[int, ...], _Order] = {}
+        self._orders: dict[tuple[int, ...], Order] = {}
         self._word_orders: dict[tuple[int, ...], _WordOrder] = {}
         self._wrong: dict[str, set[int]] = {}  # inputs of which a task gave what is no finite number
         self._expected: dict[str, int] = {}  # entries that a task reads
@@ -166,16 +169,16 @@ class Gathered:
         """Of inputs of which all options and windows are there, these put together as the task's kind does."""
         key = tuple([id(batch) for batch, _ in given])
         if key not in self._orders:
-            self._orders[key] = _Order.of([batch for batch, _ in given])
-        order, kind = self._orders[key], kind_of(self._known[task])
+            self._orders[key] = _order_of([batch for batch, _ in given])
+        (order, rows, first, counts), kind = self._orders[key], kind_of(self._known[task])
         values = given[0][1] if len(given) == 1 else np.concatenate([values for _, values in given])
-        values = values if order.order is None else values[order.order]
-        if not kind.per_option and len(values) == len(order.rows) == self._expected[task]:
-            return Outputs(rows=order.rows, values=values)
+        values = values if order is None else values[order]
+        if not kind.per_option and len(values) == len(rows) == self._expected[task]:
+            return Outputs(rows=rows, values=values)
         reading_rows = np.concatenate([reading.row for reading in self._of_task(task)])
         start = reading_rows.min()
-        is_whole = order.counts == np.bincount(reading_rows - start)[order.rows - start]
-        rows, first, counts = order.rows[is_whole], order.first[is_whole], order.counts[is_whole]
+        is_whole = counts == np.bincount(reading_rows - start)[rows - start]
+        rows, first, counts = rows[is_whole], first[is_whole], counts[is_whole]
         if kind.per_option:
             spans = zip(first.tolist(), (first + counts).tolist(), strict=True)
             return Outputs(rows=rows, values=[values[start:stop, 0] for start, stop in spans])
@@ -239,23 +242,14 @@ class Gathered:
         return self._word_orders[key]
 
 
-class _Order(msgspec.Struct, frozen=True):
-    """How entries of batches stand in the order of inputs, options and windows."""
-
-    order: np.ndarray | None  # (entries,): of what batches gave; None where they gave it in order
-    rows: np.ndarray  # (inputs,): those that have entries here, ascending
-    first: np.ndarray  # (inputs,): the first entry of each, in order
-    counts: np.ndarray  # (inputs,): how many it has
-
-    @classmethod
-    def of(cls, batches: Sequence[Batch]) -> _Order:
-        row = np.concatenate([batch.row for batch in batches])
-        option = np.concatenate([batch.texts.option[batch.entries] for batch in batches])
-        window = np.concatenate([batch.texts.encodings.window[batch.entries] for batch in batches])
-        order = np.lexsort((window, option, row))
-        rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
-        is_in_order = bool((order[1:] > order[:-1]).all())
-        return cls(None if is_in_order else order, rows, first, counts)
+def _order_of(batches: Sequence[Batch]) -> Order:
+    row = np.concatenate([batch.row for batch in batches])
+    option = np.concatenate([batch.texts.option[batch.entries] for batch in batches])
+    window = np.concatenate([batch.texts.encodings.window[batch.entries] for batch in batches])
+    order = np.lexsort((window, option, row))
+    rows, first, counts = np.unique(row[order], return_index=True, return_counts=True)
+    is_in_order = bool((order[1:] > order[:-1]).all())
+    return None if is_in_order else order, rows, first, counts
 
 
 class _WordOrder(Value, eq=False):

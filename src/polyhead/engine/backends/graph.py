@@ -6,7 +6,6 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
-from typing import Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -23,15 +22,6 @@ from polyhead.plan import Plan
 from polyhead.trunk.data import TrunkData
 
 PROGRAMS = 64  # plans that are remembered
-
-
-@runtime_checkable
-class DescribedRuntime(Protocol):
-    """A runtime that says what it computes with; one that does not is labelled by its name and precision alone."""
-
-    version: str  # of its library
-    calibration: str  # digest of its scales of int8; "" where it has none, or they lie in no file
-    weight_bits: int | None  # of weights in int8, as this processor multiplies them; None in other precisions
 
 
 class _Loaded(msgspec.Struct, frozen=True, eq=False):
@@ -58,10 +48,10 @@ class GraphBackend:
         self, runtime: Runtime, trunk: TrunkData, tasks: Mapping[str, LoadedTask], *, deterministic: bool = False
     ) -> None:
         self.name, self.precision, self.tolerance = runtime.name, runtime.precision, runtime.tolerance
-        self.version, self.calibration, self.weight_bits = "", "", None
-        if isinstance(runtime, DescribedRuntime):
-            self.version, self.calibration = runtime.version, runtime.calibration
-            self.weight_bits = runtime.weight_bits
+        # A runtime that does not say these is labelled by its name and precision alone.
+        self.version: str = getattr(runtime, "version", "")
+        self.calibration: str = getattr(runtime, "calibration", "")
+        self.weight_bits: int | None = getattr(runtime, "weight_bits", None)
         self.packs = not deterministic
         self._trunk, self._deterministic = trunk, deterministic
         self._graphs, self._count = Graphs(runtime), Count()
