@@ -18,12 +18,12 @@ from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
 from polyhead.sharing.pooled import PooledPart
 from polyhead.strategies import Pooled
-from polyhead.strategies.ends import with_codec
+from polyhead.strategies.base import with_codec
 from polyhead.text.batch import batches
 from polyhead.train.data.examples import TextExamples
 from polyhead.train.data.extract import TOKEN_BUDGET, Extractor, FeatureRequest
-from polyhead.train.data.inputs import examples_of
-from polyhead.train.heads.paths import paths_of
+from polyhead.train.data.features import examples_of
+from polyhead.train.heads.baseline import paths_of
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Course
 from polyhead.train.loop.loss import LOSSES

@@ -91,7 +91,7 @@ def quick(monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     torch.set_num_threads(1)
     from polyhead.project import tables as project
-    from polyhead.train.recipes import lineage
+    from polyhead.train.recipes import learned as lineage
 
     search.shorten(monkeypatch)
     monkeypatch.setattr(lineage, "load_trunk", small_trunk)

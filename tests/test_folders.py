@@ -24,7 +24,7 @@ from polyhead.files import (
 )
 from polyhead.plan import Codec
 from polyhead.store.features import FeatureStore, key_of
-from polyhead.train.data.journal import Journal
+from polyhead.train.data.extract import Journal
 from polyhead.train.loop.checkpoint import cache_folder, read_checkpoint, write_checkpoint
 from polyhead.train.recipes.learned import alone, clean
 from studies.results import Results, write_results

@@ -9,8 +9,8 @@ from polyhead.strategies import Branch
 from polyhead.testing import tiny_trunk
 from polyhead.train.branch.run import Branches
 from polyhead.train.data.extract import Extractor
+from polyhead.train.data.features import wanted_taps
 from polyhead.train.data.prepare import prepare
-from polyhead.train.data.taps import wanted_taps
 
 DEPTH = 3
 TRAINING = Training(seed=1, epochs=3, patience=3, batch=8, learning_rate=2e-3, precision="float32")

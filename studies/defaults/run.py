@@ -29,7 +29,7 @@ from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.strategies import Pooled
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.features import examples_of, wanted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.loop.events import Events

@@ -20,10 +20,10 @@ from polyhead.project.recipes import Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.strategies import Pooled
 from polyhead.train.data.extract import Extractor, FeatureRequest
-from polyhead.train.data.inputs import wanted
+from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.heads.paths import paths_of
+from polyhead.train.heads.baseline import paths_of
 from polyhead.train.heads.run import train_task
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import precision_of

@@ -80,7 +80,7 @@ class Runs(runs.Runs):
     def paths(self, method: Method) -> dict[str, Path]:
         """Every task's path over the pre-trained trunk."""
         from polyhead.strategies import prompt_groups
-        from polyhead.strategies.ends import with_shared_pooler
+        from polyhead.strategies.base import with_shared_pooler
 
         both = [(self._entry(task).task(), method.strategy_of(task)) for task in self.scale.tasks]
         groups, found = prompt_groups(both), {}
@@ -257,7 +257,7 @@ class Runs(runs.Runs):
     def _donor(self, course: JointCourse, prepared: Prepared, strategy: Prompted) -> Mapping[str, np.ndarray]:
         from safetensors.numpy import load_file, save_file
 
-        from polyhead.train.recipes.donor import alone
+        from polyhead.train.data.prepare import alone
         from polyhead.train.recipes.starts import donor
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)

@@ -101,9 +101,9 @@ def _own_scores(course: JointCourse) -> Facts:
 def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
     """The path of a pooled task; constants of uint8 come from its own training inputs."""
     from polyhead.plan import Codec
-    from polyhead.strategies.ends import with_codec
+    from polyhead.strategies.base import with_codec
     from polyhead.train.data.prepare import single_inputs
-    from polyhead.train.heads.paths import paths_of
+    from polyhead.train.heads.baseline import paths_of
 
     strategy = prepared.strategy
     assert isinstance(strategy, Pooled)
@@ -117,7 +117,7 @@ def frozen_path(prepared: Prepared, extractor: Extractor) -> Path:
 
 def read_once(prepared: Sequence[Prepared], extractor: Extractor) -> None:
     """Keeps what all of these tasks read, from one pass over the texts."""
-    from polyhead.train.data.inputs import wanted
+    from polyhead.train.data.features import wanted
 
     extractor.fill([one for p in prepared for one in wanted(p, frozen_path(p, extractor), extractor)])
 

@@ -149,7 +149,7 @@ def _plan(method: Method, shape: Architecture, tasks: int) -> Plan:
 
 
 def _paths(strategy: Strategy, shape: Architecture, tasks: Sequence[Task], trunk: str) -> dict[str, Path]:
-    from polyhead.strategies.ends import with_shared_pooler
+    from polyhead.strategies.base import with_shared_pooler
 
     found = {task.name: strategy.path(task, trunk=trunk, shape=shape) for task in tasks}
     if isinstance(strategy, Pooled):

@@ -135,7 +135,7 @@ class Runs:
 
     def fill(self, branches: Branches, layers: Iterable[int]) -> None:
         """Keeps the states at the taps of these depths, from one pass over the texts."""
-        from polyhead.train.data.taps import wanted_taps
+        from polyhead.train.data.features import wanted_taps
 
         paths = [branches.path(n) for n in layers]
         self.extractor.fill([w for p in paths for w in wanted_taps(branches.prepared, p, self.extractor)])
@@ -163,7 +163,7 @@ class Runs:
         """CPU seconds of the whole search: the trunk's pass over train and validation, and every candidate."""
         import shutil
 
-        from polyhead.train.branch.search import halving
+        from polyhead.train.branch.run import halving
         from polyhead.train.data.extract import Extractor
 
         branches = self.branches(task, seed)

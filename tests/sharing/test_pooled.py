@@ -8,7 +8,7 @@ import torch
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
 from polyhead.sharing.pooled import PooledPart, compared
 from polyhead.strategies import Pooled
-from polyhead.strategies.ends import with_codec
+from polyhead.strategies.base import with_codec
 from polyhead.tasks.task import Task, owner_of
 from polyhead.testing import tiny_tasks
 from polyhead.trunk.shape import Architecture

@@ -33,7 +33,7 @@ from polyhead.train.branch.task import (
     kept_grove,
     write_options,
 )
-from polyhead.train.data.taps import wanted_taps
+from polyhead.train.data.features import wanted_taps
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Fitted

@@ -11,11 +11,10 @@ from polyhead.errors import TrainError
 from polyhead.sharing.make import arrays_of_part
 from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.branch.distil import distilled
 from polyhead.train.branch.run import _noisy
 from polyhead.train.data.examples import outputs_of
-from polyhead.train.data.taps import tap_examples
-from polyhead.train.loop.loss import LOSSES, UNLABELLED
+from polyhead.train.data.features import tap_examples
+from polyhead.train.loop.loss import LOSSES, UNLABELLED, distilled
 from tiny_branch import DEPTH, branches_of, bytes_of, extractor_of, home_in, seeded, untimed, weights_of
 
 TEMPERATURES = (0.5, 1.0, 2.0, 7.0)

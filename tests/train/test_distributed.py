@@ -19,7 +19,7 @@ from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighti
 from polyhead.project.tables import TaskEntry
 from polyhead.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.train.loop.devices import Place, from_first, place_in
-from polyhead.train.recipes.lineage import lineage_of
+from polyhead.train.recipes.learned import lineage_of
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)

@@ -19,7 +19,7 @@ from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.fine_tune import fine_tune_project
 from polyhead.train.recipes.joint import train_together
-from polyhead.train.recipes.lineage import lineage_of
+from polyhead.train.recipes.learned import lineage_of
 from polyhead.train.recipes.refine import refine
 from polyhead.trunk.data import arrays_digest
 

@@ -12,11 +12,10 @@ from polyhead.project.recipes import Training
 from polyhead.train.loop import checkpoint as checkpoints
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Meter
-from polyhead.train.loop.feed import Batch, Passes, stream
+from polyhead.train.loop.feed import SORTED_CHUNK, Batch, LengthSorted, Passes, stream
 from polyhead.train.loop.fit import Course
 from polyhead.train.loop.loss import LOSSES, UNLABELLED, cross_entropy
 from polyhead.train.loop.optimizer import groups_of, rate_at
-from polyhead.train.loop.order import SORTED_CHUNK, LengthSorted
 
 TRAINING = Training(seed=3, epochs=6, patience=6, batch=4, learning_rate=0.05, weight_decay=0.0)
 

@@ -18,11 +18,11 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.split import folds
 from polyhead.tasks.task import Task
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.inputs import wanted
+from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.heads import select as heads
+from polyhead.train.heads.baseline import candidates, paths_of
 from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.paths import candidates, paths_of
 from polyhead.train.heads.select import FOLDS, Trials
 from polyhead.train.loop.events import Events
 from polyhead.train.record import lines

@@ -27,8 +27,7 @@ from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse, MixedFeed, text_examples
 from polyhead.train.recipes.joint import _outlook, train_together
-from polyhead.train.recipes.learned import alone
-from polyhead.train.recipes.lineage import lineage_of
+from polyhead.train.recipes.learned import alone, lineage_of
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.run import train_project
 from polyhead.trunk.data import arrays_digest

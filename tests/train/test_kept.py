@@ -13,14 +13,14 @@ from polyhead.strategies import Prompted
 from polyhead.testing import tiny_trunk
 from polyhead.text.question import Question
 from polyhead.text.tokenize import Tokenizer
-from polyhead.train.data import kept
 from polyhead.train.data.examples import TextExamples
-from polyhead.train.data.kept import KeptTexts
 from polyhead.train.data.prepare import prepare
 from polyhead.train.loop import fit
 from polyhead.train.loop.events import Events
+from polyhead.train.recipes import together as kept
 from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.together import KeptTexts
 
 APART = Prompted(isolated=True, hidden=6)
 

@@ -13,8 +13,8 @@ from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_se
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes import leave_out as leave_out_run
 from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.learned import lineage_of
 from polyhead.train.recipes.leave_out import train_leave_out
-from polyhead.train.recipes.lineage import lineage_of
 from polyhead.train.run import train_project
 from polyhead.trunk.data import arrays_digest
 

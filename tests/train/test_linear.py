@@ -9,8 +9,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from polyhead.train.data.examples import batch_targets, option_rows
 from polyhead.train.heads import linear
 from polyhead.train.heads.linear import PENALTIES, Inputs, inputs_of, solutions
-from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.order import LengthSorted
+from polyhead.train.loop.feed import Batch, LengthSorted
 
 RNG = np.random.default_rng(5)
 

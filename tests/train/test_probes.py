@@ -16,7 +16,7 @@ from polyhead.tasks.task import Task
 from polyhead.text.question import Question
 from polyhead.text.words import places_of
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.record.probes import PROBES, probes_of
+from polyhead.train.record.draft import PROBES, probes_of
 
 LABELS = tuple(f"l{i:03d}" for i in range(200))
 TASKS = {

@@ -21,10 +21,9 @@ from polyhead.text.tokenize import Tokenizer
 from polyhead.train.branch.run import Branches
 from polyhead.train.data.examples import TextExamples, outputs_of
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.features import examples_of, wanted, wanted_taps
 from polyhead.train.data.prepare import prepare, single_inputs
-from polyhead.train.data.taps import wanted_taps
-from polyhead.train.heads.paths import paths_of
+from polyhead.train.heads.baseline import paths_of
 from polyhead.train.heads.run import train_task
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.loss import LOSSES, UNLABELLED
@@ -219,7 +218,7 @@ def test_what_was_asked_and_every_right_answer_decide_the_fingerprint(home):
 
 def test_a_card_says_labels_or_a_range_only_where_the_task_has_them():
     from polyhead.tasks.task import Task
-    from polyhead.train.record.card import said_of
+    from polyhead.train.record.draft import said_of
 
     assert said_of(Task(name="a", kind="multiple_choice")) == []
     assert said_of(Task(name="a", kind="regression", range=(0.0, 2.5))) == ["Range: 0 to 2.5."]

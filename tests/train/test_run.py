@@ -32,7 +32,7 @@ from polyhead.train.data import extract as extraction
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.joint import train_together
-from polyhead.train.recipes.lineage import Lineage, write_lineage
+from polyhead.train.recipes.learned import Lineage, write_lineage
 from polyhead.train.run import train_project
 
 ALL = tuple(tiny.ENTRIES)

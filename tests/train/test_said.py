@@ -20,8 +20,8 @@ from polyhead.testing import tiny_trunk
 from polyhead.train.data.prepare import prepare, single_inputs
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
-from polyhead.train.record.outlook import outlook, skipped
-from polyhead.train.record.probes import PROBES, probes_of
+from polyhead.train.record.draft import PROBES, probes_of
+from polyhead.train.record.lines import outlook, skipped
 
 
 @pytest.fixture(scope="module")

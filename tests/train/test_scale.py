@@ -18,8 +18,7 @@ from polyhead.strategies import Branch
 from polyhead.train.loop import events as telling
 from polyhead.train.loop.devices import Place, on
 from polyhead.train.loop.events import Events, Meter, Update, tensorboard
-from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.order import SORTED_CHUNK, LengthSorted
+from polyhead.train.loop.feed import SORTED_CHUNK, Batch, LengthSorted
 from polyhead.train.recipes.course import MixedFeed
 
 NAMES = ("mood", "urgency", "names", "same")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyhead.strategies import Branch
-from polyhead.train.branch.search import Candidate, grid, halving, spread
+from polyhead.train.branch.run import Candidate, grid, halving, spread
 from polyhead.train.loop import fit as fitting
 from tiny_branch import branches_of, bytes_of, extractor_of, home_in, seeded, untimed
 

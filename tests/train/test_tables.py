@@ -6,7 +6,7 @@ from torch import nn
 
 from polyhead.train.loop.devices import Devices
 from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.tables import Tables
+from polyhead.train.loop.optimizer import Tables
 
 
 def module(seed=0):

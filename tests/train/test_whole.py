@@ -10,8 +10,8 @@ from polyhead.plan import Embed, Head, Layers, Pool
 from polyhead.project.recipes import Joint
 from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.branch.distil import distilled
 from polyhead.train.data.examples import TextExamples
+from polyhead.train.loop.loss import distilled
 from polyhead.train.recipes.together import JointModel
 from polyhead.train.recipes.whole import lowest, restore_whole, train_whole, whole_path
 from polyhead.trunk.data import arrays_digest

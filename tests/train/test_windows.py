@@ -26,14 +26,13 @@ from polyhead.tasks.read import Examples, ReadReport
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_in
-from polyhead.train.branch.distil import distilled
 from polyhead.train.branch.run import Branches
 from polyhead.train.data.examples import outputs_of, outputs_of_each, tell_unread
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.features import examples_of, tap_examples, wanted, wanted_taps
 from polyhead.train.data.prepared import TRAINER, Prepared, Split
-from polyhead.train.data.taps import tap_examples, wanted_taps
 from polyhead.train.loop.events import Events
+from polyhead.train.loop.loss import distilled
 from polyhead.train.recipes.course import text_examples
 from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.together import JointModel

@@ -25,8 +25,7 @@ from polyhead.tasks.task import Task, owner_of
 from polyhead.text.tokenize import Input
 from polyhead.text.words import words_of
 from polyhead.train.loop.numerics import numerics
-from polyhead.train.record.card import said_of
-from polyhead.train.record.probes import PROBES
+from polyhead.train.record.draft import PROBES, said_of
 from polyhead.trunk.data import TrunkData
 
 

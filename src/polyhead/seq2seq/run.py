@@ -34,12 +34,11 @@ from polyhead.train.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.outcome import Outcome
-from polyhead.train.recipes.lineage import load_any_trunk
-from polyhead.train.record.card import score_table
+from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.record.compared import VersionComparison, beside
 from polyhead.train.record.decided import Decisions, TrainOptions, choices, left_line
-from polyhead.train.record.outlook import skipped
-from polyhead.train.record.probes import probes_of
+from polyhead.train.record.draft import probes_of, score_table
+from polyhead.train.record.lines import skipped
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
 

@@ -20,11 +20,10 @@ from polyhead.text.batch import batches
 from polyhead.text.tokenize import Encoded
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.loop.events import Events
-from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.fit import Course, Fitted
 from polyhead.train.loop.loss import UNLABELLED, token_cross_entropy
 from polyhead.train.loop.numerics import precision_of
-from polyhead.train.loop.order import LengthSorted
 
 
 class TrainedSummarizer(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,7 @@ from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Codec, Embed, Layers, Path, Pool
 from polyhead.project.recipes import Training
 from polyhead.store.codecs import EXACT, HALF
-from polyhead.strategies.base import LIVE, Strategy, check_dropout, check_least
-from polyhead.strategies.ends import head_of, last_state
+from polyhead.strategies.base import LIVE, Strategy, check_dropout, check_least, head_of, last_state
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 

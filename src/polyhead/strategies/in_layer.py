@@ -10,8 +10,17 @@ from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import ADDED, Codec, Delta, DeltaKind, Dense, Embed, GeluPlace, Layers, Path
 from polyhead.project.recipes import Training
-from polyhead.strategies.base import LIVE, LIVE_TRAINING, DeltaStart, Strategy, check_dropout, check_least
-from polyhead.strategies.ends import head_of, last_state, narrowed
+from polyhead.strategies.base import (
+    LIVE,
+    LIVE_TRAINING,
+    DeltaStart,
+    Strategy,
+    check_dropout,
+    check_least,
+    head_of,
+    last_state,
+    narrowed,
+)
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 

@@ -10,8 +10,16 @@ from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path
 from polyhead.project.recipes import Training
-from polyhead.strategies.base import LIVE, LIVE_TRAINING, Strategy, check_dropout, check_least
-from polyhead.strategies.ends import head_of, last_state, narrowed
+from polyhead.strategies.base import (
+    LIVE,
+    LIVE_TRAINING,
+    Strategy,
+    check_dropout,
+    check_least,
+    head_of,
+    last_state,
+    narrowed,
+)
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 

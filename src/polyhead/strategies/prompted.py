@@ -13,8 +13,7 @@ from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path, Pool, Prompt
 from polyhead.project.recipes import Training
-from polyhead.strategies.base import LIVE, LIVE_TRAINING, Strategy, check_least
-from polyhead.strategies.ends import head_of
+from polyhead.strategies.base import LIVE, LIVE_TRAINING, Strategy, check_least, head_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture

@@ -21,14 +21,12 @@ from polyhead.strategies import Strategy
 from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.heads.baseline import with_baselines
-from polyhead.train.heads.trained import Trained
 from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics
 from polyhead.train.record.compared import VersionComparison, rivals, unit_is_better
-from polyhead.train.record.decided import left_line
-from polyhead.train.record.drafts import drafts_of
-from polyhead.train.record.fingerprints import Fingerprint, tag
+from polyhead.train.record.decided import Fingerprint, left_line, tag
+from polyhead.train.record.draft import Trained, drafts_of
 from polyhead.train.record.lines import task_lines
 
 

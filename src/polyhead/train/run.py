@@ -17,7 +17,7 @@ from polyhead.project.tables import Project, strategy_of
 from polyhead.seq2seq.run import has_summaries, train_with_summaries
 from polyhead.strategies import Strategy
 from polyhead.train.data.extract import Extraction, Extractor, FeatureRequest
-from polyhead.train.data.inputs import wanted
+from polyhead.train.data.features import wanted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import check_budget, check_readers, check_whole, prepared_units, units_of
@@ -27,11 +27,20 @@ from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import precision_of
 from polyhead.train.outcome import Outcome
-from polyhead.train.recipes.lineage import load_any_trunk
-from polyhead.train.record.decided import Choices, Decisions, TrainOptions, choices
-from polyhead.train.record.fingerprints import Fingerprint, fingerprints_of, rescored, tag, untrained
+from polyhead.train.recipes.learned import load_any_trunk
+from polyhead.train.record.decided import (
+    Choices,
+    Decisions,
+    Fingerprint,
+    TrainOptions,
+    choices,
+    fingerprints_of,
+    rescored,
+    tag,
+    untrained,
+)
+from polyhead.train.record.lines import outlook
 from polyhead.train.record.opened import opened
-from polyhead.train.record.outlook import outlook
 
 
 @typed

@@ -23,7 +23,7 @@ from polyhead.project.tables import Project
 from polyhead.store.features import FeatureStore
 from polyhead.tasks.rows import Rows
 from polyhead.testing import tiny_trunk
-from polyhead.train.recipes.lineage import lineage_of
+from polyhead.train.recipes.learned import lineage_of
 from tiny import write_trunk
 
 PLAIN = Codec(name="float32")

@@ -20,16 +20,15 @@ from polyhead.files import remove_leftovers, replace_file
 from polyhead.plan import Path
 from polyhead.project.tables import Choice
 from polyhead.strategies.branch import as_branch, private_layers, tap_of
-from polyhead.train.branch.run import Branches, TrainedBranch
-from polyhead.train.branch.search import Candidate, grid, halving, spread
+from polyhead.train.branch.run import Branches, Candidate, TrainedBranch, grid, halving, spread
 from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.train.data.features import wanted_taps
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.taps import wanted_taps
-from polyhead.train.heads.trained import Trained
 from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.fit import Fitted
+from polyhead.train.record.draft import Trained
 from polyhead.trunk.data import arrays_digest
 from polyhead.trunk.shape import Architecture
 

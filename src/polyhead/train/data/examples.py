@@ -20,9 +20,8 @@ from polyhead.text.words import first_subtokens
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.windows import WindowedExamples
 from polyhead.train.loop.events import Events
-from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.loss import UNLABELLED
-from polyhead.train.loop.order import LengthSorted
 
 AT_ONCE = 2048  # tokens evaluated in one batch, padding included; more leave a processor's cache and take twice as long
 

@@ -14,9 +14,8 @@ from torch.nn import functional
 
 from polyhead.errors import NotFinite
 from polyhead.sharing.pooled import PooledPart
-from polyhead.train.loop.feed import Batch
+from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.loss import LOSSES, UNLABELLED, ranking_each
-from polyhead.train.loop.order import LengthSorted
 
 PENALTIES = tuple(10 ** -(0.5 + step / 2) for step in range(10))
 """Weights of the squared norm, the strongest first, for inputs of mean square 1 a row."""

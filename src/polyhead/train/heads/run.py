@@ -12,15 +12,14 @@ from polyhead.plan import Path
 from polyhead.sharing.pooled import PooledPart
 from polyhead.train.data.examples import outputs_of
 from polyhead.train.data.extract import Extractor, FeatureRequest
-from polyhead.train.data.inputs import examples_of, wanted
+from polyhead.train.data.features import examples_of, wanted
 from polyhead.train.data.prepared import Prepared, Split
-from polyhead.train.heads.baseline import baselines_of
+from polyhead.train.heads.baseline import baselines_of, candidates, feature_paths
 from polyhead.train.heads.choice import score_of
-from polyhead.train.heads.paths import candidates, feature_paths
 from polyhead.train.heads.select import Trials
-from polyhead.train.heads.trained import Trained
 from polyhead.train.job import Trainer
 from polyhead.train.loop.events import Events
+from polyhead.train.record.draft import Trained
 
 
 class KeptFeatures(Trainer):

@@ -23,7 +23,7 @@ from polyhead.tasks.read import Examples
 from polyhead.tasks.split import folds
 from polyhead.train.data.examples import FeatureExamples, outputs_of, tell_unread
 from polyhead.train.data.extract import Extractor
-from polyhead.train.data.inputs import examples_of
+from polyhead.train.data.features import examples_of
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.heads.choice import FEW, best_of, clearly_less, of_best_rounds, score_of, standard_error
 from polyhead.train.heads.linear import PENALTIES, Inputs, Solution, inputs_of, solutions

@@ -22,8 +22,7 @@ from torch import Tensor, distributed, nn
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError, NotFinite, TrainError
-from polyhead.train.loop.memory import keep_freed
-from polyhead.train.loop.tables import Tables
+from polyhead.train.loop.optimizer import Tables, keep_freed
 
 if TYPE_CHECKING:
     from polyhead.train.loop.feed import Batch

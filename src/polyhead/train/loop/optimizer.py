@@ -1,12 +1,15 @@
-"""The optimizer of every training run: AdamW, a linear warm-up and decay of its rate, gradients of a bounded norm."""
+"""How a step is taken: AdamW with warm-up and decay, gradients of a bounded norm, of embedding tables and in memory."""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyhead.errors import NotFinite
 from polyhead.project.recipes import Training
@@ -54,3 +57,57 @@ def clipped(parameters: Sequence[nn.Parameter], limit: float, *, when: str) -> f
     if not math.isfinite(size):
         raise NotFinite(f"the gradient is not finite in {when}", got=size, do="lower learning_rate")
     return size
+
+
+class Tables:
+    """A module's embedding tables, on a processor; each has one array for its gradient, which stays between updates.
+
+    A backward pass would make an array of zeros as large as the table, which takes longer than a layer does. Sums are
+    those of dense gradients: of one micro-batch to the bit, of several up to the order of sums.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._tables = [part for part in module.modules() if isinstance(part, nn.Embedding)]
+        self._sums: dict[nn.Embedding, tuple[Tensor, Tensor]] = {}  # and which rows of it are not zero
+
+    @contextmanager
+    def learning(self) -> Iterator[None]:
+        """Backward passes inside add up rows; afterwards parameters hold dense gradients, as always.
+
+        What a table's parameter held before stays in it, and the array is then made anew.
+        """
+        own = [table for table in self._tables if table.weight.grad is None and not table.sparse]
+        for table in own:
+            table.sparse = True
+        try:
+            yield
+        finally:
+            for table in own:
+                table.sparse = False
+        for table in self._tables:
+            if table.weight.grad is not None and table.weight.grad.is_sparse:
+                table.weight.grad = self._summed(table, table.weight.grad)
+            elif table not in own:
+                self._sums.pop(table, None)
+
+    def _summed(self, table: nn.Embedding, found: Tensor) -> Tensor:
+        (rows,), values = found._indices(), found._values()
+        total, before = self._sums.get(table) or (torch.zeros_like(table.weight), rows)
+        total.index_fill_(0, before, 0.0).index_add_(0, rows, values)
+        self._sums[table] = (total, rows)
+        return total
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+KEPT, APART = 512 << 20, 32 << 20  # bytes: most that is kept; blocks from this size on come and go as before
+
+
+def keep_freed() -> None:
+    """Asks glibc to give at most what is beyond `KEPT` back to the system, for the whole process.
+
+    Its default gives gradients back in each update, and writing into new pages takes 7 % of an update of a small trunk.
+    Elsewhere nothing is changed.
+    """
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(_MMAP_THRESHOLD, APART)
+        libc.mallopt(_TRIM_THRESHOLD, KEPT)

@@ -19,7 +19,6 @@ from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.examples import TextExamples, outputs_of, tell_unread
-from polyhead.train.data.kept import keep_texts
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
 from polyhead.train.loop.devices import Place, devices_of, gathered
@@ -30,7 +29,7 @@ from polyhead.train.loop.smooth import normalise_heads, settle_heads
 from polyhead.train.recipes.paths import with_trunk
 from polyhead.train.recipes.sampling import Mixture, batches_in_a_pass, mixture_of
 from polyhead.train.recipes.starts import start_parts
-from polyhead.train.recipes.together import JointLoss, JointModel
+from polyhead.train.recipes.together import JointLoss, JointModel, keep_texts
 from polyhead.train.recipes.weighting import Objective
 from polyhead.trunk.data import TrunkData
 

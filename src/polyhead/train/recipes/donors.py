@@ -10,10 +10,9 @@ from polyhead.errors import ConfigError
 from polyhead.project.recipes import Donors, Frozen, Training
 from polyhead.project.tables import Project, strategy_of
 from polyhead.train.data.leaks import without_leaks
-from polyhead.train.data.prepare import prepare
+from polyhead.train.data.prepare import alone, prepare
 from polyhead.train.loop.events import Events
 from polyhead.train.outcome import Outcome
-from polyhead.train.recipes.donor import alone
 from polyhead.train.recipes.learned import check_tasks
 from polyhead.train.run import train_project
 

@@ -29,19 +29,20 @@ from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.recipes.joint import data_of, fingerprint_of
 from polyhead.train.recipes.learned import (
+    Lineage,
     alone,
     building_of,
     check_bundles,
     check_tasks,
     known_bundle,
+    load_any_trunk,
     score_lines,
     tell_known,
     write_learned,
 )
-from polyhead.train.recipes.lineage import Lineage, load_any_trunk
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.refine import CandidateResult, SearchResult, refine, said
-from polyhead.train.record.outlook import outlook
+from polyhead.train.record.lines import outlook
 from polyhead.trunk.data import TrunkData, arrays_digest
 
 

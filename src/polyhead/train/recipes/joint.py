@@ -25,18 +25,19 @@ from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.recipes.course import JointCourse, JointResult
 from polyhead.train.recipes.learned import (
+    Lineage,
     Scores,
     alone,
     clean,
     known_bundle,
+    load_any_trunk,
     score_lines,
     scores_before,
     tell_known,
     write_learned,
 )
-from polyhead.train.recipes.lineage import Lineage, load_any_trunk
 from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.record.outlook import outlook
+from polyhead.train.record.lines import outlook
 from polyhead.trunk.data import TrunkData
 
 

@@ -1,7 +1,8 @@
-"""A learned trunk with its tasks as a bundle: found again, written as a whole, scored as it answers."""
+"""A learned trunk with its tasks as a bundle: its lineage, found again, written as a whole, scored as it answers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path as FilePath
@@ -11,29 +12,76 @@ import msgspec
 from polyhead._version import __version__
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.families import FamilyDraft
-from polyhead.bundle.format import BUNDLE, LOCK
+from polyhead.bundle.files import read_inside
+from polyhead.bundle.format import BUNDLE, LARGEST_JSON, LINEAGE, LOCK, TRUNK
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import remove_workspace, workspace
 from polyhead.bundle.write import Draft, add_tasks
+from polyhead.config import Value, from_json, to_json
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, UnknownTask
-from polyhead.files import held, remove_files, remove_leftovers, sync_folder
+from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
+from polyhead.nn.load import load_trunk
 from polyhead.plan import merge
+from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.heads.baseline import constant_scores
-from polyhead.train.heads.trained import Trained
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointResult
-from polyhead.train.recipes.lineage import Lineage, lineage_of, write_lineage
 from polyhead.train.recipes.paths import with_owner
-from polyhead.train.record.card import card_of
+from polyhead.train.record.draft import Trained, card_of, probes_of
 from polyhead.train.record.lines import scores_shown, warnings_of
-from polyhead.train.record.probes import probes_of
+from polyhead.trunk.data import TrunkData
+
+
+class Lineage(Value):
+    """Where a learned trunk comes from."""
+
+    trunk: str  # digest of the learned one
+    learned_from: dict[str, str]  # name and digest of the trunk that training started from
+    recipe: dict[str, object]
+    training: dict[str, object]
+    tasks: dict[str, dict[str, object]]  # each with its kind, rows and the SHA-256 of its training data
+    epochs: int  # that were trained; the best by validation was kept
+    best_epoch: int
+    validation: dict[str, dict[str, float]]
+    fingerprint: str  # equal ones need no second training
+    polyhead: str
+    scores: dict[str, dict[str, dict[str, float]]] = {}  # task -> split -> metric -> value, as the bundle answered
+    processes: int | None = None  # that shared the training: their number decides the order of sums, and so the bits
+    numerics: dict[str, str] = {}  # how they computed; these three are empty where they were not yet written down
+    search: dict[str, object] = {}  # of fine-tuning: every candidate that was tried, and the chosen one
+
+
+def write_lineage(root: FilePath, lineage: Lineage) -> None:
+    """Writes it beside the trunk of the bundle at `root`."""
+    replace_file(root / TRUNK / LINEAGE, to_json(lineage), root=root)
+
+
+def lineage_of(root: FilePath) -> Lineage | None:
+    """The lineage of a bundle's trunk; None for one that was not learned here."""
+    if not os.path.lexists(root / TRUNK / LINEAGE):
+        return None
+    raw = read_inside(root, TRUNK, LINEAGE, limit=LARGEST_JSON)
+    return from_json(raw, Lineage, source=str(root / TRUNK / LINEAGE))
+
+
+def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
+    """The project's trunk: that of a bundle where `trunk.name` is one's folder, else as `load_trunk` finds it."""
+    place, limit = project.trunk.place(folder), project.trunk.max_tokens
+    if not (FilePath(place) / BUNDLE).is_file():
+        return msgspec.structs.replace(load_trunk(place, max_tokens=limit), name=project.trunk.name)
+    data = Bundle.open(place).trunk()
+    settings = data.settings
+    if limit is not None:
+        settings = msgspec.structs.replace(settings, max_tokens=limit)
+    return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
+
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """task -> split -> metric -> value"""

@@ -22,8 +22,7 @@ from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.loop.devices import Place
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.joint import fingerprint_of, train_together
-from polyhead.train.recipes.learned import check_bundles, check_tasks, known_bundle
-from polyhead.train.recipes.lineage import load_any_trunk
+from polyhead.train.recipes.learned import check_bundles, check_tasks, known_bundle, load_any_trunk
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.run import train_project
 from polyhead.trunk.data import TrunkData

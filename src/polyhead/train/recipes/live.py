@@ -13,13 +13,13 @@ from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
-from polyhead.train.heads.trained import Trained
 from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.refine import scores_of
+from polyhead.train.record.draft import Trained
 from polyhead.trunk.data import TrunkData
 
 

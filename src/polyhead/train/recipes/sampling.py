@@ -15,8 +15,7 @@ import numpy as np
 
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Joint, Sampling, Training
-from polyhead.train.loop.feed import stream
-from polyhead.train.loop.order import LengthSorted
+from polyhead.train.loop.feed import LengthSorted, stream
 
 
 class ExpectedShares(msgspec.Struct, frozen=True, kw_only=True):

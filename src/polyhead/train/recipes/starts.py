@@ -21,13 +21,13 @@ from polyhead.sharing.make import arrays_of_part
 from polyhead.strategies import Strategy
 from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
+from polyhead.train.data.prepare import alone, asked_of_donors
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.devices import Place
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.feed import stream
 from polyhead.train.loop.smooth import normalise_heads, settle_heads
-from polyhead.train.recipes.donor import alone, asked_of_donors
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.together import JointModel
 from polyhead.trunk.data import TrunkData

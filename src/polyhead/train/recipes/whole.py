@@ -18,13 +18,12 @@ from polyhead.project.recipes import Joint
 from polyhead.strategies import Branch
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
-from polyhead.train.branch.distil import distilled
 from polyhead.train.data.examples import TextExamples, outputs_of
 from polyhead.train.data.extract import Extractor
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.loop.checkpoint import read_checkpoint, write_checkpoint
 from polyhead.train.loop.fit import Course, Fitted
-from polyhead.train.loop.loss import LOSSES
+from polyhead.train.loop.loss import LOSSES, distilled
 from polyhead.train.recipes.together import JointModel
 from polyhead.trunk.data import TrunkData
 from polyhead.trunk.shape import trunk_arrays

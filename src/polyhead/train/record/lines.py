@@ -1,17 +1,135 @@
-"""What a run says of a trained task: its scores beside those of simple answers, and a warning where they are equal."""
+"""What a run says: what it is going to do and what that costs, then each task's scores beside simple answers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
+from polyhead import cost
+from polyhead.bundle.owners import is_family
+from polyhead.plan import Path, Plan, merge, owners_of
 from polyhead.progress import duration
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.read import ReadReport
 from polyhead.tasks.task import Task
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.data.units import units_of
+from polyhead.train.data.windows import reads_windows
+from polyhead.train.record.draft import Trained
+from polyhead.trunk.shape import Architecture
 
-if TYPE_CHECKING:
-    from polyhead.train.data.prepared import Prepared
-    from polyhead.train.heads.trained import Trained
+TOKENS = 32  # of one text, for the table's FLOPs
+
+
+def outlook(
+    todo: Sequence[Prepared],
+    paths: Mapping[str, Sequence[Path]],
+    shape: Architecture,
+    *,
+    kept: Sequence[str],
+    in_a_pass: Mapping[str, int] | None = None,
+    folds: bool = False,
+) -> list[str]:
+    """Lines of a table; skipped rows are named with their counts. With `folds` tasks of few rows are trained in folds.
+
+    `in_a_pass` are the batches that one pass over each task's training data takes. Where they are not counted yet they
+    follow from the rows, and are the least of a task that is trained on windows.
+    """
+    lines = []
+    if kept:
+        lines.append(f"trained already, unchanged: {', '.join(kept)}")
+    if not todo:
+        return [*lines, "nothing to train"]
+    rows: list[Sequence[str]] = [
+        ("task", "kind", "train", "validation", "test", "batches/pass", "updates", "parameters", "MFLOP/text")
+    ]
+    units = units_of({p.task.name: p.strategy for p in todo})
+    plans = {name: merge({member: paths[member][-1] for member in unit}) for unit in units for name in unit}
+    for p in todo:
+        added = cost.added(plans[p.task.name], p.task.name, shape, tokens=TOKENS, folded=True)
+        sizes = [str(len(s.examples.targets)) for s in p.splits] + ([] if p.test else ["-"])
+        if folds and p.folded and p.whole is not None:
+            sizes[:2] = [str(len(p.whole.targets)), "folds"]
+        rows.append(
+            (
+                p.task.name,
+                p.task.kind,
+                *sizes,
+                _batches(p) if in_a_pass is None else str(in_a_pass[p.task.name]),
+                _updates(p, in_a_pass),
+                f"{added.parameters:,}",
+                f"{added.flops / 1e6:.2f}",
+            )
+        )
+    lines += table(rows)
+    for unit in units:
+        lines += _shared(plans[unit[0]], shape)
+    lines += skipped(todo)
+    everything = merge({p.task.name: paths[p.task.name][-1] for p in todo})
+    whom = "the task" if len(todo) == 1 else f"all {len(todo)} tasks"
+    lines.append(
+        f"one pass of the trunk: {cost.flops(everything, shape, TOKENS, folded=True) / 1e6:,.0f} "
+        f"MFLOP for {whom} on a text of {TOKENS} tokens, {cost.layer_evaluations(everything)} layers"
+    )
+    return lines
+
+
+def _batches(p: Prepared) -> str:
+    batches = -(-len(p.train.examples.targets) // p.training.batch)
+    return f"at least {batches}" if reads_windows(p.task) else str(batches)
+
+
+def _updates(p: Prepared, in_a_pass: Mapping[str, int] | None) -> str:
+    """How many a training run takes at most."""
+    own = -(-len(p.train.examples.targets) // p.training.batch)
+    steps = own if in_a_pass is None else in_a_pass[p.task.name]
+    schedule = p.training.schedule(steps, passes=None if in_a_pass is None else 1)
+    return f"up to {schedule.rounds * schedule.passes * steps:,}"
+
+
+def _shared(plan: Plan, shape: Architecture) -> list[str]:
+    """A line for each family that several tasks read; what one alone reads is counted as its own."""
+    readers = {task: set(owners_of(plan.path(task))) for task in plan.tasks}
+    lines = []
+    for owner in cost.cost_of(plan, shape, TOKENS, folded=True).owners:
+        several = [task for task, owners in readers.items() if owner.owner in owners]
+        if is_family(owner.owner) and len(several) > 1:
+            lines.append(f"{owner.owner}, which {', '.join(several)} share: {owner.parameters:,} parameters")
+    return lines
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns aligned by two spaces, the first to the left and the rest to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(
+            cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def skipped(todo: Sequence[Prepared]) -> list[str]:
+    """A line for each split of which rows were left out or changed."""
+    lines = []
+    for p in todo:
+        for s in p.splits:
+            reasons = _said(s.examples.report)
+            if reasons:
+                lines.append(f"{p.task.name}, {s.name}: {reasons}")
+    return lines
+
+
+def _said(report: ReadReport) -> str:
+    facts = {
+        "without a label, skipped": report.unlabelled,
+        "with an empty text, skipped": report.empty,
+        "with an empty label cell, read as none of the labels": report.none,
+        "lone surrogates replaced": report.repaired,
+        "spans widened to whole words": report.widened,
+    }
+    facts_shown = [f"{count:,} {what}" for what, count in facts.items() if count]
+    return f"of {report.rows:,} rows: {', '.join(facts_shown)}" if facts_shown else ""
+
 
 FEW = 20  # rows of a split of which a score says little
 ADVISED_FROM = 100  # labelled texts: of fewer, layers of a task's own were not compared

@@ -1,4 +1,4 @@
-"""Labelled examples over states kept at a tap: what the training loop reads when a branch is trained."""
+"""Labelled examples over kept values: features of pooled tasks, and states at the tap of a branch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from polyhead.sharing.branch import BranchPart
 from polyhead.store.features import Features
 from polyhead.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
 from polyhead.text.question import read_alone
 from polyhead.text.words import first_subtokens
 from polyhead.train.data.examples import (
+    FeatureExamples,
     batch_targets,
     longest_option,
     option_rows,
@@ -30,8 +32,40 @@ from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.prepare import single_inputs
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import WindowedExamples, windowed
-from polyhead.train.loop.feed import Batch
-from polyhead.train.loop.order import LengthSorted
+from polyhead.train.loop.feed import Batch, LengthSorted
+
+
+def wanted(prepared: Prepared, path: Path, extractor: Extractor) -> list[FeatureRequest]:
+    """Every input of every split whose features the task needs, or every window of it."""
+    task, tokenizer = prepared.task, extractor.tokenizer
+    return [
+        request
+        for split in prepared.splits
+        for request in _wanted(task, split, path, windowed(task, split.examples, tokenizer))
+    ]
+
+
+def examples_of(prepared: Prepared, split: Split, path: Path, extractor: Extractor) -> FeatureExamples:
+    """The split's targets over the features kept for the path."""
+    task, examples, store, unread = prepared.task, split.examples, extractor.store(path), None
+    windows = windowed(task, examples, extractor.tokenizer)
+    features = [store.features(request.keys()) for request in _wanted(task, split, path, windows)]
+    if windows is None and examples.words is not None and kind_of(task).per_word:
+        unread = extractor.unread(read_alone(examples.inputs), examples.words)
+    return FeatureExamples(
+        features[0],
+        examples.targets,
+        second=features[1] if len(features) > 1 else None,
+        unread=unread,
+        options=options_in(examples.inputs),
+        windows=windows,
+    )
+
+
+def _wanted(task: Task, split: Split, path: Path, windows: WindowedExamples | None) -> list[FeatureRequest]:
+    words = split.examples.words if kind_of(task).per_word else None
+    several = single_inputs(split.examples.inputs, task)
+    return [FeatureRequest(path=path, inputs=inputs, words=words).each(windows) for inputs in several]
 
 
 class TapBatch(msgspec.Struct, frozen=True, kw_only=True):

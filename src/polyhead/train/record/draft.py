@@ -1,0 +1,262 @@
+"""Trained tasks as a bundle takes them: record, arrays, scores, probes and card."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from polyhead import cost
+from polyhead._version import __version__
+from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.owners import task_names
+from polyhead.bundle.probe import Probe
+from polyhead.bundle.write import Draft
+from polyhead.plan import Path, Plan, merge
+from polyhead.strategies.branch import private_layers
+from polyhead.tasks.kinds import kind_of
+from polyhead.tasks.task import Task
+from polyhead.text.question import Given, texts_of
+from polyhead.train.data.prepared import Prepared, rows_of
+from polyhead.train.loop.fit import Fitted
+from polyhead.train.record.decided import Fingerprint, tag
+from polyhead.trunk.data import TrunkData
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained part, where it sits, and how it did on whole splits."""
+
+    path: Path
+    arrays: dict[str, np.ndarray]
+    scores: dict[str, dict[str, float]]  # split -> metric -> value
+    fitted: Fitted
+    tried: dict[str, float]  # candidate -> score on rows held out, where it was chosen
+    chosen: str = ""  # which of them
+    folds: int = 0  # that stand in for a validation split
+    refitted: bool = False  # whether it learned from the validation rows too, after they had chosen it
+    baselines: Baselines = {}  # simple answers -> split -> metric -> value
+
+    def notes(self) -> dict[str, Any]:
+        """What is written beside the part: scores, those of the baselines, what was tried, how training went.
+
+        Without seconds: what a bundle holds is the same for the same seed. Branches that were found again come from a
+        file, where an epoch's number has become a float.
+        """
+        history = [
+            {"epoch": int(row["epoch"]), **{n: v for n, v in row.items() if n not in ("epoch", "seconds")}}
+            for row in self.fitted.history
+        ]
+        notes: dict[str, Any] = {"splits": self.scores, "baselines": self.baselines, "tried": self.tried}
+        notes["history"] = history
+        if self.chosen:
+            notes["chosen"] = self.chosen
+        if self.folds:
+            notes["folds"] = self.folds
+        if self.refitted:
+            notes["refitted"] = True
+        return notes
+
+
+Baselines = dict[str, dict[str, dict[str, float]]]
+
+
+def drafts_of(
+    several: Sequence[tuple[Prepared, Trained]],
+    data: TrunkData,
+    prints: Mapping[str, Fingerprint],
+    label: Mapping[str, str],
+) -> list[Draft]:
+    """One for each of the tasks, which are written in one step; `label` says how their values were computed."""
+    plan = merge({p.task.name: trained.path for p, trained in several})
+    drafts = []
+    for p, trained in several:
+        fingerprint = prints[p.task.name]
+        # Of the test rows too: they decide nothing, but the scores are of them.
+        facts = {**fingerprint, "data": rows_of(p.splits), "numerics": dict(label)}
+        record = TaskRecord(
+            task=p.task,
+            path=trained.path,
+            trunk=data.digest,
+            trained_with={"fingerprint": tag(fingerprint), "polyhead": __version__, **facts},
+        )
+        draft = Draft(
+            record=record,
+            arrays=trained.arrays,
+            scores=trained.notes(),
+            probes=probes_of(p),
+            card=card_of(p, trained, data, plan),
+        )
+        drafts.append(draft)
+    return drafts
+
+
+PROBES = 64  # at least so many, where the validation split has them
+
+
+def probes_of(prepared: Prepared) -> list[dict[str, object]]:
+    """PROBES inputs of the validation split in the order of the file, or all of a smaller one.
+
+    Among them are every label that occurs, the longest text and a text that is not ASCII; where these are more than
+    PROBES, all of them and no others.
+    """
+    examples = prepared.validation.examples
+    needed = _with_every_label(examples.targets) | {_longest(examples.inputs), *_unlike_ascii(examples.inputs)}
+    others = [index for index in range(len(examples.inputs)) if index not in needed]
+    spread = _spread(others, PROBES - len(needed))
+    return [_probe(prepared, index) for index in sorted([*needed, *spread])]
+
+
+def _with_every_label(targets: Sequence[np.ndarray]) -> set[int]:
+    """The rows that show a label first."""
+    chosen, seen = set(), set[int]()
+    for index, target in enumerate(targets):
+        new = _labels_in(target) - seen
+        if new:
+            chosen.add(index)
+            seen |= new
+    return chosen
+
+
+def _labels_in(target: np.ndarray) -> set[int]:
+    """Indices of the labels that a target gives: one, one a word, or where it is 1; none for a number.
+
+    Of the answers in a text it is whether there is one.
+    """
+    if target.ndim == 2:
+        return {int(target[0, 1] > 0)}
+    if np.issubdtype(target.dtype, np.integer):
+        return set(np.unique(target).tolist())
+    return set(np.flatnonzero(target).tolist()) if target.ndim else set()
+
+
+def _longest(inputs: Sequence[Given]) -> int:
+    return max(range(len(inputs)), key=lambda index: sum(len(text) for text in texts_of(inputs[index])))
+
+
+def _unlike_ascii(inputs: Sequence[Given]) -> list[int]:
+    """The first row that is farthest from ASCII, if any is: combining or astral characters, then any other."""
+    strange = [max(_strangeness(text) for text in texts_of(value)) for value in inputs]
+    most = max(strange)
+    return [strange.index(most)] if most else []
+
+
+def _strangeness(text: str) -> int:
+    if text.isascii():
+        return 0
+    return 2 if any(ord(c) > 0xFFFF or unicodedata.combining(c) for c in text) else 1
+
+
+def _spread(rows: Sequence[int], count: int) -> list[int]:
+    """At most `count` of the rows, evenly spaced."""
+    count = max(0, min(count, len(rows)))
+    return [rows[(2 * place + 1) * len(rows) // (2 * count)] for place in range(count)]
+
+
+def _probe(prepared: Prepared, index: int) -> dict[str, object]:
+    examples = prepared.validation.examples
+    words = None if examples.words is None else examples.words[index]
+    return Probe.of(examples.inputs[index], words).line()
+
+
+def card_of(prepared: Prepared, trained: Trained, trunk: TrunkData, plan: Plan, *, learned: bool = False) -> str:
+    """Markdown for the task's README.md; `plan` has all tasks that are written with it."""
+    task, path = prepared.task, trained.path
+    added = cost.added(plan, task.name, trunk.architecture, tokens=32, folded=True)
+    metric = kind_of(task).default_metric(task)
+    return "\n".join(
+        [
+            f"# {task.name}",
+            "",
+            f"A `{task.kind}` task" + (f" on pairs read {task.pair}" if task.pair != "none" else "") + ".",
+            *said_of(task),
+            f"Team: {prepared.team or 'not stated'}.",
+            "",
+            "## Trained on",
+            "",
+            f"{_examples(prepared, trained)}; seed {prepared.training.seed}{_kept(trained, metric)}. The trunk "
+            f"`{trunk.name}` {'learned with it' if learned else 'was frozen'}.",
+            "",
+            *score_table(trained.scores, trained.baselines),
+            "## Path and cost",
+            "",
+            f"{_described(path)} {added.parameters:,} parameters and "
+            f"{added.flops / 1e6:.2f} MFLOP of its own on a text of 32 tokens.",
+            "",
+            "## Limits",
+            "",
+            "Scores hold for texts like those of the splits above. Inputs over "
+            f"{trunk.settings.max_tokens} tokens are {'read in windows' if task.long_texts == 'windows' else 'cut'}.",
+            "",
+        ]
+    )
+
+
+def said_of(task: Task) -> list[str]:
+    """What the task's outputs stand for, where it says so."""
+    labels = [f"Labels, in order: {', '.join(task.labels)}."] if task.labels else []
+    return labels + ([f"Range: {task.range[0]:g} to {task.range[1]:g}."] if task.range else [])
+
+
+def _examples(prepared: Prepared, trained: Trained) -> str:
+    """How many rows it learned from, and which chose."""
+    sizes = [f"{len(s.examples.targets):,} {s.name}" for s in prepared.splits]
+    if trained.folds and prepared.whole is not None:
+        sizes[:2] = [f"{len(prepared.whole.targets):,} train (each held out once, in {trained.folds} folds)"]
+    return ", ".join(sizes) + " examples"
+
+
+def _kept(trained: Trained, metric: str) -> str:
+    """What was chosen by rows held out."""
+    chosen = f"; head: {trained.chosen}" if trained.chosen else ""
+    best = trained.fitted.best_epoch
+    return chosen + (f"; best epoch {best} by validation {metric}" if best else "")
+
+
+def score_table(
+    scores: Mapping[str, Mapping[str, float]], baselines: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None
+) -> list[str]:
+    """A section with every metric (columns) of every split (rows), and baselines on the same rows below each."""
+    names = list(next(iter(scores.values())))
+    rows = []
+    for split, values in scores.items():
+        lines = {split: values} | {
+            f"{split}, {name}": of[split] for name, of in (baselines or {}).items() if split in of
+        }
+        rows += [
+            f"| {title} | " + " | ".join(f"{line[name]:.4f}" if name in line else "" for name in names) + " |"
+            for title, line in lines.items()
+        ]
+    head = ["| split | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    return ["## Scores on whole splits", "", *head, *rows, ""]
+
+
+def _described(path: Path) -> str:
+    own, pool = private_layers(path), path.pool
+    read = f"positions `{pool.positions}`, codec `{pool.codec.name}`."
+    deltas = [node for node in path.layers if node.delta is not None]
+    if path.embed.prompts:
+        rows = sum(prompt.rows for prompt in path.embed.prompts)
+        seen = "which the text does not see" if path.embed.isolated else "which the text sees"
+        several = f"{rows} prompt row" if rows == 1 else f"{rows} prompt rows"
+        return f"{several}, {seen}{_group(path)}, {read}"
+    if deltas:
+        spans = ", ".join(
+            f"`{n.delta.kind}` in layers {n.start} to {n.stop - 1}" for n in deltas if n.delta is not None
+        )
+        return f"Adapters: {spans}, {read}"
+    if own:
+        return f"{len(own)} private layers above layer {own.start} of the trunk, {read}"
+    return f"Layers `{pool.layers}` (of {pool.of}), {read}"
+
+
+def _group(path: Path) -> str:
+    """Whose the prompt rows are, where they are not all the task's own."""
+    own, prompts = path.head.part, path.embed.prompts
+    whose = []
+    for prompt in prompts:
+        tasks = [f"`{name}`" for name in task_names([prompt.part])]
+        whose.append(f"{prompt.rows} of {'its own' if prompt.part == own else (tasks or ['the group'])[0]}")
+    return f" ({', '.join(whose)})" if len(prompts) > 1 else ""
