@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.options import check_drawable, plot_option
 from polyhead.cli.output import Printer, json_option, table
-from polyhead.cli.plots import check_drawable, plot_option
 from studies.shared.lines import (
     MISSING,
     draw_study,

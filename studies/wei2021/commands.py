@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from polyhead.cli.options import check_drawable, plot_option
 from polyhead.cli.output import Printer, table
-from polyhead.cli.plots import check_drawable, plot_option
 from studies.shared.lines import draw_study, missing_lines, number, otherwise_lines, study_options, tell_study, there
 
 if TYPE_CHECKING:

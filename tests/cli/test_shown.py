@@ -8,8 +8,7 @@ import unicodedata
 import pytest
 
 from cli.commands import run, shell
-from polyhead.cli.output import Printer, note, table
-from polyhead.cli.shown import json_shown, shown
+from polyhead.cli.output import Printer, json_shown, note, shown, table
 
 TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # Unicode's signs of explicit direction
 MARKS = ("LEFT-TO-RIGHT MARK", "RIGHT-TO-LEFT MARK", "ARABIC LETTER MARK")

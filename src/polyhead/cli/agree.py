@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import backend_option, opened, precision_option
-from polyhead.cli.output import Printer, json_option, table
+from polyhead.cli.output import Printer, json_option, number, table
 
 if TYPE_CHECKING:
     from polyhead.engine.agreement import Agreement
@@ -51,7 +51,5 @@ def agreement_lines(agreements: Mapping[str, Agreement]) -> list[str]:
     rows: list[list[object]] = [["task", "probes", "equal answers", "difference"]]
     for name, agreement in agreements.items():
         equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
-        rows.append(
-            [name, agreement.rows, equal, "-" if agreement.difference is None else f"{agreement.difference:.4f}"]
-        )
+        rows.append([name, agreement.rows, equal, number(agreement.difference)])
     return table(rows)

@@ -11,9 +11,8 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from polyhead.cli.options import tokens_option
+from polyhead.cli.options import check_drawable, plot_option, tokens_option
 from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
-from polyhead.cli.plots import check_drawable, plot_option
 from polyhead.config import Value, from_json
 from polyhead.cost.allocate import (
     Allocation,

@@ -64,25 +64,19 @@ def command(
     from_training: dict[str, dict[str, float]] = {}
     for root, names in _homes(plan, folder, bundle, only).items():
         session = Session(root, backend=backend, precision=precision)
-        found, trained = _scored(session, plan, folder, split, names, printer)
-        for score in found:
+        measured, trained = _scored(session, plan, folder, split, names, printer)
+        for score in measured:
             simple = _home(session, score.task).baselines(score.task, score.split)
             rows.append(_row(score.task, score.split, f"{score.rows:,}", score.metric, score.scores, simple))
         for name, values in trained.items():
             home = _home(session, name)
             metric, simple = home.headline(name)[0], home.baselines(name, "validation")
             rows.append(_row(name, "validation (from training)", "-", metric, values, simple))
-        scores += found
+        scores += measured
         from_training |= trained
     printer.lines(table(rows, left=4))
-    printer.json(
-        {
-            "backend": session.backend.name,
-            "precision": session.backend.precision,
-            "scores": scores,
-            "from_training": from_training,
-        }
-    )
+    how = {"backend": session.backend.name, "precision": session.backend.precision}
+    printer.json(how | {"scores": scores, "from_training": from_training})
 
 
 def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
@@ -129,14 +123,14 @@ def _scored(
 
     fileless = _fileless(plan, session, only)
     scorable = tuple(name for name in only if name not in fileless) if only else _others(plan, session, fileless)
-    scores_found = (
-        evaluate_bundle(session, plan, folder=folder, split=split, only=scorable, show=printer.show) if scorable else []
-    )
+    scores: list[Score] = []
+    if scorable:
+        scores = evaluate_bundle(session, plan, folder=folder, split=split, only=scorable, show=printer.show)
     printer.show("")
     trained = {name: _home(session, name).split_scores(name).get("validation") for name in fileless}
-    if lacking := [name for name, scores in trained.items() if scores is None]:
+    if lacking := [name for name, values in trained.items() if values is None]:
         note(f"no file to be scored on, and no scores of training: {', '.join(lacking)}")
-    return scores_found, {name: scores for name, scores in trained.items() if scores is not None}
+    return scores, {name: values for name, values in trained.items() if values is not None}
 
 
 def _home(session: Session, name: str) -> Bundle | Models:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.cli.output import Printer, counted, indented, json_option, table
 from polyhead.errors import DataError
 from polyhead.project.tables import LEAST_TOKENS
 
@@ -143,31 +143,18 @@ def _shown(outcome: Outcome) -> list[str]:
     rows: list[list[object]] = [
         ["task", "kind", "version", "from", "tap", "own layers", "parameters", "difference", "allowed"]
     ]
-    for imported in outcome.tasks:
-        rows.append(
-            [
-                imported.task,
-                imported.kind,
-                imported.version,
-                imported.folder,
-                imported.tap,
-                imported.layers,
-                f"{imported.parameters:,}",
-            ]
-            + [f"{imported.parity.max_abs_difference:.2g}", f"{imported.parity.tolerance:g}"]
-        )
+    for task in outcome.tasks:
+        parity = [f"{task.parity.max_abs_difference:.2g}", f"{task.parity.tolerance:g}"]
+        cells: list[object] = [task.task, task.kind, task.version, task.folder, task.tap, task.layers]
+        rows.append([*cells, f"{task.parameters:,}", *parity])
     first = outcome.tasks[0].parity
     trunk = f"trunk {outcome.trunk_name} ({counted(outcome.trunk_layers, 'layer')})"
     return [
         f"bundle {outcome.bundle} ({'new' if outcome.is_new else 'added to'}): {trunk}",
         "",
-        *(f"  {line}" for line in table(rows, left=4)),
+        *indented(table(rows, left=4)),
         "",
-        *(
-            f"{imported.task}: {imported.adapter}, in the trunk's layers"
-            for imported in outcome.tasks
-            if imported.adapter
-        ),
+        *(f"{task.task}: {task.adapter}, in the trunk's layers" for task in outcome.tasks if task.adapter),
         f"difference: the largest from transformers {first.transformers} on {counted(first.texts, 'text')}, "
         "in logits or values",
         *([] if outcome.is_new else ["no other task's answers changed: the certificate is in the bundle"]),

@@ -70,15 +70,8 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
     with writing(output) as file:
         file.write(after.encode())
     printer.lines(_told(declared, output))
-    printer.json(
-        {
-            "file": output,
-            "task": declared.entry,
-            "counts": declared.counts,
-            "unseen": declared.unseen,
-            "rows": declared.reports,
-        }
-    )
+    facts = {"counts": declared.counts, "unseen": declared.unseen, "rows": declared.reports}
+    printer.json({"file": output, "task": declared.entry, **facts})
 
 
 def _before(target: Path) -> str:

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.agree import agreement_lines
-from polyhead.cli.listing import removed_lines, shown_version
+from polyhead.cli.bundle_lines import removed_lines, shown_version, trunk_lines
 from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, section, table
 from polyhead.cli.quantize import change_lines
+from polyhead.config import Value
 
 if TYPE_CHECKING:
-    from polyhead.bundle.models import Models
+    from polyhead.bundle.manifest import TaskRecord
+    from polyhead.bundle.models import ModelRecord, Models
     from polyhead.bundle.read import Bundle
     from polyhead.cost import Cost
-    from polyhead.engine.pinned import Agreements
-    from polyhead.engine.quantize.files import Calibration, Measurement
+    from polyhead.engine.pinned import Numerics
 
 
 @click.command("inspect")
@@ -37,106 +38,90 @@ def command(bundle: str, task: str | None, tokens: int, verify: bool, json_to: s
     from polyhead.engine.pinned import read_agreements
     from polyhead.engine.quantize.files import read_calibration
 
-    printer = Printer(json_to)
-    opened, models = Bundle.open(bundle), Models(bundle)
+    printer, opened, models = Printer(json_to), Bundle.open(bundle), Models(bundle)
     if verify:
         opened.verify()
-    if task is not None and task in models.lines:
-        printer.lines(models.card(task).rstrip().split("\n"))
-        printer.json(_of_model(models, task))
-        return
     if task is not None:
-        printer.lines(opened.card(task).rstrip().split("\n"))
-        printer.json(_of_task(opened, task))
+        owner = models if task in models.lines else opened
+        printer.lines(owner.card(task).rstrip().split("\n"))
+        printer.json(_of_model(models, task) if task in models.lines else _of_task(opened, task))
         return
-    printer.lines([f"bundle {bundle}", *_facts(opened)])
+    costs = _costs(opened, tokens) if opened.tasks else None
+    agreements, calibration = read_agreements(opened), read_calibration(opened)
+    printer.lines([f"bundle {bundle}", *trunk_lines(opened), f"  tasks     {len(opened.tasks)}"])
     if verify:
         printer.line("  verified  every file is as it was written")
     if not opened.tasks and not models.lines:
         printer.lines(["", "no task yet: train some with `polyhead train`"])
-    if opened.tasks:
-        printer.lines(_shown(opened, tokens))
-    measured, calibration = read_agreements(opened), read_calibration(opened)
-    for agreements in measured:
-        printer.lines(["", _titled(agreements), "", *(f"  {line}" for line in agreement_lines(agreements.agreements))])
+    if costs is not None:
+        printer.lines(_shown(opened, costs, tokens))
+    for measured in agreements:
+        printer.lines(section(_title(measured.numerics), agreement_lines(measured.agreements)))
     if calibration is not None:
         for change in calibration.measurements:
-            shown = change_lines(change.of(opened))
-            printer.lines(["", _scaled(calibration, change), "", *(f"  {line}" for line in shown)])
+            how = f"{change.backend} with weights of {change.weight_bits} bits"
+            title = f"int8: scales from {counted(calibration.texts, 'text')}; {how} against float32"
+            printer.lines(section(title, change_lines(change.of(opened))))
     if models.lines:
-        printer.lines(["", "Models of their own: they share nothing with the trunk", ""])
-        printer.lines([f"  {line}" for line in table(_models(models), left=3)])
+        title = "Models of their own: they share nothing with the trunk"
+        printer.lines(section(title, table(_model_rows(models), left=3)))
     printer.lines([line for removed in removed_lines(opened, models) for line in ("", removed)])
-    found = {name: _of_model(models, name) for name in models.lines}
-    more = {"models": found, "agreements": measured, "calibration": calibration}
-    printer.json(_as_json(opened, tokens, verify) | {key: value for key, value in more.items() if value})
+    own = {name: _of_model(models, name) for name in models.lines}
+    more = {"models": own, "agreements": agreements, "calibration": calibration}
+    facts = _as_json(opened, costs, tokens, verified=verify)
+    printer.json(facts | {key: value for key, value in more.items() if value})
 
 
-def _titled(agreements: Agreements) -> str:
-    how = agreements.numerics
+class _Costs(Value, eq=False):
+    """The plan of a bundle's tasks, and what it costs on one text."""
+
+    plan: Any  # polyhead.plan.Plan
+    total: Any  # polyhead.cost.Cost
+    added: dict[str, Any]  # Cost by task: what it adds to the others
+
+
+def _costs(bundle: Bundle, tokens: int) -> _Costs:
+    from polyhead import cost
+    from polyhead.plan import merge
+
+    shape = bundle.architecture
+    plan = merge({name: record.path for name, record in bundle.tasks.items()})
+    added = cost.added_each(plan, list(bundle.tasks), shape, tokens, folded=True) if bundle.tasks else {}
+    return _Costs(plan=plan, total=cost.cost_of(plan, shape, tokens, folded=True), added=added)
+
+
+def _title(how: Numerics) -> str:
     scales = f", scales {how.calibration[:16]}" if how.calibration else ""
     bits = f", weights of {how.weight_bits} bits" if how.weight_bits else ""
     return f"Agreement of {how.backend} {how.version} in {how.precision}{scales}{bits} with answers as trained"
 
 
-def _scaled(calibration: Calibration, measurement: Measurement) -> str:
-    texts, how = (
-        counted(calibration.texts, "text"),
-        f"{measurement.backend} with weights of {measurement.weight_bits} bits",
-    )
-    return f"int8: scales from {texts}; {how} against float32"
-
-
-def _facts(bundle: Bundle) -> list[str]:
-    shape = bundle.architecture
-    return [
-        f"  trunk     {bundle.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
-        f"  digest    {bundle.digest[:16]}",
-        f"  tasks     {len(bundle.tasks)}",
-    ]
-
-
-def _shown(bundle: Bundle, tokens: int) -> list[str]:
+def _shown(bundle: Bundle, costs: _Costs, tokens: int) -> list[str]:
     from polyhead.report.tree import tree
     from polyhead.tasks.kinds import kind_of
 
-    plan, total, added = _costs(bundle, tokens)
-    lines = ["", "Plan: a line without a task name is computed once for all tasks below it", ""]
-    lines += [f"  {line}" for line in tree(plan)]
-    lines += ["", "Tasks", ""]
-    lines += [f"  {line}" for line in table(_scores(bundle, added), left=3)]
+    lines = section("Plan: a line without a task name is computed once for all tasks below it", tree(costs.plan))
+    lines += section("Tasks", table(_task_rows(bundle, costs.added), left=3))
     if bundle.families:
-        lines += [
-            "",
-            "Families: arrays that tasks share; where one task alone reads them, they count as its own above",
-            "",
-        ]
-        lines += [f"  {line}" for line in table(_families(bundle, total), left=2)]
-    lines += ["", f"Work for one text of {counted(tokens, 'token')}", ""]
-    lines += [f"  {line}".rstrip() for line in _work(total, added, tokens)]
+        title = "Families: arrays that tasks share; where one task alone reads them, they count as its own above"
+        lines += section(title, table(_family_rows(bundle, costs.total), left=2))
+    lines += section(f"Work for one text of {counted(tokens, 'token')}", _work(costs, tokens))
     if any(kind_of(record.task).per_option for record in bundle.tasks.values()):
         lines.append("  a question with options is one such text for each of them")
     return lines
 
 
-def _scores(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
+def _task_rows(bundle: Bundle, added: dict[str, Cost]) -> list[list[object]]:
     rows: list[list[object]] = [["task", "kind", "metric", "score", "split", "labels", "parameters", "size", "version"]]
     for name, record in bundle.tasks.items():
         metric, score, split = _headline(bundle, name)
-        own = added[name]
-        rows.append(
-            [name, record.task.kind, metric, "-" if score is None else f"{score:.4f}", split or "-"]
-            + [
-                len(record.task.labels) or "-",
-                f"{own.parameters:,}",
-                in_bytes(own.bytes),
-                shown_version(bundle.version(name), bundle.lines[name].pinned),
-            ]
-        )
+        cells = [name, record.task.kind, metric, number(score), split or "-", len(record.task.labels) or "-"]
+        sizes = [f"{added[name].parameters:,}", in_bytes(added[name].bytes)]
+        rows.append([*cells, *sizes, shown_version(bundle.lines[name])])
     return rows
 
 
-def _families(bundle: Bundle, total: Cost) -> list[list[object]]:
+def _family_rows(bundle: Bundle, total: Cost) -> list[list[object]]:
     rows: list[list[object]] = [["owner", "read by", "parameters", "size", "version"]]
     for owner, facts in _family_facts(bundle, total).items():
         sizes = [f"{facts['parameters']:,}", in_bytes(facts["bytes"])]
@@ -145,7 +130,7 @@ def _families(bundle: Bundle, total: Cost) -> list[list[object]]:
 
 
 def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
-    """Of every family: how large its arrays are, and which tasks read them."""
+    """By family: the size of its arrays, and the tasks that read them."""
     from polyhead.cost.total import FLOAT_BYTES
 
     sizes = dict.fromkeys(bundle.families, 0) | {cost.owner: cost.parameters for cost in total.owners}
@@ -160,52 +145,41 @@ def _family_facts(bundle: Bundle, total: Cost) -> dict[str, dict[str, Any]]:
     }
 
 
-def _work(total: Cost, added: dict[str, Cost], tokens: int) -> list[str]:
-    shared = total.flops - sum(cost.flops for cost in added.values())
+def _work(costs: _Costs, tokens: int) -> list[str]:
+    total = costs.total
+    shared = total.flops - sum(cost.flops for cost in costs.added.values())
     rows: list[list[object]] = [["", "MFLOP", "of the shared pass"]]
-    for name, flops in [
-        ("shared pass", shared),
-        *((f"+ {name}", cost.flops) for name, cost in added.items()),
-        ("all tasks", total.flops),
-    ]:
+    tasks = {f"+ {name}": cost.flops for name, cost in costs.added.items()}
+    for name, flops in {"shared pass": shared, **tasks, "all tasks": total.flops}.items():
         rows.append([name, f"{flops / 1e6:,.2f}", f"{100 * flops / shared:.2f} %" if shared else "-"])
-    layers = counted(total.layer_evaluations, "layer")
-    kept = in_bytes(total.stored_bytes)
+    layers, kept = counted(total.layer_evaluations, "layer"), in_bytes(total.stored_bytes)
     return [*table(rows), "", f"{layers} run for all tasks; a store keeps {kept} of a text of {tokens} tokens"]
 
 
-def _costs(bundle: Bundle, tokens: int) -> tuple[Any, Cost, dict[str, Cost]]:
-    from polyhead import cost
-    from polyhead.plan import merge
-
-    shape = bundle.architecture
-    plan = merge({name: record.path for name, record in bundle.tasks.items()})
-    added = cost.added_each(plan, list(bundle.tasks), shape, tokens, folded=True) if bundle.tasks else {}
-    return plan, cost.cost_of(plan, shape, tokens, folded=True), added
-
-
-def _models(models: Models) -> list[list[object]]:
+def _model_rows(models: Models) -> list[list[object]]:
     rows: list[list[object]] = [["task", "kind", "metric", "score", "size", "version"]]
     for name, live in models.lines.items():
         metric, score = models.headline(name)
-        shown = "-" if score is None else f"{score:.4f}"
-        kind = models.record(name).task.kind
-        version = shown_version(live.version, live.pinned)
-        rows.append([name, kind, metric, shown, in_bytes(models.size(name)), version])
+        kind, size = models.record(name).task.kind, in_bytes(models.size(name))
+        rows.append([name, kind, metric, number(score), size, shown_version(live)])
     return rows
 
 
 def _of_model(models: Models, name: str) -> dict[str, Any]:
     record = models.record(name)
-    return {
-        "task": record.task,
-        "version": models.lines[name].version,
-        "pinned": models.lines[name].pinned,
-        "model": {"name": record.name, "digest": record.model, "settings": record.settings},
-        "scores": models.scores(name),
-        "trained_with": record.trained_with,
-        "card": models.card(name),
-    }
+    model = {"name": record.name, "digest": record.model, "settings": record.settings}
+    return _of_version(models, name, record) | {"model": model, "scores": models.scores(name)}
+
+
+def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
+    record = bundle.tasks[name]
+    more = {"versions": bundle.versions(name), "path": record.path, "scores": bundle.scores(name)}
+    return _of_version(bundle, name, record) | more
+
+
+def _of_version(bundle: Bundle | Models, name: str, record: TaskRecord | ModelRecord) -> dict[str, Any]:
+    live = {"version": bundle.lines[name].version, "pinned": bundle.lines[name].pinned}
+    return {"task": record.task, **live, "trained_with": record.trained_with, "card": bundle.card(name)}
 
 
 def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]:
@@ -216,38 +190,16 @@ def _headline(bundle: Bundle, name: str) -> tuple[str, float | None, str | None]
     return metric, score, "test" if "test" in measured else measured[-1] if measured else None
 
 
-def _of_task(bundle: Bundle, name: str) -> dict[str, Any]:
-    record = bundle.tasks[name]
-    return {
-        "task": record.task,
-        "version": bundle.version(name),
-        "pinned": bundle.lines[name].pinned,
-        "versions": bundle.versions(name),
-        "path": record.path,
-        "scores": bundle.scores(name),
-        "trained_with": record.trained_with,
-        "card": bundle.card(name),
-    }
-
-
-def _as_json(bundle: Bundle, tokens: int, verified: bool) -> dict[str, Any]:
-    facts = {
-        "bundle": str(bundle.root),
-        "trunk": {"name": bundle.trunk_name, "digest": bundle.digest, "architecture": bundle.architecture},
-        "verified": verified,
-        "tokens": tokens,
-    }
-    if not bundle.tasks:
+def _as_json(bundle: Bundle, costs: _Costs | None, tokens: int, *, verified: bool) -> dict[str, Any]:
+    trunk = {"name": bundle.trunk_name, "digest": bundle.digest, "architecture": bundle.architecture}
+    facts = {"bundle": str(bundle.root), "trunk": trunk, "verified": verified, "tokens": tokens}
+    if costs is None:
         return {**facts, "tasks": {}}
-    plan, total, added = _costs(bundle, tokens)
     tasks: dict[str, dict[str, Any]] = {}
     for name, record in bundle.tasks.items():
         metric, score, split = _headline(bundle, name)
-        tasks[name] = {
-            "kind": record.task.kind,
-            "labels": record.task.labels,
-            "version": bundle.version(name),
-            "pinned": bundle.lines[name].pinned,
-        }
-        tasks[name] |= {"metric": metric, "score": score, "split": split, "added": added[name]}
-    return {**facts, "tasks": tasks, "families": _family_facts(bundle, total), "plan": plan, "total": total}
+        live = {"version": bundle.version(name), "pinned": bundle.lines[name].pinned}
+        scores = {"metric": metric, "score": score, "split": split, "added": costs.added[name]}
+        tasks[name] = {"kind": record.task.kind, "labels": record.task.labels, **live, **scores}
+    families = _family_facts(bundle, costs.total)
+    return {**facts, "tasks": tasks, "families": families, "plan": costs.plan, "total": costs.total}

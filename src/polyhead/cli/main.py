@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import importlib
@@ -9,14 +10,16 @@ import io
 import keyword
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 
 import click
 
 from polyhead._version import __version__
-from polyhead.cli.interrupt import interruptible
-from polyhead.cli.shown import shown_lines
+from polyhead.cli.output import shown_lines
 from polyhead.errors import PolyheadError
 from polyhead.plugins import load_plugins
 
@@ -38,6 +41,7 @@ VERBS = {
     "demo": "Try everything on a packaged sample: train, evaluate and answer six tasks.",
 }
 FAILED, STOPPED = 1, 130
+AGAIN = 0.05  # seconds until an interrupt that Python could not raise comes again
 
 
 def module_of(verb: str) -> str:
@@ -141,3 +145,35 @@ def _end(message: str, code: int, error: BaseException | None = None) -> None:
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """An interrupt that comes where Python can raise nothing, as in a destructor, comes again a moment later."""
+    before, waiting = sys.unraisablehook, list[threading.Timer]()
+
+    def unraisable(raised: sys.UnraisableHookArgs) -> None:
+        if not issubclass(raised.exc_type, KeyboardInterrupt):
+            before(raised)
+            return
+        # By another thread: raised here and now it would only be printed again.
+        timer = threading.Timer(AGAIN, _interrupt_main)
+        timer.daemon = True
+        waiting.append(timer)
+        timer.start()
+
+    sys.unraisablehook = unraisable
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in waiting:
+            timer.cancel()
+
+
+def _interrupt_main() -> None:
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, signal.SIGINT)  # a true signal, which wakes it also where it waits
+    else:
+        _thread.interrupt_main()

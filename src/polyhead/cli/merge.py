@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polyhead.cli.bundle_lines import trunk_lines
 from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
 from polyhead.config import Value
 
 if TYPE_CHECKING:
@@ -36,18 +37,18 @@ class Proof(Value):
     task: str
     source: str
     version: str  # there
-    tap: int | None  # layers of the trunk that it reads; None: it owns its model
-    layers: int | None  # of its own, if it reads the trunk
-    precision: str
-    probes: int  # 0: it has none, or owns its model, so its files are the same, and nothing was asked
+    tap: int | None = None  # layers of the trunk that it reads; None: it owns its model
+    layers: int | None = None  # of its own, if it reads the trunk
+    precision: str = "float32"
+    probes: int = 0  # 0: it has none, or owns its model, so its files are the same, and nothing was asked
 
 
 class Totals(Value):
-    """What answering one text costs, and the arrays that it takes."""
+    """The cost of answering one text, and the size of the arrays that this takes."""
 
-    layer_evaluations: int
-    flops: int
-    bytes: int
+    layer_evaluations: int = 0
+    flops: int = 0
+    bytes: int = 0
 
 
 @click.command("merge")
@@ -83,22 +84,17 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     printer.show("")
     (certificate,) = certificates
     proofs = _proofs(merged, given, taken, certificate)
-    before, after = _sum([_totals(source.tasks, tokens) for source in taken]), _totals(merged, tokens)
+    apart = [_totals(source.tasks, tokens) for source in taken]
+    # Bundles that are served apart, each with a merged plan of its own.
+    before = Totals(**{name: sum(getattr(totals, name) for totals in apart) for name in Totals.__struct_fields__})
+    after = _totals(merged, tokens)
     printer.lines(_shown(out, merged, proofs))
     if merged.lines:
         printer.lines([*_drawn(merged), *_saved(before, after, tokens)])
     printer.lines(["", f"certificate: {Path(out) / 'certificates' / certificate.name}"])
-    printer.json(
-        {
-            "bundle": str(merged.root),
-            "trunk": merged.digest,
-            "tasks": proofs,
-            "tokens": tokens,
-            "separate": before,
-            "merged": after,
-            "certificate": certificate,
-        }
-    )
+    totals = {"tokens": tokens, "separate": before, "merged": after}
+    facts = {"bundle": str(merged.root), "trunk": merged.digest, "tasks": proofs}
+    printer.json(facts | totals | {"certificate": certificate})
 
 
 def _source(argument: str) -> Source:
@@ -124,9 +120,8 @@ def _certificate(merged: Bundle, taken: Sequence[Bundle], printer: Printer) -> C
         before |= Answering(bundle).answered(bundle.lines)
     printer.show("asking the merged bundle")
     after = Answering(merged).answered(merged.lines)
-    _check(
-        before, after, {name for source in taken for name in source.lines if source.tasks[name] != merged.tasks[name]}
-    )
+    moved = {name for source in taken for name in source.lines if source.tasks[name] != merged.tasks[name]}
+    _check(before, after, moved)
     _check_together(merged)
     with locked(merged.root, "merge"):
         return Ledger(merged.root).write(
@@ -145,10 +140,10 @@ def _certificate(merged: Bundle, taken: Sequence[Bundle], printer: Printer) -> C
 def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[str]) -> None:
     """Equal but for the version, which every bundle counts for itself, and the record where a family is called anew."""
 
-    def told(name: str, found: Answered) -> tuple[str, int, str]:
-        return "" if name in moved else found.record, found.probes, found.sha256
+    def compared(name: str, answered: Answered) -> tuple[str, int, str]:
+        return "" if name in moved else answered.record, answered.probes, answered.sha256
 
-    _refuse([name for name in before if told(name, before[name]) != told(name, after[name])])
+    _refuse([name for name in before if compared(name, before[name]) != compared(name, after[name])])
 
 
 def _check_together(merged: Bundle) -> None:
@@ -213,17 +208,7 @@ def _proofs(
                 )
             )
         for name, line in choice.models.lines.items():
-            proofs.append(
-                Proof(
-                    task=name,
-                    source=source.folder,
-                    version=line.version,
-                    tap=None,
-                    layers=None,
-                    precision="float32",
-                    probes=0,
-                )
-            )
+            proofs.append(Proof(task=name, source=source.folder, version=line.version))
     return proofs
 
 
@@ -233,21 +218,12 @@ def _tap(path: TaskPath) -> int:
     return max((node.stop for node in path.layers if node.weights == TRUNK), default=0)
 
 
-def _sum(totals: Sequence[Totals]) -> Totals:
-    """Of bundles that are served apart, each with its own merged plan of the tasks that were taken."""
-    return Totals(
-        layer_evaluations=sum(total.layer_evaluations for total in totals),
-        flops=sum(total.flops for total in totals),
-        bytes=sum(total.bytes for total in totals),
-    )
-
-
 def _totals(bundle: Bundle, tokens: int) -> Totals:
     from polyhead.cost import cost_of
     from polyhead.plan import merge
 
     if not bundle.lines:
-        return Totals(layer_evaluations=0, flops=0, bytes=0)
+        return Totals()
     plan = merge({name: record.path for name, record in bundle.tasks.items()})
     total = cost_of(plan, bundle.architecture, tokens, folded=True)
     return Totals(layer_evaluations=total.layer_evaluations, flops=total.flops, bytes=total.bytes)
@@ -260,15 +236,10 @@ def _shown(out: str, merged: Bundle, proofs: Sequence[Proof]) -> list[str]:
         depths = ["-" if depth is None else depth for depth in (proof.tap, proof.layers)]
         rows.append([proof.task, proof.source, *depths, proof.precision, proof.probes, equal])
     sources = counted(len({proof.source for proof in proofs}), "bundle")
-    shape = merged.architecture
     lines = [
         f"bundle {out}: {counted(len(proofs), 'task')} of {sources}",
-        f"  trunk     {merged.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
-        f"  digest    {merged.digest[:16]}",
-        "",
-        "Proof: each task's answers to its probes, here and in the bundle it comes from",
-        "",
-        *(f"  {line}" for line in table(rows, left=2)),
+        *trunk_lines(merged),
+        *section("Proof: each task's answers to its probes, here and in the bundle it comes from", table(rows, left=2)),
     ]
     return [*lines, *_notes(proofs)]
 
@@ -278,12 +249,7 @@ def _drawn(merged: Bundle) -> list[str]:
     from polyhead.report.tree import tree
 
     plan = merge({name: record.path for name, record in merged.tasks.items()})
-    return [
-        "",
-        "Plan: a line without a task name is computed once for all tasks below it",
-        "",
-        *(f"  {line}" for line in tree(plan)),
-    ]
+    return section("Plan: a line without a task name is computed once for all tasks below it", tree(plan))
 
 
 def _notes(proofs: Sequence[Proof]) -> list[str]:
@@ -300,7 +266,7 @@ def _notes(proofs: Sequence[Proof]) -> list[str]:
     owners = [proof.task for proof in proofs if proof.tap is None]
     if owners:
         notes.append(f"own their models, which are equal by the bytes of their files: {', '.join(owners)}")
-    return ["", *(f"  {note}" for note in notes)] if notes else []
+    return ["", *indented(notes)] if notes else []
 
 
 def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
@@ -312,4 +278,4 @@ def _saved(before: Totals, after: Totals, tokens: int) -> list[str]:
     ):
         share = f"{100 * (1 - merged / apart):.1f} %" if apart else "-"
         rows.append([name, written(apart), written(merged), share])
-    return ["", f"All tasks on one text of {counted(tokens, 'token')}", "", *(f"  {line}" for line in table(rows))]
+    return section(f"All tasks on one text of {counted(tokens, 'token')}", table(rows))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polyhead.cli.certificates import end
+from polyhead.cli.bundle_lines import end
 from polyhead.cli.output import Printer
 
 if TYPE_CHECKING:

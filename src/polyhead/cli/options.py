@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from polyhead.cli.output import check_writable
 from polyhead.engine.backends import BACKENDS
 from polyhead.errors import ConfigError
 
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
+DRAWN = (".svg", ".png", ".pdf")
 BY_DEFAULT = "the first of openvino (on x86), onnxruntime, torch and reference that is installed"
 
 
@@ -86,3 +87,17 @@ def tokens_option(command: Command) -> Command:
         show_default=True,
         help="Length in tokens of the text that costs are computed for, special tokens included.",
     )(command)
+
+
+def plot_option(help_text: str) -> Callable[[Command], Command]:
+    """Adds `--plot FILE`."""
+    return click.option("--plot", metavar="FILE", help=help_text)
+
+
+def check_drawable(plot: str | None) -> None:
+    """Refuses, before any work, a file that cannot be drawn into: click.BadParameter or ConfigError."""
+    if plot is None:
+        return
+    if Path(plot).suffix not in DRAWN:
+        raise click.BadParameter(f"a figure ends in {' or '.join(DRAWN)}", param_hint="'--plot'")
+    check_writable(plot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,6 @@ import click
 import msgspec
 
 from polyhead.bundle.format import BUNDLE, TRUNK
-from polyhead.cli.shown import json_shown, shown
 from polyhead.config import to_json
 from polyhead.errors import ConfigError
 from polyhead.files import remove_leftovers, replacing
@@ -23,6 +23,8 @@ from polyhead.progress import ProgressDisplay
 Command = TypeVar("Command", bound=Callable[..., Any])
 LARGEST_REPORT = 2**26  # bytes
 DASH = "-"  # standard input or output in place of a file
+# Characters that make a terminal do anything but show letters in order: controls, ends of lines, turns of direction.
+COMMANDS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def json_option(command: Command) -> Command:
@@ -241,3 +243,37 @@ def in_bytes(number: int) -> str:
             break
         size, unit = size / 1000, larger
     return f"{size:.3g} {unit}" if unit != "B" else f"{number} B"
+
+
+def section(title: str, lines: Iterable[str]) -> list[str]:
+    """A title between empty lines, and the lines indented below it."""
+    return ["", title, "", *indented(lines)]
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """The lines, two spaces to the right."""
+    return [f"  {line}".rstrip() for line in lines]
+
+
+def number(value: float | None, form: str = ".4f") -> str:
+    """A number in this form of `format`; `-` for None."""
+    return "-" if value is None else format(value, form)
+
+
+def shown(text: str) -> str:
+    """The text with nothing that a terminal takes for a command: names, labels and errors quote files, which may."""
+    return COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def shown_lines(text: str) -> str:
+    """`shown` of several lines."""
+    return "\n".join(map(shown, text.split("\n")))
+
+
+def json_shown(raw: bytes) -> bytes:
+    """The same JSON, in which strings have nothing that a terminal would take for a command."""
+    text = raw.decode()
+    if text.isascii():  # JSON itself escapes controls below 0x20
+        return raw.replace(b"\x7f", b"\\u007f")
+    lines = (COMMANDS.sub(lambda match: f"\\u{ord(match[0]):04x}", line) for line in text.split("\n"))
+    return "\n".join(lines).encode()

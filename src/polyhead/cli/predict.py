@@ -11,11 +11,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.lines import Line, line_of, pieces
+from polyhead.cli.lines import Line, check_lines, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
-from polyhead.cli.output import DASH, Printer, counted, note, writing
-from polyhead.cli.raw import check_lines
-from polyhead.cli.shown import json_shown
+from polyhead.cli.output import DASH, Printer, counted, json_shown, note, writing
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError, EmptyData
 

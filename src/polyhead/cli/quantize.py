@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.lines import read_lines
-from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.cli.output import Printer, counted, json_option, number, table
 from polyhead.engine.backends import BACKENDS
 
 if TYPE_CHECKING:
-    from polyhead.engine.quantize.calibrate import Labelled, Row
     from polyhead.engine.quantize.files import Change
 
 
@@ -98,17 +97,22 @@ def command(
     from polyhead.engine.quantize import calibrate
     from polyhead.engine.quantize.files import read_scales, write_changes, write_scales
     from polyhead.processor import processor
+    from polyhead.project.tables import read_project
 
     printer, opened = Printer(json_to), Bundle.open(bundle)
     name = backend or default_runtime()
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
     bits = processor().weight_bits
-    calibration_rows, measured_rows = calibrate.halves(_rows(texts), rows)
+    labelled = None
+    if data is not None:
+        labelled = calibrate.Labelled(project=read_project(data), folder=Path(data).resolve().parent)
+    read = [calibrate.Row(input=line.input, words=line.words) for line in read_lines(texts)]
+    calibration_rows, measured_rows = calibrate.halves(read, rows)
     before, scales = read_scales(opened) if measure else (None, None)
     if scales is None:
         scales = calibrate.calibrated(opened, calibration_rows, runtimes, show=printer.show)
-    changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=_labelled(data), show=printer.show)
+    changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
     printer.show("")
     printer.lines(change_lines(changes))
     unknown = [task for task, change in changes.items() if not change.is_measured]
@@ -124,56 +128,24 @@ def command(
             f"{counted(len(scales.known), 'product')} in 8 bits, calibrated on "
             f"{counted(len(calibration_rows), 'text')}, measured with weights of {bits} bits: {bundle}/cache"
         )
-    facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits, "tasks": _facts(changes)}
-    printer.json({"calibration": record, **facts})
-
-
-def _rows(texts: str) -> list[Row]:
-    from polyhead.engine.quantize.calibrate import Row
-
-    return [Row(input=line.input, words=line.words) for line in read_lines(texts)]
-
-
-def _labelled(data: str | None) -> Labelled | None:
-    from polyhead.engine.quantize.calibrate import Labelled
-    from polyhead.project.tables import read_project
-
-    return None if data is None else Labelled(project=read_project(data), folder=Path(data).resolve().parent)
+    tasks = {task: _as_json(change) for task, change in changes.items()}
+    facts = {"measured_on": len(measured_rows), "weight_bits": bits, "limits": limits}
+    printer.json({"calibration": record, **facts, "tasks": tasks})
 
 
 def change_lines(changes: Mapping[str, Change]) -> list[str]:
     """A table of tasks."""
     rows: list[list[object]] = [["task", "metric", "texts", "equal answers", "difference", "float32", "int8", "points"]]
     for name, change in changes.items():
-        agreement = change.agreement
-        is_number = agreement is not None and agreement.difference is not None
-        rows.append(
-            [
-                name,
-                change.metric or "-",
-                "-" if agreement is None else f"{agreement.rows:,}",
-                "-" if agreement is None or is_number else f"{100 * agreement.share:.1f} %",
-                _number(None if agreement is None else agreement.difference, ".4f"),
-                _number(change.before, ".4f"),
-                _number(change.after, ".4f"),
-                _number(change.points, "+.2f"),
-            ]
-        )
+        agreement, cells = change.agreement, ["-", "-", "-"]
+        if agreement is not None:
+            equal = f"{100 * agreement.share:.1f} %" if agreement.difference is None else "-"
+            cells = [f"{agreement.rows:,}", equal, number(agreement.difference)]
+        scores = [number(change.before), number(change.after), number(change.points, "+.2f")]
+        rows.append([name, change.metric or "-", *cells, *scores])
     return table(rows, left=2)
 
 
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
-
-
-def _facts(changes: Mapping[str, Change]) -> dict[str, object]:
-    return {
-        name: {
-            "agreement": change.agreement,
-            "metric": change.metric,
-            "float32": change.before,
-            "int8": change.after,
-            "points": change.points,
-        }
-        for name, change in changes.items()
-    }
+def _as_json(change: Change) -> dict[str, object]:
+    scores = {"float32": change.before, "int8": change.after, "points": change.points}
+    return {"agreement": change.agreement, "metric": change.metric, **scores}

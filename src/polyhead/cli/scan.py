@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from polyhead.cli.options import tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.output import Printer, counted, in_bytes, indented, json_option, section, table
 
 if TYPE_CHECKING:
     from polyhead.importing.difference import Difference
-    from polyhead.importing.folders import Scan
+    from polyhead.importing.folders import FoundFolder, Scan
     from polyhead.importing.scan import ScannedEncoder, SharedLayers
 
 
@@ -41,9 +41,9 @@ def command(folders: tuple[str, ...], base: str | None, tokens: int, json_to: st
 
 
 def _shown(scan: Scan) -> list[str]:
-    lines = [f"  {line}" for line in table(_models(scan), left=5)]
+    lines = indented(table(_models(scan), left=5))
     if scan.base is not None:
-        lines += ["", f"Beside {scan.base.name}", "", *(f"  {line}" for line in table(_with_base(scan), left=4))]
+        lines += section(f"Beside {scan.base.name}", table(_with_base(scan), left=4))
     notes = [f"{model.scanned.name} cannot be imported: {model.refused}" for model in scan.models if model.refused]
     notes += [
         f"{model.scanned.name} ({model.adapter}): import runs the trunk's layers with its matrices and keeps no other"
@@ -74,24 +74,15 @@ def _models(scan: Scan) -> list[list[object]]:
     names = _names(scan)
     for model in scan.models:
         scanned = model.scanned
-        near = _nearest(scan, scanned)
-        head = scanned.head
-        rows.append(
-            [
-                names[scanned.name],
-                head.kind if head is not None else "-",
-                str(len(model.labels) or "-"),
-                names[near[0]] if near else "-",
-                near[1] if near else "nothing",
-                len(scanned.layers),
-                in_bytes(4 * _parameters(scanned)),
-            ]
-        )
+        near, kind = _nearest(scan, scanned), scanned.head.kind if scanned.head is not None else "-"
+        shared = [names[near[0]], near[1]] if near else ["-", "nothing"]
+        size = in_bytes(4 * _parameters(scanned))
+        rows.append([names[scanned.name], kind, len(model.labels) or "-", *shared, len(scanned.layers), size])
     return rows
 
 
 def _nearest(scan: Scan, model: ScannedEncoder) -> tuple[str, str] | None:
-    """The other model with which `one` shares most, and what."""
+    """The model with which this one shares most, and what they share."""
     pairs = [pair for pair in scan.pairs if model.name in (pair.one, pair.other) and pair.layers is not None]
     if not pairs:
         return None
@@ -148,13 +139,8 @@ def _tree(scan: Scan) -> list[str]:
     models, names = list(scan.encoders.values()), _names(scan)
     if scan.base is not None and scan.base.name not in names:
         models, names = [*models, scan.base], names | {scan.base.name: f"base {scan.base.name}"}
-    drawn = tree(sharing(models, names))
-    return [
-        "",
-        "Who shares what: a line without a model name is the same in all models below it",
-        "",
-        *(f"  {line}" for line in drawn),
-    ]
+    title = "Who shares what: a line without a model name is the same in all models below it"
+    return section(title, tree(sharing(models, names)))
 
 
 def _savings(scan: Scan) -> list[str]:
@@ -166,12 +152,8 @@ def _savings(scan: Scan) -> list[str]:
         ("arrays, MB", apart.bytes / 1e6, merged.bytes / 1e6, "{:,.2f}"),
     ):
         rows.append([name, shown.format(before), shown.format(after), f"{100 * (1 - after / before):.1f} %"])
-    return [
-        "",
-        f"All of them on one text of {counted(scan.tokens, 'token')}, apart and merged by `polyhead import`",
-        "",
-        *(f"  {line}" for line in table(rows)),
-    ]
+    text = f"one text of {counted(scan.tokens, 'token')}"
+    return section(f"All of them on {text}, apart and merged by `polyhead import`", table(rows))
 
 
 def _next(scan: Scan) -> list[str]:
@@ -191,30 +173,18 @@ def _next(scan: Scan) -> list[str]:
 
 
 def _as_json(scan: Scan) -> dict[str, object]:
-    return {
-        "models": [
-            {
-                "folder": model.scanned.name,
-                "class": model.model_class,
-                "kind": model.scanned.head.kind if model.scanned.head is not None else None,
-                "labels": model.labels,
-                "layers": len(model.scanned.layers),
-                "refused": model.refused,
-                "with_base": model.with_base,
-                "difference": model.difference,
-                "adapter": model.adapter,
-                "digests": {
-                    "tokenizer": model.scanned.tokenizer,
-                    "embeddings": model.scanned.embeddings,
-                    "layers": model.scanned.layers,
-                },
-            }
-            for model in scan.models
-        ],
-        "base": scan.base.name if scan.base is not None else None,
-        "pairs": scan.pairs,
-        "groups": scan.groups,
-        "tokens": scan.tokens,
-        "apart": scan.apart,
-        "merged": scan.merged,
+    names = ("pairs", "groups", "tokens", "apart", "merged")
+    facts = {"models": [_model_as_json(model) for model in scan.models], "base": scan.base and scan.base.name}
+    return facts | {name: getattr(scan, name) for name in names}
+
+
+def _model_as_json(model: FoundFolder) -> dict[str, object]:
+    scanned = model.scanned
+    facts = {name: getattr(model, name) for name in ("labels", "refused", "with_base", "difference", "adapter")}
+    return facts | {
+        "folder": scanned.name,
+        "class": model.model_class,
+        "kind": scanned.head.kind if scanned.head is not None else None,
+        "layers": len(scanned.layers),
+        "digests": {name: getattr(scanned, name) for name in ("tokenizer", "embeddings", "layers")},
     }

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from polyhead.cli.certificates import answers_changed, end
-from polyhead.cli.listing import listed, model_row, removed_lines, task_row
+from polyhead.cli.bundle_lines import answers_changed, end, listed, model_row, removed_lines, task_row
 from polyhead.cli.model_tasks import asked_of, other_sort, roll_back_models, rolled_back, tell_repeated, update_models
 from polyhead.cli.output import Printer, counted, json_option
 

@@ -1,0 +1,140 @@
+"""Lines about a bundle: its trunk, its tasks, their versions, and what a certificate says of a change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from polyhead.cli.output import Printer, counted, in_bytes, number, table
+
+if TYPE_CHECKING:
+    from polyhead.bundle.manifest import Live
+    from polyhead.bundle.models import Models
+    from polyhead.bundle.read import Bundle
+    from polyhead.certify import Certificate
+    from polyhead.tasks.task import Task
+
+SHOWN = 10  # changed answers that are printed; JSON and certificate hold all
+
+
+def task_row(bundle: Bundle, name: str) -> dict[str, Any]:
+    """The row of a task that reads the trunk."""
+    from polyhead.plan import TRUNK
+
+    record = bundle.tasks[name]
+    own = [node for node in record.path.layers if node.weights != TRUNK]
+    folder = bundle.root / "tasks" / name / bundle.version(name)
+    return {
+        **_row(bundle, name, record.task),
+        "tap": max((node.stop for node in record.path.layers if node.weights == TRUNK), default=0),
+        "own_layers": sum(node.stop - node.start for node in own),
+        "bytes": sum(file.stat().st_size for file in folder.iterdir() if file.is_file()),
+        "probes": len(bundle.probes(name)),
+        "team": record.trained_with.get("team"),
+    }
+
+
+def model_row(models: Models, name: str) -> dict[str, Any]:
+    """The row of a task that owns its model: all of its layers are its own."""
+    row = _row(models, name, models.record(name).task) | dict.fromkeys(("tap", "own_layers", "team"))
+    return row | {"bytes": models.size(name), "probes": len(models.probes(name))}
+
+
+def _row(bundle: Bundle | Models, name: str, task: Task) -> dict[str, Any]:
+    metric, score = bundle.headline(name)
+    return {
+        "kind": task.kind,
+        "labels": task.labels,
+        "version": bundle.version(name),
+        "pinned": bundle.lines[name].pinned,
+        "versions": bundle.versions(name),
+        "metric": metric,
+        "score": score,
+    }
+
+
+def trunk_lines(bundle: Bundle) -> list[str]:
+    """What trunk a bundle has."""
+    shape = bundle.architecture
+    return [
+        f"  trunk     {bundle.trunk_name}: {counted(shape.layers, 'layer')} of width {shape.width}",
+        f"  digest    {bundle.digest[:16]}",
+    ]
+
+
+def shown_version(live: Live) -> str:
+    """`v0001`, or `v0001 (pinned)` if a person went back to it."""
+    return f"{live.version} (pinned)" if live.pinned else live.version
+
+
+def removed_lines(bundle: Bundle, models: Models) -> list[str]:
+    """A line where tasks that training made were removed since."""
+    names = [*bundle.removed, *models.removed]
+    return [f"removed, so that `train` leaves them: {', '.join(names)}"] if names else []
+
+
+def listed(tasks: dict[str, dict[str, Any]]) -> list[str]:
+    """The rows as a table."""
+    has_team = any(row["team"] for row in tasks.values())
+    rows: list[list[object]] = [["task", "kind", "metric", "live", "versions", "labels", "score"]]
+    rows[0] += ["tap", "own layers", "size", *(["team"] if has_team else [])]
+    for name, row in tasks.items():
+        live = f"{row['version']} (pinned)" if row["pinned"] else row["version"]
+        cells: list[object] = [name, row["kind"], row["metric"], live, len(row["versions"])]
+        depths = ["-" if row[key] is None else row[key] for key in ("tap", "own_layers")]
+        cells += [len(row["labels"]) or "-", number(row["score"]), *depths, in_bytes(row["bytes"])]
+        rows.append(cells + ([row["team"] or "-"] if has_team else []))
+    return table(rows, left=4)
+
+
+def answers_changed(certificate: Certificate, name: str) -> list[str]:
+    """How many probes get another answer, and the first of these."""
+    if name not in certificate.changed:
+        return []
+    if name not in certificate.answers_changed:
+        return ["  the old version cannot be read, so its answers are not compared"]
+    changed, asked = certificate.answers_changed[name], certificate.answers_asked[name]
+    lines = [f"  {counted(len(changed), 'answer')} changed, of {counted(asked, 'probe')} of both versions"]
+    lines += [f"    {_short(change.before)} -> {_short(change.after)}  {change.text}" for change in changed[:SHOWN]]
+    if len(changed) > SHOWN:
+        lines.append(f"    and {len(changed) - SHOWN:,} more: see answers_changed in {_file(certificate)}")
+    return lines
+
+
+def _short(answer: dict[str, Any] | None) -> str:
+    """The answer in few words: a label, labels, a number, or labelled texts."""
+    if answer is None:
+        return "(not read)"
+    if set(answer) == {"spans"}:
+        return ", ".join(f"{span['label']} '{span['text']}'" for span in answer["spans"]) or "(none)"
+    if set(answer) == {"words"}:
+        return " ".join(str(word["label"]) for word in answer["words"]) or "(none)"
+    parts = []
+    for value in answer.values():
+        several = value if isinstance(value, list) else [value]
+        parts += [f"{item:.4g}" if isinstance(item, float) else str(item) for item in several]
+    return ", ".join(parts) or "(none)"
+
+
+def end(printer: Printer, bundle: str, certificate: Certificate | None, **facts: object) -> None:
+    """Prints the certificate, as lines and as JSON; there is none if only tasks with models of their own changed."""
+    facts = {"models": {}, **facts}
+    if certificate is None:
+        printer.line("no task that reads the trunk was touched, so there was nothing to prove")
+        printer.json({"bundle": bundle, "certificate": None, **facts})
+        return
+    others = [name for name, answered in certificate.before.items() if answered.probes]
+    if others:
+        printer.line(
+            f"{counted(len(others), 'other task')}: the same bits on {counted(certificate.probes, 'probe')} as before"
+        )
+    else:
+        printer.line("no other task has probes, so there was nothing to prove")
+    if certificate.unproven:
+        printer.line(f"without probes, so by their files alone: {', '.join(certificate.unproven)}")
+    printer.line(f"certificate: {Path(bundle) / _file(certificate)}")
+    printer.json({"bundle": bundle, "certificate": certificate, **facts})
+
+
+def _file(certificate: Certificate) -> str:
+    return f"certificates/{certificate.name}"
