@@ -25,7 +25,7 @@ Changed = Mapping[str, tuple[str | None, str | None]]
 
 
 def certified(
-    root: FilePath | str, operation: Operation, act: Callable[[], None], *, changing: Sequence[str]
+    root: FilePath | str, operation: Operation, act: Callable[[], object], *, changing: Sequence[str]
 ) -> Certificate:
     """Runs `act`, proves that every task not in `changing` answers its probes with the same bits, writes that down.
 

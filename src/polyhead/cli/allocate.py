@@ -12,7 +12,7 @@ import msgspec
 from click.core import ParameterSource
 
 from polyhead.cli.options import check_drawable, plot_option, tokens_option
-from polyhead.cli.output import Printer, counted, in_bytes, json_option, table
+from polyhead.cli.output import Printer, counted, in_bytes, json_option, number, table
 from polyhead.config import Value, from_json
 from polyhead.cost.allocate import (
     Allocation,
@@ -37,11 +37,11 @@ BY_LAYERS = Price(shared=1, private=1, unit="layers")
 
 
 class Prices(Value):
-    """A layer in each unit that is known; FLOPs and bytes need the trunk's shape."""
+    """The price of a layer in each unit; FLOPs and bytes are known with the trunk's shape only."""
 
     layers: Price
-    flops: Price | None
-    bytes: Price | None
+    flops: Price | None = None
+    bytes: Price | None = None
 
 
 @click.command("allocate")
@@ -162,10 +162,9 @@ def _read(file: str, bundle: str | None) -> OptionsFile:
 
 def _prices(shape: Architecture | None, tokens: int) -> Prices:
     if shape is None:
-        return Prices(layers=BY_LAYERS, flops=None, bytes=None)
-    return Prices(
-        layers=price_of("layers", shape), flops=price_of("flops", shape, tokens), bytes=price_of("bytes", shape)
-    )
+        return Prices(layers=BY_LAYERS)
+    layers, size = price_of("layers", shape), price_of("bytes", shape)
+    return Prices(layers=layers, flops=price_of("flops", shape, tokens), bytes=size)
 
 
 def _price(prices: Prices, unit: Unit) -> Price:
@@ -179,8 +178,8 @@ def _price(prices: Prices, unit: Unit) -> Price:
 
 
 def _known(prices: Prices) -> list[tuple[str, Price]]:
-    by_name = {"layers": prices.layers, "flops": prices.flops, "bytes": prices.bytes}
-    return [(name, price) for name, price in by_name.items() if price is not None]
+    by_unit = {unit: getattr(prices, unit) for unit in _UNITS}
+    return [(unit, price) for unit, price in by_unit.items() if price is not None]
 
 
 def _how(rule: str, c: float, budget: int | None, unit: Unit) -> str:
@@ -205,7 +204,7 @@ def _task_lines(chosen: dict[str, Option], options_file: OptionsFile, prices: Pr
     for task, option in chosen.items():
         full = options_file.full.get(task)
         cells: list[object] = [task, option.name, option.tap, option.layers, f"{option.score:.2f}"]
-        cells += ["-" if full is None else f"{full:.2f}"] if options_file.full else []
+        cells += [number(full, ".2f")] if options_file.full else []
         costs = {name: price.private * option.layers for name, price in _known(prices)}
         rows.append([*cells, *(_cost(costs[name], name) for name in names)])
     return table(rows, left=2)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.evaluate import BASELINES
-from polyhead.cli.output import Printer, counted, json_option, table
+from polyhead.cli.output import Printer, counted, json_option, number, table
 from polyhead.text.tokenize import Input
 
 if TYPE_CHECKING:
@@ -61,24 +61,14 @@ def command(folder: str, json_to: str | None) -> None:
         scores = evaluate_bundle(session, project, folder=sample, show=printer.show)
         printer.show("")
         printer.lines(table(_scores(scores, session.bundle)))
-    printer.lines(
-        [
-            "",
-            "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)",
-            "",
-        ]
-    )
+    what = "3. Answer every task that fits an input, with one encoder pass a text (a small sample: some are wrong)"
+    printer.lines(["", what, ""])
     inputs: list[Input] = [*((message,) for message in MESSAGES), PAIR]
     results = session.predict(inputs)
     for text, result in zip(inputs, results, strict=True):
         printer.lines([*_shown(text, result), ""])
-    printer.lines(
-        [
-            f"done in {duration(time.monotonic() - began)}; the bundle is {folder}. Next:",
-            f"  polyhead inspect {folder}",
-            f"  echo 'your own text' | polyhead predict {folder}",
-        ]
-    )
+    printer.line(f"done in {duration(time.monotonic() - began)}; the bundle is {folder}. Next:")
+    printer.lines([f"  polyhead inspect {folder}", f"  echo 'your own text' | polyhead predict {folder}"])
     printer.json({"training": outcome, "scores": scores, "answers": results})
 
 
@@ -107,12 +97,12 @@ def _counts(project: Project, sample: Path) -> list[str]:
 
 
 def _scores(scores: Sequence[Score], bundle: Bundle) -> list[list[object]]:
-    """With the scores of simple answers, as training measured them on the same rows."""
+    """Scores beside those of the baselines, which training measured on the same rows."""
     rows: list[list[object]] = [["task", "test rows", "metric", "score", *BASELINES]]
     for score in scores:
         simple = bundle.baselines(score.task, score.split)
         values = [score.scores, *(simple.get(name, {}) for name in BASELINES)]
-        beside = [f"{metrics[score.metric]:.3f}" if score.metric in metrics else "-" for metrics in values]
+        beside = [number(metrics.get(score.metric), ".3f") for metrics in values]
         rows.append([score.task, f"{score.rows:,}", score.metric, *beside])
     return rows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from polyhead.cli.options import backend_option, names_in, precision_option, tasks_option
-from polyhead.cli.output import Printer, check_apart, json_option, note, table
+from polyhead.cli.output import Printer, check_apart, json_option, note, number, table
 
 if TYPE_CHECKING:
     from polyhead.bundle.models import Models
@@ -142,7 +142,7 @@ def _row(
     task: str, split: str, rows: str, metric: str, scores: dict[str, Any], simple: dict[str, dict[str, float]]
 ) -> list[object]:
     others = "  ".join(f"{name} {value:.4f}" for name, value in scores.items() if name != metric)
-    beside = [f"{simple[name][metric]:.4f}" if metric in simple.get(name, {}) else "-" for name in BASELINES]
+    beside = [number(simple.get(name, {}).get(metric)) for name in BASELINES]
     return [task, split, rows, metric, f"{scores[metric]:.4f}", *beside, others]
 
 

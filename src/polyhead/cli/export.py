@@ -57,10 +57,8 @@ def _lines(export: Export, out: Path) -> list[str]:
         if files.compare is not None:
             rows.append([*_row(files.compare, out), "", ""])
     compared = " ".join(export.checked_with.values())
-    return [
-        *table(rows, left=2),
-        f"written to {out}; differences of logits from {compared}, at most {export.tolerance:g}",
-    ]
+    end = f"written to {out}; differences of logits from {compared}, at most {export.tolerance:g}"
+    return [*table(rows, left=2), end]
 
 
 def _row(file: ModelFile, out: Path) -> list[object]:

@@ -31,25 +31,29 @@ class Line(Value, eq=False):
 
 
 class Piece(Value, eq=False):
-    """At most PIECE lines that are not blank, with their numbers from 1, and how many blank ones lay between."""
+    """At most PIECE lines that are not blank, with their numbers from 1, and the count of blank lines between."""
 
     lines: list[tuple[int, bytes]]
     blank: int
 
 
 def pieces(source: IO[bytes]) -> Iterator[Piece]:
-    """All lines of `source`: as soon as a read of a pipe gave whole lines, they are given on.
+    """All lines of `source`, each piece as soon as a read of a pipe gave whole lines.
 
-    Lines end in LF, CR LF or CR. Raises DataError for bytes that begin as those of a packed file.
+    Lines end in LF, CR LF or CR. Raises DataError for bytes that begin as a packed file.
     """
     number = 0
     for block in _whole_lines(source):
         lines: list[tuple[int, bytes]] = []
         blank = 0
-        for line in (part for one in block for part in lines_in(one)):
+        for line in (line for part in block for line in lines_in(part)):
             number += 1
             if number == 1 and (what := packed(line)) is not None:
-                raise packed_input(what)
+                raise DataError(
+                    f"what comes in is no text: it begins as a {what} file",
+                    allowed="text, one input a line",
+                    do="unpack it first, or name the file to `polyhead score`, which reads its rows",
+                )
             text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
             if text.strip():
                 lines.append((number, text))
@@ -75,7 +79,7 @@ def read_lines(path: str) -> list[Line]:
 
 
 def _whole_lines(source: IO[bytes]) -> Iterator[list[bytes]]:
-    """Lines that end in LF, without it, in the blocks in which they arrive; then the last, if it has no end."""
+    """Lines without their LF, in the blocks in which they arrive; then the last one, if it has no LF."""
     read = getattr(source, "read1", None) or source.read
     begun: list[bytes] = []  # blocks of a line whose end has not come yet
     while block := read(BLOCK):
@@ -118,9 +122,9 @@ def _of_json(row: object, number: int) -> Line:
 
 
 def check_lines(path: str, form: str, *, do: str) -> None:
-    """Raises DataError for a file whose lines are no inputs, as its name or its beginning says; `do`: what to do.
+    """Raises DataError, with `do`, for a file whose lines are no inputs, as its name or its beginning says.
 
-    `form` is how its lines are to be read: "auto", "text" or "json". A pipe is not looked at: what is read is gone.
+    `form` is how its lines are to be read: "auto", "text" or "json". A pipe is left alone: what is read is gone.
     """
     if not Path(path).exists():
         return  # who opens it says so
@@ -150,17 +154,8 @@ def check_lines(path: str, form: str, *, do: str) -> None:
 
 
 def packed(head: bytes) -> str | None:
-    """What a file that begins so is, where it is no text."""
+    """The format of a file that begins so, if it is no text."""
     return next((what for magic, what in PACKED.items() if head.startswith(magic)), None)
-
-
-def packed_input(what: str) -> DataError:
-    """The error for such bytes in a pipe."""
-    return DataError(
-        f"what comes in is no text: it begins as a {what} file",
-        allowed="text, one input a line",
-        do="unpack it first, or name the file to `polyhead score`, which reads its rows",
-    )
 
 
 def _no_lines(path: str, got: str, do: str) -> DataError:
@@ -168,7 +163,6 @@ def _no_lines(path: str, got: str, do: str) -> DataError:
 
 
 def _head(path: Path) -> bytes:
-    """How a plain file begins."""
     if not path.is_file():
         return b""
     with path.open("rb") as file:
@@ -176,7 +170,7 @@ def _head(path: Path) -> bytes:
 
 
 def _value(line: bytes) -> object:
-    """The line as JSON; None where it is none."""
+    """The line as JSON; None for anything else."""
     try:
         return json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""New versions, and older ones, of tasks that own their models; and what such commands say of tasks of both sorts."""
+"""Updates and rollbacks of tasks that own their models, and lines about tasks of both sorts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 
 def update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: Mapping[str, str]) -> None:
-    """`called` are the tasks' names in the other bundle and here."""
-    from polyhead.bundle.begun import attempt, finish, forgotten_if_it_fails
+    """Copies models of another bundle as new versions; `called`: the tasks' names here by those there."""
     from polyhead.bundle.format import MODELS
     from polyhead.bundle.merge import copy_models
     from polyhead.bundle.models import Models
@@ -25,66 +24,73 @@ def update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: Mappin
 
     if reading := [other for other in called if other in theirs.lines]:
         raise other_sort(ours, theirs, reading)
-    source, lines = Models(theirs.root), Models(ours.root).lines
+    source = Models(theirs.root)
     chosen = {other: (name, source.lines[other]) for other, name in called.items() if other in source.lines}
-    tried = attempt(
-        ours.root,
+    _change_models(
+        printer,
+        ours,
         "update",
-        asked_of(theirs.root, chosen),
-        lines=lines,
+        asked=asked_of(theirs.root, chosen),
         wanted=lambda: {name: next_version(ours.root / MODELS / name) for name in called.values()},
+        act=lambda wanted: copy_models(source, called, ours.root, replace=True),
+        line=lambda name, old, new: f"updated {name}: {old} -> {new}",
     )
-    begun = tried.begun
-    if not tried.is_done:
-        with forgotten_if_it_fails(ours.root, begun):
-            copy_models(source, called, ours.root, replace=True)
-    for name, version in begun.wanted.items():
-        printer.line(f"updated {name}: {begun.before[name].version} -> {version}")
-    tell_repeated(printer, is_repeated=tried.is_done)
-    changed = {name: (begun.before[name].version, version) for name, version in begun.wanted.items()}
-    end(printer, str(ours.root), None, models=changed)
-    finish(ours.root, begun)
 
 
 def roll_back_models(printer: Printer, ours: Bundle, names: Sequence[str], version: str | None) -> None:
-    """Makes `version` of the first one live, or the one before its live one; of others that one."""
-    from polyhead.bundle.begun import attempt, finish, forgotten_if_it_fails
+    """Makes `version` of the first task live, by default the one before its live one; of the others always that one."""
     from polyhead.bundle.model_write import set_models
     from polyhead.bundle.models import Models
 
-    models = Models(ours.root)
-    tried = attempt(
-        ours.root,
+    _change_models(
+        printer,
+        ours,
         "rollback",
-        [*names, version or ""],
-        lines=models.lines,
-        wanted=lambda: _earlier(models, names, version),
+        asked=[*names, version or ""],
+        wanted=lambda: _earlier(Models(ours.root), names, version),
+        act=lambda wanted: set_models(ours.root, wanted),
+        line=rolled_back,
     )
-    begun = tried.begun
+
+
+def _change_models(
+    printer: Printer,
+    ours: Bundle,
+    operation: str,
+    *,
+    asked: Sequence[str],
+    wanted: Callable[[], dict[str, str]],
+    act: Callable[[Mapping[str, str]], object],
+    line: Callable[[str, str, str], str],
+) -> None:
+    """Changes tasks that own their models once, also if the command is run again after a kill, and prints it."""
+    from polyhead.bundle.begun import attempt, finish, forgotten_if_it_fails
+    from polyhead.bundle.models import Models
+
+    tried = attempt(ours.root, operation, asked, lines=Models(ours.root).lines, wanted=wanted)
     if not tried.is_done:
-        with forgotten_if_it_fails(ours.root, begun):
-            set_models(ours.root, begun.wanted)
-    changed = {name: (begun.before[name].version, new) for name, new in begun.wanted.items()}
-    for name, (old, new) in changed.items():
-        printer.line(rolled_back(name, old, new))
+        with forgotten_if_it_fails(ours.root, tried.begun):
+            act(tried.begun.wanted)
+    changed = {name: (tried.begun.before[name].version, new) for name, new in tried.begun.wanted.items()}
+    printer.lines([line(name, old, new) for name, (old, new) in changed.items()])
     tell_repeated(printer, is_repeated=tried.is_done)
     end(printer, str(ours.root), None, models=changed)
-    finish(ours.root, begun)
+    finish(ours.root, tried.begun)
 
 
 def rolled_back(name: str, old: str | None, new: str | None) -> str:
-    """What a rollback says of one task."""
+    """The line of a rollback about one task."""
     return f"rolled back {name}: {old} -> {new}" if old != new else f"{new} of {name} is live already"
 
 
 def tell_repeated(printer: Printer, *, is_repeated: bool) -> None:
-    """Says that the command that was stopped had done it."""
+    """Prints that the command had done its work before it was stopped."""
     if is_repeated:
         printer.line("this command had done that when it was stopped, so it was not done again")
 
 
 def asked_of(source: Path, called: Mapping[str, tuple[str, Live]]) -> list[str]:
-    """What tells one update from others: the bundle that gives, and by name there the name here and what is live."""
+    """What tells updates apart: the bundle that gives, and of each task its name there, its name here and its record."""
     return [str(source.resolve()), *(f"{other} {name} {line.record}" for other, (name, line) in called.items())]
 
 

@@ -6,22 +6,23 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from polyhead.cli.lines import Line, check_lines, line_of, pieces
 from polyhead.cli.options import names_in, opened, session_options, tasks_option
 from polyhead.cli.output import DASH, Printer, counted, json_shown, note, writing
-from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError, EmptyData
 
 if TYPE_CHECKING:
     from polyhead.engine.session import Session
 
 SCORED = {".csv": ".csv", ".tsv": ".csv", ".jsonl": ".jsonl", ".parquet": ".parquet"}
-"""Files of rows that `polyhead score` reads, and what it may write for each."""
+"""Endings of files of rows that `polyhead score` reads, each with one that it writes."""
 
 
 @click.command("predict")
@@ -83,33 +84,30 @@ def command(
         sys.exit(1)
 
 
-class _Count(Value):
+@dataclass
+class _Count:
     """Counts of the lines so far."""
 
     lines: int = 0  # not blank
     blank: int = 0
     unread: int = 0
     unanswered: int = 0
-    failed: int = 0  # some task of them
+    failed: int = 0  # in some task
 
 
 def _answered(
     session: Session, source: IO[bytes], target: IO[bytes], names: tuple[str, ...] | None, form: str
 ) -> _Count:
-    import msgspec
-
     printer, count = Printer(), _Count()
     for piece in pieces(source):
         rows = _rows(session, piece.lines, names, form)
         target.writelines(json_shown(msgspec.json.encode(row)) + b"\n" for row in rows)
         target.flush()
-        count = _Count(
-            lines=count.lines + len(rows),
-            blank=count.blank + piece.blank,
-            unread=count.unread + sum("error" in row for row in rows),
-            unanswered=count.unanswered + sum(row.get("answers") == {} and "failed" not in row for row in rows),
-            failed=count.failed + sum("failed" in row for row in rows),
-        )
+        count.lines += len(rows)
+        count.blank += piece.blank
+        count.unread += sum("error" in row for row in rows)
+        count.unanswered += sum(row.get("answers") == {} and "failed" not in row for row in rows)
+        count.failed += sum("failed" in row for row in rows)
         if sys.stdout is None or not sys.stdout.isatty():  # the answers themselves are progress enough
             printer.show(f"{count.lines:,} answered")
     printer.show("")
@@ -120,8 +118,6 @@ def _rows(
     session: Session, lines: list[tuple[int, bytes]], names: tuple[str, ...] | None, form: str
 ) -> list[dict[str, Any]]:
     """One plain object a line, in order."""
-    import msgspec
-
     from polyhead.jobs.faults import all_columns
 
     read: list[Line] = []
@@ -136,17 +132,16 @@ def _rows(
         if line.id is not None:
             rows[-1]["id"] = line.id
         read.append(line)
-    columns = all_columns(session, [one.input for one in read], [one.words for one in read], tasks=names)
-    results = columns.results()
+    columns = all_columns(session, [line.input for line in read], [line.words for line in read], tasks=names)
     waiting = [row for row in rows if "error" not in row]
-    for row, result in zip(waiting, results, strict=True):
+    for row, result in zip(waiting, columns.results(), strict=True):
         fields = msgspec.to_builtins(result)
         row |= {name: fields[name] for name in fields if fields[name] or name not in ("failed", "late")}
     return rows
 
 
 def _check(bundle: str, file: str, form: str) -> None:
-    """Raises DataError where the file is one of rows, with the command that answers them."""
+    """Raises DataError for a file of rows, with the command that answers them."""
     name, quoted = file.lower(), shlex.quote(file)
     ending = next((end for end in SCORED if name.endswith((end, f"{end}.gz"))), None)
     if name.endswith(".gz") and ending in (None, ".parquet"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from polyhead.cli.bundle_lines import answers_changed, end, listed, model_row, removed_lines, task_row
 from polyhead.cli.model_tasks import asked_of, other_sort, roll_back_models, rolled_back, tell_repeated, update_models
@@ -16,7 +17,7 @@ from polyhead.cli.output import Printer, counted, json_option
 if TYPE_CHECKING:
     from polyhead.bundle.manifest import Live
     from polyhead.bundle.read import Bundle
-    from polyhead.certify import Certificate, Verification
+    from polyhead.certify import Verification
 
 FOLDER = click.Path(file_okay=False)
 
@@ -76,6 +77,7 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     from polyhead.bundle.merge import copy_tasks, models_added, taken_of
     from polyhead.bundle.models import Models
     from polyhead.bundle.read import Bundle
+    from polyhead.certify import certified
 
     printer, theirs, ours = Printer(json_to), Bundle.open(source), Bundle.open(bundle, verify=False)
     taken = taken_of(theirs, names or None)
@@ -90,11 +92,11 @@ def add(bundle: str, source: str, names: tuple[str, ...], new_names: tuple[str, 
     missing = {name: new for name, new in owning.items() if new not in same}
     with models_added(taken.models, missing, ours.root) as models:
         if rest:
-            certificate = _certified(
+            certificate = certified(
                 bundle,
                 "add",
                 lambda: copy_tasks(theirs, rest, Bundle.open(bundle, verify=False), called=renamed),
-                [called.get(name, name) for name in rest],
+                changing=[called.get(name, name) for name in rest],
             )
             changed |= certificate.changed
     added = {name: (None, version) for name, version in models.items()}
@@ -175,12 +177,13 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     from polyhead.bundle.model_write import remove_models
     from polyhead.bundle.read import Bundle
     from polyhead.bundle.remove import unlist
+    from polyhead.certify import certified
 
     printer, root = Printer(json_to), Path(bundle)
     taken = taken_of(Bundle.open(bundle, verify=False), names)
     rest, own, certificate = list(taken.tasks.lines), taken.models, None
     if rest:
-        certificate = _certified(bundle, "remove", lambda: unlist(root, rest), rest)
+        certificate = certified(bundle, "remove", lambda: unlist(root, rest), changing=rest)
     if own.lines:
         remove_models(root, list(own.lines))
     for name in dict.fromkeys(names):
@@ -204,7 +207,9 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     from polyhead.bundle.lines import made_with
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
+    from polyhead.bundle.write import set_versions
     from polyhead.certify import certified_once
+    from polyhead.certify.certificate import Ledger
 
     printer, ours, chosen = Printer(json_to), Bundle.open(bundle, verify=False), list(dict.fromkeys(names))
     version = None
@@ -212,12 +217,18 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
         version = chosen.pop()
     if _own_models(ours, chosen, "rolled back"):
         return roll_back_models(printer, ours, chosen, version)
+
+    def roll_back(wanted: Mapping[str, str]) -> None:
+        ledger = Ledger(ours.root)
+        records = {name: ledger.record_of(name, version) for name, version in wanted.items()}
+        set_versions(ours.root, wanted, records=records)
+
     done = certified_once(
         bundle,
         "rollback",
-        lambda wanted: _roll_back(Path(bundle), wanted),
+        roll_back,
         asked=[*chosen, version or ""],
-        wanted=lambda: made_with(Path(bundle), chosen, version),
+        wanted=lambda: made_with(ours.root, chosen, version),
         changing=chosen,
     )
     certificate = done.certificate
@@ -247,19 +258,13 @@ def verify(bundle: str, json_to: str | None) -> None:
     for finding in verification.findings:
         printer.line(f"DIFFERS  {finding.file or finding.task or bundle}: {finding.what}")
     printer.lines(_verified(verification))
-    printer.json({"bundle": bundle, **_plain(verification)})
+    printer.json({"bundle": bundle, **msgspec.to_builtins(verification)})
     if verification.findings:
         sys.exit(1)
 
 
-def _certified(bundle: str, operation: Any, act: Any, changing: Sequence[str]) -> Certificate:
-    from polyhead.certify import certified
-
-    return certified(bundle, operation, act, changing=changing)
-
-
 def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str, str]:
-    """NAME=OTHER of an option, by NAME; OTHER alone is of the one task that is named."""
+    """OTHER by NAME, from values NAME=OTHER of an option; OTHER alone belongs to the only task that is named."""
     pairs = {}
     for value in values:
         name, _, other = value.rpartition("=")
@@ -274,14 +279,14 @@ def _pairs(values: Sequence[str], names: Sequence[str], option: str) -> dict[str
     return pairs
 
 
-def _own_models(bundle: Bundle, names: Sequence[str], said: str) -> bool:
-    """Whether all of these tasks own their models; raises click.BadParameter where some do and others do not."""
+def _own_models(bundle: Bundle, names: Sequence[str], done: str) -> bool:
+    """Whether these tasks own their models; raises click.BadParameter if only some of them do."""
     from polyhead.bundle.models import model_names
 
     own = [name for name in names if name in model_names(bundle.root)]
     if own and len(own) < len(names):
         raise click.BadParameter(
-            f"tasks that own their models are {said} in a call of their own: {', '.join(own)}", param_hint="'NAMES'"
+            f"tasks that own their models are {done} in a call of their own: {', '.join(own)}", param_hint="'NAMES'"
         )
     return bool(own)
 
@@ -298,7 +303,7 @@ def _known(bundle: Bundle, name: str, ours: Bundle) -> Any:
 
 
 def _labels(bundle: Bundle, name: str, live: Live) -> tuple[str, ...] | None:
-    """Those of a task's version; None where it cannot be read, which an update mends."""
+    """The labels of a task's version; None if it cannot be read, which an update mends."""
     from polyhead.errors import BundleError
 
     try:
@@ -311,14 +316,6 @@ def _labels_changed(before: tuple[str, ...] | None, after: tuple[str, ...]) -> l
     if before in (None, after):
         return []
     return [f"  labels were {', '.join(before or ())}; they are {', '.join(after)}"]
-
-
-def _roll_back(root: Path, wanted: Mapping[str, str]) -> None:
-    from polyhead.bundle.write import set_versions
-    from polyhead.certify.certificate import Ledger
-
-    ledger = Ledger(root)
-    set_versions(root, wanted, records={name: ledger.record_of(name, v) for name, v in wanted.items()})
 
 
 def _verified(verification: Verification) -> list[str]:
@@ -338,9 +335,3 @@ def _verified(verification: Verification) -> list[str]:
     if verification.written:
         lines.append(f"certificate: certificates/{verification.written}")
     return lines
-
-
-def _plain(verification: Verification) -> dict[str, Any]:
-    import msgspec
-
-    return dict(msgspec.to_builtins(verification))
