@@ -90,7 +90,7 @@ def tell_repeated(printer: Printer, *, is_repeated: bool) -> None:
 
 
 def asked_of(source: Path, called: Mapping[str, tuple[str, Live]]) -> list[str]:
-    """What tells updates apart: the bundle that gives, and of each task its name there, its name here and its record."""
+    """What tells updates apart: the bundle that gives, and of each task its name there, name here and record."""
     return [str(source.resolve()), *(f"{other} {name} {line.record}" for other, (name, line) in called.items())]
 
 
