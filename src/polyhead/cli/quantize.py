@@ -99,14 +99,12 @@ def command(
     from polyhead.processor import processor
     from polyhead.project.tables import read_project
 
-    printer, opened = Printer(json_to), Bundle.open(bundle)
+    printer, opened, bits = Printer(json_to), Bundle.open(bundle), processor().weight_bits
     name = backend or default_runtime()
     runtimes = partial(open_runtime, name)
     limits = calibrate.Limits(points=bound, agreement=agreement, unmeasured=unmeasured)
-    bits = processor().weight_bits
-    labelled = None
-    if data is not None:
-        labelled = calibrate.Labelled(project=read_project(data), folder=Path(data).resolve().parent)
+    folder = Path(data or "").resolve().parent
+    labelled = None if data is None else calibrate.Labelled(project=read_project(data), folder=folder)
     read = [calibrate.Row(input=line.input, words=line.words) for line in read_lines(texts)]
     calibration_rows, measured_rows = calibrate.halves(read, rows)
     before, scales = read_scales(opened) if measure else (None, None)
@@ -115,8 +113,7 @@ def command(
     changes = calibrate.measured(opened, measured_rows, runtimes, scales, labelled=labelled, show=printer.show)
     printer.show("")
     printer.lines(change_lines(changes))
-    unknown = [task for task, change in changes.items() if not change.is_measured]
-    if unknown:
+    if unknown := [task for task, change in changes.items() if not change.is_measured]:
         printer.line(f"not measured, as no text to measure on fits: {', '.join(unknown)}")
     calibrate.check(changes, limits)
     if before is not None:
