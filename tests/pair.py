@@ -1,5 +1,6 @@
 """Two processes on one machine that train together, and what they run: a joint training of the tiny tasks."""
 
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -89,6 +90,7 @@ def _serve(rank, pipe):
     from polyhead.train.loop.devices import Place, joined
 
     torch.set_num_threads(1)
+    gc.freeze()  # whoever leaves a group collects garbage, and need not look through all that was imported
     pipe.send((None, None))
     while True:
         place = Place(rank=rank, world=2, meeting=pipe.recv())

@@ -2,6 +2,7 @@
 
 import pytest
 
+import search
 from cli.commands import run, write_project
 
 
@@ -10,7 +11,9 @@ def home(tmp_path_factory):
     """A folder with trunk, data, polyhead.toml and its trained bundle; tests leave it as it is."""
     folder = tmp_path_factory.mktemp("home")
     path = write_project(folder)
-    done = run("train", path)
+    with pytest.MonkeyPatch.context() as patch:
+        search.shorten(patch)
+        done = run("train", path)
     assert done.code == 0, done.err
     return folder
 
