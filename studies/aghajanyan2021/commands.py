@@ -23,11 +23,13 @@ from studies.shared.lines import (
     tell_study,
     there,
 )
+from studies.shared.rows import over_seeds
 
 if TYPE_CHECKING:
     from studies.aghajanyan2021 import Table
-    from studies.aghajanyan2021.study import Row, Split, Trunk
+    from studies.aghajanyan2021.study import Row, Trunk
     from studies.aghajanyan2021.tables import Compared, Way
+    from studies.shared.rows import Split
 
 ROWS = Path("results/together_quality.json")
 MAKE = "python -m studies aghajanyan2021 run"
@@ -137,8 +139,8 @@ def figure1(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     cells: list[list[object]] = [["sets", *study.tasks_of(rows), "mean"]]
     for count, points in found.items():
         each = study.gains(rows, f"sets-{count}", split=split) if count else {}
-        line = [spread_of(study.over_seeds(each.get(task, {})), signed=True) for task in study.tasks_of(rows)]
-        cells.append([count, *line, spread_of(study.over_seeds(points), signed=True)])
+        line = [spread_of(over_seeds(each.get(task, {})), signed=True) for task in study.tasks_of(rows)]
+        cells.append([count, *line, spread_of(over_seeds(points), signed=True)])
     printer.lines([*table(cells), *missing_lines(study.missing(rows))] if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_nested(rows, file, split=split))
     printer.json({"nested": found})
@@ -177,9 +179,9 @@ def figure3(plot: str | None, files: tuple[str, ...], split: Split, json_to: str
     found = {size: study.gains(rows, size=size, split=split) for size in sizes}
     cells: list[list[object]] = [["task", *(f"{size} rows" for size in sizes)]]
     for task in study.tasks_of(rows):
-        spreads = [study.over_seeds(found[size].get(task, {})) for size in sizes]
+        spreads = [over_seeds(found[size].get(task, {})) for size in sizes]
         cells.append([task, *(spread_of(one, signed=True) for one in spreads)])
-    means = [study.over_seeds(study.mean_by_seed(rows, found[size])) for size in sizes]
+    means = [over_seeds(study.mean_by_seed(rows, found[size])) for size in sizes]
     cells.append(["mean", *(spread_of(one, signed=True) for one in means)])
     printer.lines([*table(cells), *missing_lines(study.missing(rows))] if rows else [])
     _draw(printer, plot, rows, lambda file: figures.plot_heat(rows, file, split=split))

@@ -11,22 +11,9 @@ import numpy as np
 
 from polyhead.errors import DataError
 from studies.aghajanyan2021.sets import NESTED
-from studies.aghajanyan2021.study import (
-    BEST,
-    PLAIN,
-    BySeed,
-    Row,
-    Split,
-    gains,
-    gaps,
-    mean_by_seed,
-    nested,
-    over_seeds,
-    scores,
-    sizes_of,
-    tasks_of,
-)
+from studies.aghajanyan2021.study import BEST, PLAIN, Row, gains, gaps, mean_by_seed, nested, scores, sizes_of, tasks_of
 from studies.shared.drawing import sheet
+from studies.shared.rows import BySeed, Split, over_seeds
 
 _BLUE, _GREY = "#2f6db3", "#b8c4d6"
 # What names of mixes alone do not say.

@@ -30,6 +30,7 @@ from studies.aghajanyan2021.mixes import (
 from studies.aghajanyan2021.runs import Runs
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS
+from studies.shared.rows import over_seeds
 
 NAME = "together_quality"
 SEEDS = (1, 2, 3)
@@ -142,7 +143,7 @@ def draw(rows: Sequence[study.Row]) -> None:
 def claims(rows: Sequence[study.Row]) -> list[Claim]:
     """Of the trunk that learned from all sets, against the plain one, on whole test splits."""
     closed, better = study.gap_closed(rows), study.better(rows)
-    gain = study.over_seeds(study.mean_by_seed(rows, study.gains(rows)))
+    gain = over_seeds(study.mean_by_seed(rows, study.gains(rows)))
     if closed is None or closed.share is None or gain is None or closed.gain.seeds < len(SEEDS):
         print("no claims yet: they need three seeds of heads over both trunks, and of full fine-tuning")
         return []
@@ -196,7 +197,7 @@ def comparisons(rows: Sequence[study.Row]) -> list[Claim]:
     found = []
     for id, what, one, other in COMPARED:
         ours, theirs = (study.mean_by_seed(rows, study.scores(rows, mix)) for mix in (one, other))
-        spread = study.over_seeds({seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
+        spread = over_seeds({seed: ours[seed] - theirs[seed] for seed in ours.keys() & theirs.keys()})
         if spread is None or spread.seeds < len(SEEDS):
             continue
         said = f"mean of {spread.seeds} seeds, deviation {spread.deviation or 0.0:.2f}"

@@ -16,11 +16,9 @@ from polyhead.config import Value
 from polyhead.errors import DataError
 from studies.aghajanyan2021.mixes import NATURAL_MIXES, NESTED_MIXES, ROWS, SMALL_MIXES, WHOLE_MIX
 from studies.aghajanyan2021.sets import HELD_OUT, NESTED
-from studies.shared.rows import rows_in, seeds_with_all
+from studies.shared.rows import BySeed, Split, Spread, over_seeds, paired, rows_of_files, seeds_with_all, typed_rows
 
 Stage = Literal["heads", "full"]
-Split = Literal["test", "validation"]
-BySeed = dict[int, float]
 PLAIN = "plain"  # the trunk that learned from no set
 BEST = f"sets-{NESTED[-1]}"
 MAKE = "python -m studies aghajanyan2021 run"
@@ -53,14 +51,6 @@ class Trunk(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
 
 
-class Spread(Value):
-    """Mean and standard deviation over seeds."""
-
-    mean: float
-    deviation: float | None  # None: one seed
-    seeds: int
-
-
 class Closed(Value):
     """How much of the gap between frozen heads and full fine-tuning a trunk closes: sum of gains over sum of gaps."""
 
@@ -72,9 +62,8 @@ class Closed(Value):
 
 def read_rows(paths: Iterable[Path | str]) -> tuple[tuple[Row, ...], tuple[Trunk, ...]]:
     """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
-    paths = list(paths)
-    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
-    return rows_of(raw, source=", ".join(map(str, paths))), trunks_of(raw)
+    raw, source = rows_of_files(paths, make=MAKE)
+    return rows_of(raw, source=source), trunks_of(raw)
 
 
 def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
@@ -82,26 +71,21 @@ def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
 
     Where no row of a mix has today's settings, those that came last count. Raises DataError for a row that lacks a key.
     """
-    found: dict[tuple[object, ...], Row] = {}
-    for number, one in enumerate(raw, 1):
-        if one.get("stage") in ("heads", "full"):
-            row: Row = _struct(one, Row, number, source)
-            found.setdefault((row.stage, row.mix, row.digest, row.task, row.rows, row.seed), row)
-    if not found:
+    rows: dict[tuple[object, ...], Row] = {}
+    for row in typed_rows(raw, Row, ("heads", "full"), source=source):
+        rows.setdefault((row.stage, row.mix, row.digest, row.task, row.rows, row.seed), row)
+    if not rows:
         raise DataError(f"{source} holds no run of a held-out task", allowed="rows of stage heads or full")
-    counting = _digests(found.values())
-    return tuple(row for row in found.values() if row.digest in ("", counting[row.mix]))
+    counting = _digests(rows.values())
+    return tuple(row for row in rows.values() if row.digest in ("", counting[row.mix]))
 
 
 def trunks_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Trunk, ...]:
     """The learned trunks; of one that was learned anew the last row counts."""
-    found: dict[tuple[object, ...], Trunk] = {}
-    for number, one in enumerate(raw, 1):
-        if one.get("stage") == "trunk":
-            trunk: Trunk = _struct(one, Trunk, number, source)
-            found[trunk.mix, trunk.digest, trunk.seed] = trunk
-    counting = _digests(found.values())
-    return tuple(trunk for trunk in found.values() if trunk.digest in ("", counting[trunk.mix]))
+    typed = typed_rows(raw, Trunk, ("trunk",), source=source)
+    trunks = {(trunk.mix, trunk.digest, trunk.seed): trunk for trunk in typed}
+    counting = _digests(trunks.values())
+    return tuple(trunk for trunk in trunks.values() if trunk.digest in ("", counting[trunk.mix]))
 
 
 def tasks_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -136,15 +120,6 @@ def gaps(rows: Sequence[Row], *, split: Split = "test") -> dict[str, BySeed]:
 def mean_by_seed(rows: Sequence[Row], points: Mapping[str, BySeed]) -> BySeed:
     """The mean over the study's tasks, of each seed that has them all."""
     return seeds_with_all(points.get(task, {}) for task in tasks_of(rows))
-
-
-def over_seeds(points: BySeed) -> Spread | None:
-    """Mean and deviation; None without a seed."""
-    values = list(points.values())
-    if not values:
-        return None
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Spread(mean=statistics.mean(values), deviation=deviation, seeds=len(values))
 
 
 def better(rows: Sequence[Row], mix: str = BEST, *, split: Split = "test") -> tuple[str, ...]:
@@ -199,24 +174,14 @@ def missing(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _differences(some: Mapping[str, BySeed], others: Mapping[str, BySeed]) -> dict[str, BySeed]:
-    found = {
-        task: {s: value - others[task][s] for s, value in points.items() if s in others.get(task, {})}
-        for task, points in some.items()
-    }
-    return {task: points for task, points in found.items() if points}
+def _differences(scores: Mapping[str, BySeed], others: Mapping[str, BySeed]) -> dict[str, BySeed]:
+    differences = {task: paired(points, others.get(task, {})) for task, points in scores.items()}
+    return {task: points for task, points in differences.items() if points}
 
 
-def _digests(several: Iterable[Row | Trunk]) -> dict[str, str]:
+def _digests(rows: Iterable[Row | Trunk]) -> dict[str, str]:
     """Of each mix the settings that count."""
-    there: dict[str, list[str]] = {}
-    for one in several:
-        there.setdefault(one.mix, []).append(one.digest)
-    return {mix: _TODAY[mix] if _TODAY.get(mix) in found else found[-1] for mix, found in there.items()}
-
-
-def _struct(raw: Mapping[str, Any], kind: Any, number: int, source: str) -> Any:
-    try:
-        return msgspec.convert(dict(raw), kind)
-    except msgspec.ValidationError as error:
-        raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None
+    digests: dict[str, list[str]] = {}
+    for row in rows:
+        digests.setdefault(row.mix, []).append(row.digest)
+    return {mix: _TODAY[mix] if _TODAY.get(mix) in known else known[-1] for mix, known in digests.items()}

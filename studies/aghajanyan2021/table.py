@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from polyhead.config import Value
-from studies.wei2021.table import ROUNDING
+from studies.shared.tables import differs
 
 AFTER = "+ MUPPET"  # a line of this name belongs to the one before it
 
@@ -72,15 +72,13 @@ def gains(table: Table) -> dict[str, dict[str, float]]:
 
 def printed_otherwise(table: Table) -> list[str]:
     """Each printed mean that is not what the other columns give, with that."""
-    found, model = [], ""
+    lines, model = [], ""
     for line in table.lines:
         model = f"{model} {AFTER}" if line.name == AFTER else line.name
         scores = dict(zip(table.columns, line.scores, strict=True))
         for column, counted in line.counted.items():
-            printed = scores[column]
-            if printed is not None and abs(printed - counted) > ROUNDING:
-                found.append(f"{model}: {column} printed {printed:g}, counted {counted:.2f}")
-    return found
+            lines += differs(f"{model}: {column}", scores[column], counted)
+    return lines
 
 
 def _mean(scores: Mapping[str, float | None], weights: Mapping[str, float]) -> float | None:

@@ -7,20 +7,9 @@ from collections.abc import Mapping, Sequence
 from polyhead.config import Value
 from studies.aghajanyan2021.mixes import ROWS
 from studies.aghajanyan2021.sets import MIX
-from studies.aghajanyan2021.study import (
-    BEST,
-    BySeed,
-    Row,
-    Split,
-    Spread,
-    Trunk,
-    gains,
-    mean_by_seed,
-    over_seeds,
-    scores,
-    tasks_of,
-)
+from studies.aghajanyan2021.study import BEST, Row, Trunk, gains, mean_by_seed, scores, tasks_of
 from studies.shared.data import Set
+from studies.shared.rows import BySeed, Split, Spread, over_seeds
 
 _FAMILIES = {"tagging": "tagging", "commonsense": "multiple choice", "similarity": "regression"}  # by group
 _SPANS = ("squad_v1",)

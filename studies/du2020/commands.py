@@ -26,7 +26,7 @@ from studies.shared.lines import (
 if TYPE_CHECKING:
     from studies.du2020 import Table
     from studies.du2020.orderings import Ordering
-    from studies.du2020.study import Split
+    from studies.shared.rows import Split
 
 ROWS = Path("results/together_leave_out.json")
 SWEEP = Path("results/together_sweep.json")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyhead.errors import DataError
-from studies.du2020.study import Split
 from studies.du2020.table import Line, Table
 from studies.shared.drawing import sheet
+from studies.shared.rows import Split
 
 POOLER = "AVG/MHA"  # the one that every such trunk has a row of
 _BARS = {

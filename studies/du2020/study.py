@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -15,9 +15,8 @@ from studies.du2020.counts import MINILM, scheme_flops
 from studies.du2020.leave_out import FULL, FULL_LEARNED, MORE, OF_GROUP, OF_PLAIN, OWN, POOLERS, SETS
 from studies.du2020.published import BLOCKS, SCHEMES_OF, Block
 from studies.du2020.table import Line, Table, table_of
-from studies.shared.rows import rows_in
+from studies.shared.rows import Split, deviation_of, rows_of_files, typed_rows
 
-Split = Literal["test", "validation"]
 MAKE = "python -m studies du2020 run-leave-out"
 ROWS: dict[Block, tuple[str, ...]] = {
     "a": (FULL, FULL_LEARNED),
@@ -53,26 +52,19 @@ class Used(Value):
 
 def read_cells(paths: Iterable[Path | str]) -> tuple[Cell, ...]:
     """All cells of these files, results files or JSON lines; raises DataError where they hold none."""
-    paths = list(paths)
-    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
-    return cells_of(raw, source=", ".join(map(str, paths)))
+    raw, source = rows_of_files(paths, make=MAKE)
+    return cells_of(raw, source=source)
 
 
 def cells_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Cell, ...]:
     """Each cell once; where rows have several settings, those that came last count."""
-    found: dict[tuple[object, ...], Cell] = {}
-    for number, row in enumerate(raw, 1):
-        if row.get("stage") != "task":
-            continue
-        try:
-            one = msgspec.convert(dict(row), Cell)
-        except msgspec.ValidationError as error:
-            raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None
-        found.setdefault((one.block, one.name, one.task, one.seed, one.digest), one)
-    if not found:
+    cells: dict[tuple[object, ...], Cell] = {}
+    for cell in typed_rows(raw, Cell, ("task",), source=source):
+        cells.setdefault((cell.block, cell.name, cell.task, cell.seed, cell.digest), cell)
+    if not cells:
         raise DataError(f"{source} holds no run", allowed="rows of stage task, of a block a to e")
-    last = next(reversed(found.values())).digest
-    return tuple(one for one in found.values() if one.digest == last)
+    last = next(reversed(cells.values())).digest
+    return tuple(cell for cell in cells.values() if cell.digest == last)
 
 
 def tasks_of(found: Sequence[Cell]) -> tuple[str, ...]:
@@ -146,6 +138,6 @@ def _line(block: Block, name: str, found: Sequence[Cell], tasks: Sequence[str], 
         block=block,
         name=name,
         scores=tuple(statistics.mean(values) if values else None for values in several),
-        spreads=tuple(statistics.stdev(values) if len(values) > 1 else None for values in several),
+        spreads=tuple(deviation_of(values) for values in several),
         gflops=scheme_flops(scheme, len(tasks), shape=MINILM) / 1e9,
     )

@@ -23,7 +23,7 @@ from polyhead.errors import DataError
 from polyhead.strategies import Pooled
 from studies.du2020.leave_out import LeaveOut, Settings
 from studies.shared.drawing import sheet
-from studies.shared.rows import rows_in
+from studies.shared.rows import deviation_of, rows_of_files
 from studies.shared.runs import Rows, Say, silent
 from studies.shared.steps import head, read_once
 
@@ -123,11 +123,11 @@ class Sweep:
 
 def read_sweep(paths: Iterable[Path | str]) -> tuple[Swept, ...]:
     """All runs of these files; raises DataError where they hold none."""
-    paths = list(paths)
-    found = swept_of(row for path in paths for row in rows_in(path, make=MAKE))
-    if not found:
-        raise DataError(f"{', '.join(map(str, paths))} holds no run", allowed="rows of stage sweep")
-    return found
+    raw, source = rows_of_files(paths, make=MAKE)
+    runs = swept_of(raw)
+    if not runs:
+        raise DataError(f"{source} holds no run", allowed="rows of stage sweep")
+    return runs
 
 
 def swept_of(raw: Iterable[Mapping[str, Any]]) -> tuple[Swept, ...]:
@@ -179,7 +179,7 @@ def sweep_lines(found: Sequence[Swept], *, split: str = "test") -> tuple[SweepLi
                 name=name,
                 scores={task: statistics.mean(scores[name, task, seed] for seed in seeds) for task in tasks},
                 average=statistics.mean(averages),
-                deviation=statistics.stdev(averages) if len(averages) > 1 else None,
+                deviation=deviation_of(averages),
                 seeds=len(seeds),
             )
         )

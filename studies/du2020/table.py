@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from polyhead.config import Value
-from studies.wei2021.table import ROUNDING, mean
+from studies.shared.tables import differs, mean
 
 
 class Printed(Value):
@@ -62,14 +62,12 @@ def groups_of(scores: Mapping[str, float | None], groups: Mapping[str, Sequence[
 
 def printed_otherwise(table: Table) -> list[str]:
     """Each number of the paper that is not what its own rows or the counts give, with that."""
-    found = []
+    lines = []
     for line in table.lines:
         printed, name = line.printed or Printed(), f"{line.block}, {line.name}"
         counted = {"average": line.average, **dict(zip(table.groups, line.groups, strict=True))}
         for what, value in {"average": printed.average, **printed.groups}.items():
-            own = counted[what]
-            if own is not None and value is not None and abs(own - value) > ROUNDING:
-                found.append(f"{name}: {what} printed {value:g}, counted {own:.2f}")
+            lines += differs(f"{name}: {what}", value, counted[what])
         if line.gflops is not None and printed.gflops not in (None, float(f"{line.gflops:.2g}")):
-            found.append(f"{name}: GFLOPs printed {printed.gflops:g}, counted {line.gflops:.1f}")
-    return found
+            lines.append(f"{name}: GFLOPs printed {printed.gflops:g}, counted {line.gflops:.1f}")
+    return lines

@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from studies import huang2022 as paper
-from studies.aghajanyan2021.study import over_seeds
 from studies.huang2022.methods import (
     ABLATION,
     ABLATION_SEEDS,
@@ -39,6 +38,7 @@ from studies.huang2022.methods import (
 from studies.huang2022.runs import Runs, Scale
 from studies.results import Claim, Study, results, write_results
 from studies.settings import DATA, RESULTS, RUNS, one_of, part_of
+from studies.shared.rows import over_seeds
 
 NAME = "conditioning_nhc"
 COMMAND = (

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from polyhead.errors import DataError
 from studies.huang2022.methods import METHODS, PLANNED
 from studies.huang2022.nhc import TASKS
-from studies.shared.rows import rows_in, seeds_with_all
+from studies.shared.rows import BySeed, no_task_rows, paired, rows_of_files, seeds_with_all, typed_rows
 
 Measure = Literal["validation", "test", "recall"]
 MEASURES: dict[Measure, str] = {
@@ -19,7 +18,6 @@ MEASURES: dict[Measure, str] = {
     "test": "accuracy on the test split of huffpost41, of whose texts 2 to 3 of 100 are a task's own",
     "recall": "mean recall of both labels on the test split of huffpost41",
 }
-BySeed = dict[int, float]
 MAKE = "python -m studies huang2022 run"
 
 
@@ -45,9 +43,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_rows(paths: Iterable[Path | str]) -> tuple[Row, ...]:
     """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
-    paths = list(paths)
-    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
-    return rows_of(raw, source=", ".join(map(str, paths)))
+    raw, source = rows_of_files(paths, make=MAKE)
+    return rows_of(raw, source=source)
 
 
 def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Row, ...]:
@@ -55,22 +52,12 @@ def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
 
     Raises DataError for a row that lacks a key.
     """
-    found: dict[tuple[object, ...], Row] = {}
-    last: dict[str, str] = {}
-    for number, one in enumerate(raw, 1):
-        if one.get("stage") != "task":
-            continue
-        try:
-            row = msgspec.convert(dict(one), Row)
-        except msgspec.ValidationError as error:
-            raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None
-        found[row.method, row.settings, row.task, row.seed] = row
-        last[row.method] = row.settings
-    if not found:
-        raise DataError(
-            f"{source} holds no run of a task", allowed="rows of stage task", do=f"run {MAKE}, or name its rows"
-        )
-    return tuple(row for row in found.values() if row.settings == last[row.method])
+    typed = typed_rows(raw, Row, ("task",), source=source)
+    if not typed:
+        raise no_task_rows(source, MAKE)
+    last = {row.method: row.settings for row in typed}
+    by_run = {(row.method, row.settings, row.task, row.seed): row for row in typed}
+    return tuple(row for row in by_run.values() if row.settings == last[row.method])
 
 
 def tasks_of(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -95,8 +82,7 @@ def averages(rows: Sequence[Row], method: str, measure: Measure) -> BySeed:
 
 def differences(rows: Sequence[Row], method: str, other: str, measure: Measure) -> BySeed:
     """How much higher the first one's average is, by seed that both have."""
-    one, two = averages(rows, method, measure), averages(rows, other, measure)
-    return {seed: value - two[seed] for seed, value in one.items() if seed in two}
+    return paired(averages(rows, method, measure), averages(rows, other, measure))
 
 
 def missing(rows: Sequence[Row], methods: Iterable[str], *, seeds: Collection[int] | None = None) -> tuple[str, ...]:

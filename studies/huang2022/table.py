@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from polyhead.config import Value
-from studies.wei2021.table import ROUNDING, mean
+from studies.shared.tables import differs, mean
 
 
 class Line(Value):
@@ -58,8 +58,4 @@ def printed_table(
 
 def printed_otherwise(table: Table) -> list[str]:
     """Each printed average that is not the mean of its scores, with that."""
-    return [
-        f"{line.name}: average printed {line.average:g}, counted {line.counted:.2f}"
-        for line in table.lines
-        if line.average is not None and line.counted is not None and abs(line.average - line.counted) > ROUNDING
-    ]
+    return [text for line in table.lines for text in differs(f"{line.name}: average", line.average, line.counted)]

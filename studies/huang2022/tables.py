@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Collection, Sequence
 
 from polyhead.config import Value
-from studies.aghajanyan2021.study import over_seeds
 from studies.huang2022.methods import ABLATION, ABLATION_SEEDS, GRID, MAIN, METHODS, SEARCH, SEARCH_SEEDS, tried_for
-from studies.huang2022.study import BySeed, Measure, Row, averages, missing, scores, tasks_of
+from studies.huang2022.study import Measure, Row, averages, missing, scores, tasks_of
 from studies.huang2022.table import Line, Table
+from studies.shared.rows import BySeed, over_seeds
 
 
 class Cell(Value):

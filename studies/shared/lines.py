@@ -11,7 +11,7 @@ import click
 from polyhead.cli.output import Printer, json_option
 
 if TYPE_CHECKING:
-    from studies.aghajanyan2021.study import Spread
+    from studies.shared.rows import Spread
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MOST_MISSING = 5

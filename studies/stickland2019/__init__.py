@@ -12,7 +12,6 @@ from studies.stickland2019.published import RATIO_NOTE, Cell, published_question
 from studies.stickland2019.study import (
     Row,
     Run,
-    Split,
     averages,
     beside,
     differences,
@@ -43,7 +42,6 @@ __all__ = [
     "Row",
     "Run",
     "Spent",
-    "Split",
     "averages",
     "beside",
     "by_task",

@@ -24,7 +24,8 @@ from studies.shared.lines import (
 
 if TYPE_CHECKING:
     from studies.aghajanyan2021 import Table
-    from studies.stickland2019 import Cell, Row, Run, Spent, Split
+    from studies.shared.rows import Split
+    from studies.stickland2019 import Cell, Row, Run, Spent
 
 ROWS = Path("results/conditioning_adapters.json")
 MAKE = "python -m studies stickland2019 run"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from polyhead.errors import DataError
 from studies.shared.drawing import sheet
-from studies.stickland2019.study import GLUE, Row, Split, averages
+from studies.shared.rows import Split
+from studies.stickland2019.study import GLUE, Row, averages
 from studies.stickland2019.tables import Point, compared, told
 
 _COLOURS = {

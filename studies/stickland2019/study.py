@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from polyhead.errors import DataError
-from studies.aghajanyan2021.study import over_seeds
-from studies.shared.rows import rows_in, seeds_with_all
+from studies.shared.rows import (
+    BySeed,
+    Split,
+    no_task_rows,
+    over_seeds,
+    paired,
+    rows_of_files,
+    seeds_with_all,
+    typed_rows,
+)
 from studies.stickland2019.methods import ABLATION_SEEDS, METHODS, PLANNED
 from studies.stickland2019.published import Cell
 
-Split = Literal["test", "validation"]
-BySeed = dict[int, float]
 MAKE = "python -m studies stickland2019 run"
 GLUE = {
     "cola": "CoLA",
@@ -73,9 +78,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_rows(paths: Iterable[Path | str]) -> tuple[tuple[Row, ...], tuple[Run, ...]]:
     """All rows of these files, results files or JSON lines; raises DataError where they hold none."""
-    paths = list(paths)
-    raw = [row for path in paths for row in rows_in(path, make=MAKE)]
-    rows = rows_of(raw, source=", ".join(map(str, paths)))
+    raw, source = rows_of_files(paths, make=MAKE)
+    rows = rows_of(raw, source=source)
     return rows, beside(runs_of(raw), rows)
 
 
@@ -85,36 +89,25 @@ def rows_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> t
     Runs of a task count only beside each other: those made under another scale than the last one's are left out.
     Raises DataError for a row that lacks a key.
     """
-    found: dict[tuple[object, ...], Row] = {}
-    last: dict[tuple[object, ...], str] = {}
-    scale: dict[str, str] = {}
-    for number, one in enumerate(raw, 1):
-        if one.get("stage") == "task":
-            row: Row = _struct(one, Row, number, source)
-            found[row.method, row.sampling, row.task, row.seed, row.settings] = row
-            last[row.method, row.sampling, row.task] = row.settings
-            scale[row.task] = row.scale
-    if not found:
-        raise DataError(
-            f"{source} holds no run of a task", allowed="rows of stage task", do=f"run {MAKE}, or name its rows"
-        )
+    typed = typed_rows(raw, Row, ("task",), source=source)
+    if not typed:
+        raise no_task_rows(source, MAKE)
+    last = {(row.method, row.sampling, row.task): row.settings for row in typed}
+    scale = {row.task: row.scale for row in typed}
+    by_run = {(row.method, row.sampling, row.task, row.seed, row.settings): row for row in typed}
     return tuple(
         row
-        for row in found.values()
+        for row in by_run.values()
         if row.settings == last[row.method, row.sampling, row.task] and row.scale == scale[row.task]
     )
 
 
 def runs_of(raw: Iterable[Mapping[str, Any]], *, source: str = "the study") -> tuple[Run, ...]:
     """The curves, each once; of one that was made under several settings those that came last."""
-    found: dict[tuple[object, ...], Run] = {}
-    last: dict[tuple[object, ...], str] = {}
-    for number, one in enumerate(raw, 1):
-        if one.get("stage") == "run":
-            run: Run = _struct(one, Run, number, source)
-            found[run.method, run.sampling, run.tasks, run.seed, run.settings] = run
-            last[run.method, run.sampling, run.tasks] = run.settings
-    return tuple(run for run in found.values() if run.settings == last[run.method, run.sampling, run.tasks])
+    typed = typed_rows(raw, Run, ("run",), source=source)
+    last = {(run.method, run.sampling, run.tasks): run.settings for run in typed}
+    by_run = {(run.method, run.sampling, run.tasks, run.seed, run.settings): run for run in typed}
+    return tuple(run for run in by_run.values() if run.settings == last[run.method, run.sampling, run.tasks])
 
 
 def beside(runs: Iterable[Run], rows: Iterable[Row]) -> tuple[Run, ...]:
@@ -146,19 +139,18 @@ def averages(rows: Sequence[Row], method: str, sampling: str, *, split: Split = 
     return seeds_with_all(scores(rows, method, sampling, split=split).values())
 
 
-def differences(rows: Sequence[Row], one: tuple[str, str], other: tuple[str, str], *, split: Split = "test") -> BySeed:
+def differences(rows: Sequence[Row], way: tuple[str, str], other: tuple[str, str], *, split: Split = "test") -> BySeed:
     """How much higher the first's average is than the other's, each a method and a sampling, by seed that both have."""
-    above, below = averages(rows, *one, split=split), averages(rows, *other, split=split)
-    return {seed: value - below[seed] for seed, value in above.items() if seed in below}
+    return paired(averages(rows, *way, split=split), averages(rows, *other, split=split))
 
 
 def cell_of(points: BySeed) -> Cell | None:
     """Mean and standard error over seeds; None without a seed."""
-    found = over_seeds(points)
-    if found is None:
+    spread = over_seeds(points)
+    if spread is None:
         return None
-    error = None if found.deviation is None else found.deviation / found.seeds**0.5
-    return Cell(mean=found.mean, error=error, seeds=found.seeds)
+    error = None if spread.deviation is None else spread.deviation / spread.seeds**0.5
+    return Cell(mean=spread.mean, error=error, seeds=spread.seeds)
 
 
 def ways(rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
@@ -178,10 +170,3 @@ def missing(rows: Sequence[Row]) -> tuple[str, ...]:
             told = METHODS[method].told if method in METHODS else method
             found.append(f"{len(seeds) - lacking} of {len(seeds)} seeds of {told}, {sampling}")
     return tuple(found)
-
-
-def _struct(raw: Mapping[str, Any], kind: Any, number: int, source: str) -> Any:
-    try:
-        return msgspec.convert(dict(raw), kind)
-    except msgspec.ValidationError as error:
-        raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None

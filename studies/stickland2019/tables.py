@@ -7,23 +7,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from polyhead.config import Value
 from studies.huang2022.counts import BERT_BASE
-from studies.shared.rows import seeds_with_all
+from studies.shared.rows import BySeed, Split, seeds_with_all
 from studies.stickland2019.counts import costs
 from studies.stickland2019.methods import ASKED, METHODS, SAMPLINGS, TABLE3
 from studies.stickland2019.published import RATIOS, Cell, published_questions, published_table3
-from studies.stickland2019.study import (
-    GLUE,
-    QUESTIONS,
-    BySeed,
-    Row,
-    Run,
-    Split,
-    averages,
-    cell_of,
-    differences,
-    scores,
-    ways,
-)
+from studies.stickland2019.study import GLUE, QUESTIONS, Row, Run, averages, cell_of, differences, scores, ways
 
 
 class Spent(Value):

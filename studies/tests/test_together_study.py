@@ -19,7 +19,6 @@ from studies.aghajanyan2021.study import (
     mean_by_seed,
     missing,
     nested,
-    over_seeds,
     read_rows,
     rows_of,
     scores,
@@ -27,6 +26,7 @@ from studies.aghajanyan2021.study import (
     tasks_of,
     trunks_of,
 )
+from studies.shared.rows import over_seeds
 from studies.tests.rows import DROP, GAIN, SPREAD, TASKS, row, study
 
 

@@ -15,8 +15,8 @@ from studies.shared.lines import draw_study, missing_lines, number, otherwise_li
 
 if TYPE_CHECKING:
     from polyhead.cost.allocate import Option
+    from studies.shared.rows import Split
     from studies.wei2021 import Line, Run, Statistic, Table
-    from studies.wei2021.study import Split
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 ROWS = Path("results/branches_quality.json")

@@ -10,7 +10,8 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.errors import DataError, MissingExtra
-from studies.wei2021.study import Run, Split, tasks_of
+from studies.shared.rows import Split
+from studies.wei2021.study import Run, tasks_of
 
 INITS = ("pretrained", "teacher")
 _COLOURS = {"pretrained": "#b8c4d6", "teacher": "#2f6db3"}

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from polyhead.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
-from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Printed, Table, mean, table_of
+from studies.shared.tables import mean
+from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Printed, Table, table_of
 
 TASKS = ("QNLI", "RTE", "QQP", "MNLI", "SST-2", "MRPC", "CoLA", "STS-B")
 LAYERS = 12

@@ -13,11 +13,10 @@ import msgspec
 from polyhead.config import Value
 from polyhead.cost.allocate import Allocation, Option, allocation_of, by_rule
 from polyhead.errors import DataError
-from studies.shared.rows import rows_in
+from studies.shared.rows import Split, rows_in, typed_row
 from studies.wei2021.table import ONE_A_LAYER
 
 Method = Literal["full", "half", "branch", "student", "together", "left-out"]
-Split = Literal["test", "validation"]
 TASKS = ("cola", "sst2", "mrpc", "rte", "stsb", "qnli", "emotion", "offensive")
 METHODS: tuple[Method, ...] = get_args(Method)
 
@@ -74,10 +73,7 @@ def runs_of(rows: Iterable[Mapping[str, object]], *, source: str = "the study") 
     for number, row in enumerate(rows, 1):
         if row.get("method") not in METHODS:
             continue
-        try:
-            run = msgspec.convert(dict(row), Run)
-        except msgspec.ValidationError as error:
-            raise DataError(f"row {number} of {source} is not a run", got=error, row=number) from None
+        run = typed_row(row, Run, number, source)
         key = (run.task, run.seed, run.option)
         if key in runs and runs[key].tap == run.tap:
             raise DataError(

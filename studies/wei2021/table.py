@@ -8,11 +8,11 @@ import msgspec
 
 from polyhead.config import Value
 from polyhead.cost.allocate import Option, Price
+from studies.shared.tables import differs
 
 ONE_A_LAYER = Price(shared=1, private=1, unit="layers")
 FULL = "full fine-tuning"
 NEAR = 0.99  # of a column's best: what table 1 shades
-ROUNDING = 0.05 + 1e-9  # of a number printed with one decimal
 
 
 class Printed(Value):
@@ -70,12 +70,6 @@ def table_of(
     return Table(tasks=tuple(tasks), full=full, lines=tuple(filled), depths=dict(depths or {}), notes=tuple(notes))
 
 
-def mean(scores: Sequence[float | None]) -> float | None:
-    """The average, None where a score is missing."""
-    there = [score for score in scores if score is not None]
-    return sum(there) / len(there) if there and len(there) == len(scores) else None
-
-
 def near_best(lines: Sequence[Line]) -> list[list[bool]]:
     """For each line and task whether the score is at least 99 % of the task's best among these lines."""
     columns = zip(*(line.scores for line in lines), strict=True)
@@ -91,14 +85,9 @@ def near_best(lines: Sequence[Line]) -> list[list[bool]]:
 
 def printed_otherwise(table: Table) -> list[str]:
     """Each number of the paper that is not what its own rows give, with that."""
-    found = []
+    lines = []
     for line in table.lines:
-        pairs = (
-            ("average", line.average, line.printed.average if line.printed else None),
-            ("layers", line.layers, line.printed.layers if line.printed else None),
-            ("overhead", line.overhead, line.printed.overhead if line.printed else None),
-        )
-        for what, counted, printed in pairs:
-            if counted is not None and printed is not None and abs(counted - printed) > ROUNDING:
-                found.append(f"{line.name}: {what} printed {printed:g}, counted {counted:.1f}")
-    return found
+        printed = line.printed or Printed()
+        for what in ("average", "layers", "overhead"):
+            lines += differs(f"{line.name}: {what}", getattr(printed, what), getattr(line, what), digits=1)
+    return lines

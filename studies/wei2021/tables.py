@@ -9,10 +9,11 @@ from typing import Literal
 import msgspec
 
 from polyhead.cost.allocate import Option, allocation_of, best_under, by_rule, greedy
+from studies.shared.rows import Split, deviation_of
+from studies.shared.tables import mean
 from studies.wei2021.study import (
     Method,
     Run,
-    Split,
     as_published,
     depth_of,
     missing,
@@ -23,7 +24,7 @@ from studies.wei2021.study import (
     tasks_of,
     teachers_of,
 )
-from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Table, mean, table_of
+from studies.wei2021.table import FULL, ONE_A_LAYER, Line, Table, table_of
 
 Statistic = Literal["max", "mean", "median"]
 _STATISTICS: dict[Statistic, Callable[[Sequence[float]], float]] = {
@@ -140,16 +141,12 @@ def _line(
     return Line(
         name=name,
         scores=cells,
-        spreads=tuple(_spread(found) for found in by_task),
+        spreads=tuple(deviation_of(found) for found in by_task),
         average=mean(cells),
-        spread=_spread(averages),
+        spread=deviation_of(averages),
         layers=layers,
         chosen=chosen,
     )
-
-
-def _spread(values: Sequence[float]) -> float | None:
-    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _of_method(runs: Sequence[Run], method: str, split: Split) -> dict[str, dict[int, float]]:
