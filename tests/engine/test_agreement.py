@@ -53,14 +53,14 @@ ANNA, LAMP = (0, 4, "person"), (5, 9, "product")
     ids=["scores", "label", "labels", "span-f1", "no-span", "words", "choice", "answer"],
 )
 def test_share_of_equal_answers(task, first, second, share):
-    found = agreement_of(BY_NAME[task], first, second)
+    found = agreement_of(BY_NAME[task], list(zip(first, second, strict=True)))
     assert found.share == pytest.approx(share) and found.difference is None and found.rows == len(first)
 
 
 def test_difference_of_numbers_is_a_part_of_the_range():
-    found = agreement_of(BY_NAME["alike"], [{"value": 1.0}, {"value": 3.0}], [{"value": 1.5}, {"value": 3.0}])
+    found = agreement_of(BY_NAME["alike"], [({"value": 1.0}, {"value": 1.5}), ({"value": 3.0}, {"value": 3.0})])
     assert (found.difference, found.share) == (pytest.approx(0.25), pytest.approx(1 - 0.25 / 5))
-    assert agreement_of(BY_NAME["alike"], [], []) is None
+    assert agreement_of(BY_NAME["alike"], []) is None
 
 
 def test_backends_agree_on_probes_and_another_bundle_does_not(tmp_path):

@@ -24,11 +24,10 @@ class Agreement(Value):
     difference: float | None = None
 
 
-def agreement_of(task: Task, first: Sequence[Answer], second: Sequence[Answer]) -> Agreement | None:
-    """Agreement of a task's answers to the same inputs, in order; None where there are none."""
-    if not first:
+def agreement_of(task: Task, pairs: Sequence[tuple[Answer, Answer]]) -> Agreement | None:
+    """Agreement of a task's first and second answers to the same inputs; None where there are none."""
+    if not pairs:
         return None
-    pairs = list(zip(first, second, strict=True))
     if task.range is not None:
         low, high = task.range
         difference = sum(abs(old["value"] - new["value"]) for old, new in pairs) / len(pairs)

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
-from polyhead.engine.inputs import AnyInput, InputType, input_types_of, plain, types_of_inputs
+from polyhead.engine.inputs import AnyInput, InputType, Words, input_types_of, plain, types_of_inputs
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.batch import Cut, cuts, padded
@@ -95,7 +95,7 @@ def prepared(
     types: Sequence[InputType | None],
     tasks: Mapping[str, Task],
     tokenizer: Tokenizer,
-    words: Sequence[np.ndarray | None] | None,
+    words: Words,
 ) -> Iterator[list[Readings]]:
     """The readings of all inputs in order, a piece of the inputs at a time."""
 
@@ -143,7 +143,7 @@ def readings_of(
     inputs: Sequence[AnyInput],
     tasks: Mapping[str, Task],
     tokenizer: Tokenizer,
-    words: Sequence[np.ndarray | None] | None,
+    words: Words,
     *,
     types: Sequence[InputType | None] | None = None,
     start: int = 0,
@@ -210,9 +210,7 @@ class _Source:
         self.options, self.separate = [0] * len(self.rows), tasks
         self.pairs = np.array(triples, np.int64)
 
-    def readings(
-        self, tokenizer: Tokenizer, words: Sequence[np.ndarray | None] | None, start: int
-    ) -> Iterator[Readings]:
+    def readings(self, tokenizer: Tokenizer, words: Words, start: int) -> Iterator[Readings]:
         # A text's first window is its cut form, so tasks that cut and tasks that read windows share it.
         windowed = tuple(name for name, task in self.tasks.items() if task.long_texts == "windows")
         per_word = any(kind_of(task).per_word for task in self.tasks.values())
@@ -242,7 +240,7 @@ class _Source:
         yield np.flatnonzero(first & ~own), self.separate
         yield np.flatnonzero(~first & own), windowed
 
-    def _words(self, words: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
+    def _words(self, words: Words) -> list[np.ndarray]:
         """The words of each text: those given with its input, else those that are found in it; none of pairs' texts."""
         places = words_in_each(self.texts[: self.own])
         if words is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from polyhead.text.question import Given, Question, texts_of
 from polyhead.text.tokenize import Input
 from polyhead.text.words import NOWHERE, joined
 
+Element = TypeVar("Element")
 FORMS = (
     'a string, {"text": ...}, {"text": ..., "text_b": ...}, {"tokens": [...]}, '
     '{"question": ..., "context": ...} or {"question": ..., "options": [...]}, which may have a "context" too'
@@ -34,22 +35,28 @@ class Passage(Value):
 
 AnyInput = Input | Question | Passage
 """What a session is asked: a text, a pair of texts, a question with options, or one about a context."""
-
-
+Inputs = Sequence[AnyInput | str]
+Words = Sequence[np.ndarray | None] | None
+"""Each input's own words (words, 2), None where they are to be found in it."""
 InputType = Literal["text", "pair", "passage", "question"]
-_GIVEN: Mapping[InputType, str] = {
-    "text": "one text was given",
-    "pair": "a pair was given",
-    "passage": "a question about a context was given",
-    "question": "a question with options was given",
+_IN_WORDS: Mapping[InputType, str] = {
+    "text": "one text",
+    "pair": "a pair",
+    "passage": "a question about a context",
+    "question": "a question with options",
+}
+_READS = {
+    ("text",): "one text",
+    ("pair",): "a pair of texts",
+    ("pair", "passage"): "a question and its context",
+    ("question",): "a question with options",
 }
 
 
 def checked_inputs(inputs: Iterable[AnyInput | str]) -> list[AnyInput]:
     """The inputs, each string as one text; raises BadValue for what is no input, with its number."""
-    if isinstance(inputs, (str, bytes, Mapping)) or not isinstance(inputs, Iterable):
-        raise BadValue("inputs come in a list, and one value was given", got=repr(inputs), do="give [...]")
-    checked = [(entry,) if type(entry) is str else _checked(entry, number) for number, entry in enumerate(inputs)]
+    listed = _listed(inputs, "inputs")
+    checked = [(entry,) if type(entry) is str else _checked(entry, number) for number, entry in enumerate(listed)]
     for number, entry in enumerate(checked):
         if longest := too_long(texts_of(plain(entry))):
             raise BadValue(
@@ -71,9 +78,7 @@ def checked_words(
     """
     if words is None:
         return None
-    if isinstance(words, (str, bytes, Mapping)) or not isinstance(words, Iterable):
-        raise BadValue("words come in a list, and one value was given", got=repr(words), do="give [...]")
-    own_words = list(words)
+    own_words = _listed(words, "words")
     if len(own_words) != len(inputs):
         raise BadValue(
             "words are given for all inputs or for none",
@@ -131,13 +136,7 @@ def why_not(task: Task, entry: AnyInput) -> str:
     """Why a task has no answer to an input."""
     if is_blank(entry):
         return "the text is empty"
-    wanted = {
-        ("text",): "one text",
-        ("pair",): "a pair of texts",
-        ("pair", "passage"): "a question and its context",
-        ("question",): "a question with options",
-    }
-    return f"this task reads {wanted[input_types_of(task)]}, {_GIVEN[input_type_of(entry)]}"
+    return f"this task reads {_READS[input_types_of(task)]}, {_IN_WORDS[input_type_of(entry)]} was given"
 
 
 def is_blank(entry: AnyInput) -> bool:
@@ -163,6 +162,12 @@ def input_of(row: object, *, where: str) -> tuple[AnyInput, np.ndarray | None]:
         if (tokens := _tokens(row)) is not None:
             return tokens
     raise _bad(f"{where}: this is not an input", "null" if row is None else row, FORMS)
+
+
+def _listed(values: Iterable[Element], what: str) -> list[Element]:
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+        raise BadValue(f"{what} come in a list, and one value was given", got=repr(values), do="give [...]")
+    return list(values)
 
 
 def _checked(entry: object, number: int) -> AnyInput:
@@ -228,7 +233,7 @@ def _are_texts(values: Iterable[object]) -> bool:
 def _text(row: Mapping[str, Any]) -> Input | None:
     for first, second in (("text", "text_b"), ("text_a", "text_b")):
         texts = [row[name] for name in (first, second) if row.get(name) is not None]
-        if row.get(first) is not None and all(isinstance(text, str) for text in texts):
+        if row.get(first) is not None and _are_texts(texts):
             return (texts[0], texts[1]) if len(texts) == 2 else (texts[0],)
     return None
 
@@ -242,14 +247,14 @@ def _question(row: Mapping[str, Any], where: str) -> Question | Passage:
         if context is None:
             raise _bad(f"{where}: a question has a context to be answered from, or options", row, FORMS)
         return Passage(question=question, context=context)
-    if not isinstance(options, list) or len(options) < 2 or not all(isinstance(option, str) for option in options):
+    if not isinstance(options, list) or len(options) < 2 or not _are_texts(options):
         raise _bad(f"{where}: these are no options to choose from", options, "a list of two strings or more")
     return Question(text=question, options=tuple(options), context=context or "")
 
 
 def _tokens(row: Mapping[str, Any]) -> tuple[Input, np.ndarray] | None:
     tokens = row.get("tokens")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+    if not isinstance(tokens, list) or not _are_texts(tokens):
         return None
     text, words = joined(tokens)
     return (text,), words

@@ -263,8 +263,7 @@ def on_probes(trained: Answering, session: Session, name: str) -> Agreement | No
     probes = trained.probes(name)
     pairs = zip(trained.answers(name, probes), answers_of(session, name, probes), strict=True)
     both = [(old, new) for old, new in pairs if old is not None and new is not None]
-    task = trained.bundle.tasks[name].task
-    return agreement_of(task, [old for old, _ in both], [new for _, new in both])
+    return agreement_of(trained.bundle.tasks[name].task, both)
 
 
 def read_agreements(bundle: Bundle) -> list[Agreements]:

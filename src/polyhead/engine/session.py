@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path as FilePath
@@ -17,7 +17,7 @@ from polyhead.engine.answers import Column, Columns, Result
 from polyhead.engine.backends import open_backend
 from polyhead.engine.backends.base import ChangingBackend, LoadedTask, ProcessGuard, runner_of
 from polyhead.engine.compile.ops import Runtime
-from polyhead.engine.inputs import AnyInput
+from polyhead.engine.inputs import Inputs, Words
 from polyhead.engine.loaded import (
     Changes,
     LoadedTasks,
@@ -83,12 +83,7 @@ class Session:
         self._now = self._with(self.bundle.tasks, SummaryTasks(self.bundle, deterministic=deterministic))
 
     def predict(
-        self,
-        inputs: Sequence[AnyInput | str],
-        *,
-        tasks: Iterable[str] | None = None,
-        words: Sequence[np.ndarray | None] | None = None,
-        deadline: float | None = None,
+        self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
     ) -> list[Result]:
         """One result an input, in order. `tasks` asks for some; None for all that fit.
 
@@ -104,32 +99,20 @@ class Session:
         return self.columns(inputs, tasks=tasks, words=words, deadline=deadline).results()
 
     def columns(
-        self,
-        inputs: Sequence[AnyInput | str],
-        *,
-        tasks: Iterable[str] | None = None,
-        words: Sequence[np.ndarray | None] | None = None,
-        deadline: float | None = None,
+        self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
     ) -> Columns:
         """The same answers as arrays, a column a task: for many inputs, without a Python value for each."""
         now = self._loaded
         return Request(now, inputs, tasks, words=words, deadline=deadline).run(now)
 
     def stream(
-        self,
-        inputs: Sequence[AnyInput | str],
-        *,
-        tasks: Iterable[str] | None = None,
-        words: Sequence[np.ndarray | None] | None = None,
-        deadline: float | None = None,
+        self, inputs: Inputs, *, tasks: Iterable[str] | None = None, words: Words = None, deadline: float | None = None
     ) -> Stream:
         """The same answers, each task's as soon as it is known; work goes on when the next is asked for."""
         now = self._loaded
         return Stream(Request(now, inputs, tasks, words=words, deadline=deadline), now)
 
-    def outputs(
-        self, task: str, inputs: Sequence[AnyInput], *, words: Sequence[np.ndarray | None] | None = None
-    ) -> list[np.ndarray]:
+    def outputs(self, task: str, inputs: Inputs, *, words: Words = None) -> list[np.ndarray]:
         """The task's outputs (logits) for each input, windows merged: what metrics are computed from."""
         now = self._loaded
         request = Request(now, inputs, [task], words=words)

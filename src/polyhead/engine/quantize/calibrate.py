@@ -160,8 +160,8 @@ def _agreements(
                 got=f"{len(lost)} of {len(pairs)} texts failed: {lost[0]}",
                 do="stay with bfloat16 or float32, or report this",
             )
-        answer_pairs = [(old.answers[name], new.answers[name]) for old, new in pairs if name in old.answers]
-        yield name, agreement_of(record.task, [old for old, _ in answer_pairs], [new for _, new in answer_pairs])
+        answers = [(old.answers[name], new.answers[name]) for old, new in pairs if name in old.answers]
+        yield name, agreement_of(record.task, answers)
 
 
 def _scores(session: Session, labelled: Labelled | None, show: Callable[[str], None]) -> dict[str, tuple[str, float]]:
