@@ -16,7 +16,7 @@ import torch
 from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.strategies import Pooled
 from polyhead.strategies.base import with_codec
 from polyhead.text.batch import batches

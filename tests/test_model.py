@@ -8,10 +8,9 @@ import torch
 from polyhead import plan as planning
 from polyhead.errors import PlanError
 from polyhead.model import Model, TextBatch, coded, stored_value
-from polyhead.nn.states import States
-from polyhead.nn.trunk import Trunk
+from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Codec, Delta, Path, Pool
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.store.codec import through
 from polyhead.testing import tiny_batch, tiny_path, tiny_tasks, tiny_trunk
 

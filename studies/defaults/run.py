@@ -259,7 +259,7 @@ def cosine(compared: np.ndarray) -> np.ndarray:
 
 def vectors(ready: Prepared, split: Split) -> Vectors:
     """What a linear head over the last layer reads of the split: texts, pairs compared, or words."""
-    from polyhead.sharing.pooled import PooledPart
+    from polyhead.sharing.part import PooledPart
     from polyhead.tasks.kinds import kind_of
     from polyhead.train.heads.linear import inputs_of
 

@@ -25,10 +25,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polyhead.model import TextBatch, stored_value
-from polyhead.nn.dropout import dropped
-from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, visible
-from polyhead.nn.states import States
-from polyhead.nn.trunk import Noise, Trunk
+from polyhead.nn.layer import Dense, Layer, SelfAttention, by_head, dropped, visible
+from polyhead.nn.trunk import Noise, States, Trunk
 from polyhead.plan import Path
 from polyhead.project.recipes import Training
 from polyhead.train.loop.feed import stream

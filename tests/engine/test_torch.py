@@ -14,7 +14,7 @@ from polyhead.engine.backends import torch as backend
 from polyhead.engine.pinned import numerics_of
 from polyhead.engine.session import Session
 from polyhead.errors import BackendError, PlanError
-from polyhead.nn.deterministic import deterministic
+from polyhead.nn.runtime import deterministic
 from polyhead.nn.trunk import Trunk
 from polyhead.strategies import Adapter, Branch, InLayer, Pooled, Prompted
 from polyhead.tasks.task import owner_of

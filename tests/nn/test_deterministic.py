@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from polyhead.nn.deterministic import deterministic
+from polyhead.nn.runtime import deterministic
 from polyhead.nn.trunk import Trunk
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from polyhead.nn.dropout import dropped
+from polyhead.nn.layer import dropped
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

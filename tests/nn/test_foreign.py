@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 import checkpoints
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.importing.hugging_face import CLASSES, read_base, read_encoder, read_head, weights_digests
-from polyhead.nn.heads import Head
+from polyhead.nn.ends import Head
 from polyhead.nn.load import load_trunk
 
 SEQUENCE = {

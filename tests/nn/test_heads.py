@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyhead.nn.heads import Head
+from polyhead.nn.ends import Head
 
 
 def test_head_with_a_hidden_layer_is_the_papers_formula():

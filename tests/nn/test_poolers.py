@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from polyhead.errors import PlanError
-from polyhead.nn.poolers import Attention, Learned
+from polyhead.nn.ends import Attention, Learned
 
 WIDTH, HEADS = 12, 3
 

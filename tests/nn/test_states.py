@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from polyhead.errors import PlanError
-from polyhead.nn.states import States
+from polyhead.nn.trunk import States
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import torch
 
 from polyhead.errors import PlanError, TrunkError
 from polyhead.nn.deltas import Deltas, LayerDelta
-from polyhead.nn.states import States
-from polyhead.nn.trunk import Trunk
+from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Delta
 from polyhead.trunk.shape import Architecture, trunk_arrays
 

@@ -10,9 +10,8 @@ from polyhead.errors import ConfigError, PlanError
 from polyhead.model import Model, TextBatch, stored_value
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import TRUNK, Codec, Embed, Head, Layers, Path, Pool
-from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part, make_part
-from polyhead.sharing.pooled import compared
+from polyhead.sharing.part import BranchPart, compared
 from polyhead.strategies import Branch, Pooled
 from polyhead.strategies.branch import branch_path, private_layers, tap_of, tap_path
 from polyhead.tasks.task import owner_of

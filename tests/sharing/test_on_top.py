@@ -10,8 +10,8 @@ from polyhead import cost, plan
 from polyhead.errors import ConfigError
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Pool
-from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part, make_part
+from polyhead.sharing.part import BranchPart
 from polyhead.strategies import OnTop
 from polyhead.testing import tiny_owned, tiny_trunk
 from polyhead.trunk.shape import Architecture

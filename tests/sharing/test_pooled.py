@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyhead.plan import Codec, Embed, Head, Layers, Pool
-from polyhead.sharing.pooled import PooledPart, compared
+from polyhead.sharing.part import PooledPart, compared
 from polyhead.strategies import Pooled
 from polyhead.strategies.base import with_codec
 from polyhead.tasks.task import Task, owner_of

@@ -14,7 +14,7 @@ from polyhead.nn.trunk import Trunk
 from polyhead.plan import Embed, Head, Layers, Path, Pool, Prompt
 from polyhead.plan.passes import read_first
 from polyhead.sharing.make import make_families, make_part
-from polyhead.sharing.prompted import PromptRows
+from polyhead.sharing.part import PromptRows
 from polyhead.strategies import Pooled, Prompted, prompt_groups
 from polyhead.strategies.prompted import shared_prompt
 from polyhead.tasks.task import check_name

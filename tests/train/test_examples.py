@@ -6,7 +6,7 @@ import torch
 
 from polyhead.plan import Codec, Pool
 from polyhead.project.recipes import Joint, Training
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.store.features import FeatureStore, key_of
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer

@@ -12,7 +12,7 @@ from polyhead.nn.load import load_trunk
 from polyhead.plan import Codec
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.strategies import Branch, Pooled
 from polyhead.tasks.kinds import kind_of
 from polyhead.testing import tiny_trunk

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from polyhead.nn.heads import Head
+from polyhead.nn.ends import Head
 from polyhead.nn.trunk import Trunk
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import KINDS

@@ -18,7 +18,7 @@ from polyhead.plan import Pool
 from polyhead.project.recipes import Joint, Training
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.sharing.make import arrays_of_part
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.strategies import Branch, Pooled
 from polyhead.strategies.branch import branch_path
 from polyhead.tasks.kinds import kind_of

@@ -13,8 +13,7 @@ from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.importing.peft import MERGE, WEIGHTS, Lora, base_named, check_ends, is_adapter, read_lora
-from polyhead.nn.checkpoint import Checkpoint, open_checkpoint
-from polyhead.nn.load import load_trunk
+from polyhead.nn.load import Checkpoint, load_trunk, open_checkpoint
 from polyhead.plan import Activation, Head, Pool
 from polyhead.tasks.kinds import KINDS
 from polyhead.tasks.kinds.base import spelled

@@ -20,7 +20,7 @@ from polyhead.config import Value
 from polyhead.errors import TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
 from polyhead.importing.patterns import Matcher
-from polyhead.nn.checkpoint import open_file
+from polyhead.nn.load import open_file
 from polyhead.plan import Delta, Dense, Layers
 from polyhead.trunk.names import TABLES, trunk_name
 from polyhead.trunk.shape import Architecture, dense_ends

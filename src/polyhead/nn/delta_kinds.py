@@ -18,8 +18,7 @@ from torch.nn import functional
 from polyhead import plan
 from polyhead.config import Value
 from polyhead.errors import PlanError
-from polyhead.nn.dropout import dropped
-from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, visible
+from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, dropped, visible
 from polyhead.trunk.shape import dense_ends
 
 Map = Callable[[Tensor], Tensor]

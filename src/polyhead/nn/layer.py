@@ -11,7 +11,6 @@ from torch.nn import functional
 from polyhead import plan
 from polyhead.config import Value
 from polyhead.errors import PlanError
-from polyhead.nn.dropout import dropped
 
 Half = Literal["attention", "feed_forward"]
 
@@ -284,3 +283,19 @@ def fill_normal(module: nn.Module, generator: torch.Generator, *, norm_init: Lit
             nn.init.normal_(value, std=0.02, generator=generator)
         else:
             nn.init.constant_(value, 1.0 if name.endswith("norm.weight") else 0.0)
+
+
+_LEVELS = 1 << 16
+
+
+def dropped(values: Tensor, share: float, training: bool = True) -> Tensor:
+    """Each number is 0 with probability `share`, rounded to 1/65536, else divided by `1 - share`.
+
+    On a CPU four numbers share one draw of torch's generator; on other devices this is torch's own dropout.
+    """
+    if not training or not share or values.device.type != "cpu":
+        return functional.dropout(values, share, training)
+    lost, count = min(round(share * _LEVELS), _LEVELS - 1), values.numel()
+    drawn = torch.empty(-(-count // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = drawn.view(torch.int16)[:count].ge_(lost - _LEVELS // 2).view(values.shape).to(values.dtype)
+    return values * kept.mul_(_LEVELS / (_LEVELS - lost))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from polyhead.errors import PlanError
-from polyhead.nn.deltas import Deltas, LayerDelta, ends_of
-from polyhead.nn.layer import Dense
+from polyhead.nn.deltas import Deltas, ends_of
+from polyhead.nn.layer import Dense, LayerDelta
 from polyhead.plan import Delta, Path
 from polyhead.strategies.base import DeltaStart
 from polyhead.trunk.shape import Architecture

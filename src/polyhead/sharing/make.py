@@ -11,8 +11,7 @@ from torch import nn
 from polyhead import cost
 from polyhead.errors import ConfigError
 from polyhead.plan import TRUNK, Delta, Path, owners_of
-from polyhead.sharing.branch import BranchPart
-from polyhead.sharing.part import Family, Part
+from polyhead.sharing.part import BranchPart, Family, Part
 from polyhead.strategies.base import DeltaStart, Strategy
 from polyhead.strategies.branch import private_layers
 from polyhead.trunk.shape import Architecture

@@ -1,4 +1,4 @@
-"""What owners have: the part that a path ends in, and families, whose arrays several tasks read."""
+"""Modules with the arrays of one owner: the part that a path ends in, and families, which several tasks read."""
 
 from __future__ import annotations
 
@@ -6,61 +6,85 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Literal, Self
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from polyhead.cost.arrays import feed_forward_of
 from polyhead.errors import PlanError
+from polyhead.nn.ends import Attention, Learned, xavier
+from polyhead.nn.ends import Head as HeadModule
 from polyhead.nn.layer import Dense, Layer, fill_normal
-from polyhead.nn.poolers import xavier
-from polyhead.nn.states import States
-from polyhead.nn.trunk import run_layer
+from polyhead.nn.trunk import States, run_layer
 from polyhead.plan import Delta, Layers, Path
 from polyhead.sharing.in_layer import Adapters, places_of
-from polyhead.sharing.pooled import PooledPart
-from polyhead.sharing.prompted import PromptRows
 from polyhead.strategies.base import DeltaStart
 from polyhead.trunk.shape import Architecture
 
 LAYERED = ("enter", "layers", "leave", "delta")  # what computes in the trunk's precision
 
 
-class Family(nn.Module):
-    """What an owner has that no path here ends in: prompt rows, deltas, a head's hidden layer.
+class PooledPart(nn.Module):
+    """What a pooled task owns: a learned layer mix and an attention pooler where its path asks for them, and a head.
 
-    So it is with families of several tasks, and with a task whose prompt stands in another's input.
+    Reads the stored value (rows, tokens, layers, width), decoded, and its mask (rows, tokens). `hidden` is the head's
+    hidden layer where a family owns it.
     """
 
     def __init__(
         self,
-        owner: str,
-        paths: Sequence[Path],
-        shape: Architecture,
+        path: Path,
+        width: int,
         *,
-        starts: Mapping[Delta, DeltaStart] | None = None,
+        hidden: Dense | None = None,
+        dropout: float = 0.0,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.owner = owner
-        self.prompt = _prompt(owner, paths, shape, generator)
-        places = places_of(paths, owner)
-        self.delta = Adapters(owner, places, shape, starts=starts, generator=generator) if places else None
-        self.head = nn.ModuleDict()
-        heads = [path.head for path in paths if path.head.hidden_part == owner]
-        if heads:
-            self.head["hidden"] = Dense(shape.width, heads[0].hidden)
-            xavier(self.head, generator)
+        node, head = path.pool, path.head
+        self.path = path
+        depth = path.layers[-1].stop if path.layers else 0
+        if head.hidden_part is not None and hidden is None:
+            raise PlanError("the hidden layer that tasks share is missing", got=head.hidden_part)
+        self.owner, self.positions, self.separate = head.part, node.positions, head.separate
+        self._rows = own_rows(path) if node.positions == "prompt" else slice(0, 1)
+        self.mix = Learned(depth) if node.layers == "learned" else None
+        self.pool = Attention(width, node.heads, generator=generator) if node.positions == "attention" else None
+        self.dropout = nn.Dropout(dropout)
+        inputs = 4 * width if head.separate else width
+        self.head = HeadModule(
+            inputs,
+            head.width,
+            hidden=head.hidden,
+            bias=head.bias,
+            activation=head.activation,
+            shared=hidden,
+            dropout=dropout,
+            generator=generator,
+        )
 
-    @property
-    def hidden(self) -> Dense | None:
-        """The hidden layer of heads, where this owner has it."""
-        hidden = dict(self.head.items()).get("hidden")
-        assert hidden is None or isinstance(hidden, Dense)
-        return hidden
+    def features(self, stored: Tensor, mask: Tensor) -> Tensor:
+        """(rows, width), or (rows, words, width) for a path that reads words."""
+        mixed = self.mix(stored) if self.mix is not None else stored.mean(dim=2)
+        if self.positions == "tokens":
+            return mixed
+        if self.positions == "prompt":
+            return mixed[:, self._rows].mean(dim=1)
+        return self.pool(mixed, mask) if self.pool is not None else mixed[:, 0]
 
-    def lower(self, dtype: torch.dtype) -> None:
-        """Computes as a backend does from now on: what sits in layers in the trunk's precision."""
-        _lower(self, dtype)
+    def inputs(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """What the head reads: features, or both texts' features compared; `second` is the other text of a pair."""
+        features = self.features(stored, mask)
+        if self.separate:
+            assert second is not None
+            features = compared(features, self.features(*second))
+        return features
+
+    def forward(self, stored: Tensor, mask: Tensor, second: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Outputs (rows, labels), or (rows, words, labels); `second` is the other text of a pair read separately."""
+        outputs: Tensor = self.head(self.dropout(self.inputs(stored, mask, second)))
+        return outputs
 
 
 class Part(PooledPart):
@@ -95,7 +119,7 @@ class Part(PooledPart):
         self.checkpointing = False  # as that of a trunk
         self._narrow = path.stored().pool.positions == "first"
         self.layers = nn.ModuleDict(
-            {str(index): _layer(node, shape, layer_dropout) for node in own for index in _range(node)}
+            {str(index): _layer(node, shape, layer_dropout) for node in own for index in range(node.start, node.stop)}
         )
         inner = own[0].width or shape.width if own else shape.width
         self.enter = Dense(shape.width, inner) if own and own[0].enter else None
@@ -137,15 +161,98 @@ class Part(PooledPart):
         return copied
 
 
+class BranchPart(Part):
+    """What a branch owns: layers in the place of the trunk's, a pooler where asked for, and a head."""
+
+    def start_from(self, arrays: Mapping[str, np.ndarray], *, head: bool = False) -> None:
+        """Takes the private layers' weights from arrays of a trunk or a longer branch, and with `head` the rest too.
+
+        Of a longer branch it takes the bottommost layers (Wei et al. 2021), as they carry the same indices.
+        """
+        own = self.state_dict()
+        wanted = [name for name in own if head or name.startswith("layers.")]
+        missing = [name for name in wanted if name not in arrays or arrays[name].shape != own[name].shape]
+        if missing:
+            raise PlanError("a branch cannot start from these weights", got=f"none that fit for {missing[:3]}")
+        self.load_state_dict({**own, **{name: torch.tensor(np.asarray(arrays[name])) for name in wanted}})
+
+
+class Family(nn.Module):
+    """What an owner has that no path here ends in: prompt rows, deltas, a head's hidden layer.
+
+    So it is with families of several tasks, and with a task whose prompt stands in another's input.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        paths: Sequence[Path],
+        shape: Architecture,
+        *,
+        starts: Mapping[Delta, DeltaStart] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.owner = owner
+        self.prompt = _prompt(owner, paths, shape, generator)
+        places = places_of(paths, owner)
+        self.delta = Adapters(owner, places, shape, starts=starts, generator=generator) if places else None
+        self.head = nn.ModuleDict()
+        heads = [path.head for path in paths if path.head.hidden_part == owner]
+        if heads:
+            self.head["hidden"] = Dense(shape.width, heads[0].hidden)
+            xavier(self.head, generator)
+
+    @property
+    def hidden(self) -> Dense | None:
+        """The hidden layer of heads, where this owner has it."""
+        hidden = dict(self.head.items()).get("hidden")
+        assert hidden is None or isinstance(hidden, Dense)
+        return hidden
+
+    def lower(self, dtype: torch.dtype) -> None:
+        """Computes as a backend does from now on: what sits in layers in the trunk's precision."""
+        _lower(self, dtype)
+
+
+class PromptRows(nn.Module):
+    """Trained rows that stand before the text as word vectors: `weight` (rows, embedding width).
+
+    Start as N(0, 0.02), drawn again beyond two standard deviations; without a generator at zero, to be filled.
+    """
+
+    def __init__(self, rows: int, shape: Architecture, *, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, shape.embedding_width or shape.width))
+        if generator is not None:
+            nn.init.trunc_normal_(self.weight, std=0.02, a=-0.04, b=0.04, generator=generator)
+
+
+def compared(first: Tensor, second: Tensor) -> Tensor:
+    """[u, v, |u - v|, u * v] (rows, 4 width), of two texts' features, each scaled to the length sqrt(width).
+
+    At that length the mean of u * v is the cosine, and single values stay near one (decision 0010).
+    """
+    size = first.shape[-1] ** 0.5
+    u, v = (size * functional.normalize(features, dim=-1) for features in (first, second))
+    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+
+def own_rows(path: Path) -> slice:
+    """Which of the path's rows, counted from the first, are the prompt that its pool reads."""
+    before = 0
+    for prompt in path.embed.prompts:
+        if prompt.part == path.pool.part:
+            return slice(before, before + prompt.rows)
+        before += prompt.rows
+    raise PlanError("a path pools a prompt that does not stand in its input", got=path.pool.part)
+
+
 def _prompt(
     owner: str, paths: Sequence[Path], shape: Architecture, generator: torch.Generator | None
 ) -> PromptRows | None:
     rows = [prompt.rows for path in paths for prompt in path.embed.prompts if prompt.part == owner]
     return PromptRows(rows[0], shape, generator=generator) if rows else None
-
-
-def _range(node: Layers) -> range:
-    return range(node.start, node.stop)
 
 
 def _layer(node: Layers, shape: Architecture, dropout: float) -> Layer:

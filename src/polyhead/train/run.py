@@ -11,7 +11,7 @@ import msgspec
 from polyhead.arguments import typed
 from polyhead.bundle.read import Bundle
 from polyhead.errors import TrainError
-from polyhead.nn.threads import within_limits
+from polyhead.nn.runtime import within_limits
 from polyhead.progress import duration
 from polyhead.project.tables import Project, strategy_of
 from polyhead.seq2seq.run import has_summaries, train_with_summaries

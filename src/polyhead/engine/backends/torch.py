@@ -15,11 +15,11 @@ from torch import nn
 from polyhead.engine.backends.base import TORCH_POOL, Count, LoadedTask, Stage, TokenBatch, owned_arrays, whole
 from polyhead.errors import BackendError, without_frames
 from polyhead.model import Model, Pooled, TextBatch
-from polyhead.nn.deterministic import deterministic as equal_bits
+from polyhead.nn.runtime import deterministic as equal_bits
 from polyhead.nn.trunk import Trunk
 from polyhead.plan import Plan
 from polyhead.sharing.make import make_families, make_part
-from polyhead.sharing.pooled import compared
+from polyhead.sharing.part import compared
 from polyhead.trunk.data import TrunkData
 
 NAMES = {"cpu": "torch", "cuda": "torch-cuda"}  # of the backend, by its device

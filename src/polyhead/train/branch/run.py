@@ -13,8 +13,8 @@ from torch import Tensor
 
 from polyhead.errors import TrainError
 from polyhead.plan import Path
-from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import arrays_of_part
+from polyhead.sharing.part import BranchPart
 from polyhead.strategies.branch import Branch, branch_path, tap_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.examples import outputs_of, outputs_of_each, tell_unread

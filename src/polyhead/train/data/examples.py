@@ -10,7 +10,7 @@ from torch import Tensor
 
 from polyhead.errors import EmptyData
 from polyhead.model import TextBatch
-from polyhead.nn.states import States
+from polyhead.nn.trunk import States
 from polyhead.store.features import Features
 from polyhead.tasks.task import Task
 from polyhead.text.batch import batches

@@ -15,8 +15,7 @@ import torch
 from polyhead import plan as planning
 from polyhead.files import open_plain, remove_leftovers, replace_file
 from polyhead.model import Pooled, stored_value
-from polyhead.nn.states import States
-from polyhead.nn.trunk import Trunk
+from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Codec, Path, Pool
 from polyhead.store.codec import calibrate
 from polyhead.store.codecs import EXACT

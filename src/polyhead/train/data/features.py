@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.model import stored_value
-from polyhead.nn.states import States
+from polyhead.nn.trunk import States
 from polyhead.plan import Path
-from polyhead.sharing.branch import BranchPart
+from polyhead.sharing.part import BranchPart
 from polyhead.store.features import Features
 from polyhead.strategies.branch import tap_of, tap_path
 from polyhead.tasks.kinds import kind_of

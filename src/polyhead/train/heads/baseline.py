@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.nn.threads import one_thread
+from polyhead.nn.runtime import one_thread
 from polyhead.plan import Codec, Path
 from polyhead.strategies.base import Candidate, with_codec
 from polyhead.strategies.pooled import baseline_of

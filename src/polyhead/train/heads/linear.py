@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from polyhead.errors import NotFinite
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.train.loop.feed import Batch, LengthSorted
 from polyhead.train.loop.loss import LOSSES, UNLABELLED, ranking_each
 

@@ -7,9 +7,9 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.nn.threads import one_thread
+from polyhead.nn.runtime import one_thread
 from polyhead.plan import Path
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.train.data.examples import outputs_of
 from polyhead.train.data.extract import Extractor, FeatureRequest
 from polyhead.train.data.features import examples_of, wanted

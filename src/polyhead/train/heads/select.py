@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from polyhead.plan import Path
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import PooledPart
 from polyhead.strategies.base import Candidate
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from polyhead.nn.heads import Head
+from polyhead.nn.ends import Head
 from polyhead.project.recipes import Smoothing
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import LossName, Task

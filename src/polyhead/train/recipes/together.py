@@ -12,14 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 
 from polyhead.model import Model, TextBatch
 from polyhead.nn.layer import Keys, by_head
-from polyhead.nn.states import States
-from polyhead.nn.trunk import Noise, Trunk
+from polyhead.nn.trunk import Noise, States, Trunk
 from polyhead.plan import TRUNK, Path, merge, owners_of
 from polyhead.project.recipes import Joint, Training
-from polyhead.sharing.branch import BranchPart
 from polyhead.sharing.make import make_families, make_part
-from polyhead.sharing.part import Family, Part
-from polyhead.sharing.pooled import PooledPart
+from polyhead.sharing.part import BranchPart, Family, Part, PooledPart
 from polyhead.strategies import Strategy
 from polyhead.tasks.task import Task
 from polyhead.train.data.examples import TextExamples, option_rows
