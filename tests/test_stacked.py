@@ -6,8 +6,8 @@ import torch
 
 from models import answers, model_of, numbered, paths_of, texts_of
 from polyhead import cost, plan
+from polyhead import model as running
 from polyhead.errors import PlanError
-from polyhead.model import model as running
 from polyhead.plan import TRUNK, Embed, Layers, Path, Pool, merge
 from polyhead.plan.passes import legs, passes_of
 from polyhead.strategies import Adapter, Branch, InLayer, OnTop, Pooled, Prompted
