@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyhead.config import Value, from_json, read_toml, to_json, to_toml, to_value
+from polyhead.config import Value, from_json, read_toml, to_json, to_value
 from polyhead.errors import BadName, ConfigError
+from tiny import to_toml
 
 
 class Frozen(Value, tag="frozen", tag_field="kind"):

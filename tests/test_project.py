@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from polyhead.config import to_toml
 from polyhead.errors import BadName, ConfigError, PolyheadError
 from polyhead.project.recipes import Training
 from polyhead.project.tables import (
@@ -18,6 +17,7 @@ from polyhead.project.tables import (
 from polyhead.strategies import Branch, Pooled
 from polyhead.strategies.base import LIVE_TRAINING
 from polyhead.strategies.branch import BRANCH_TRAINING
+from tiny import to_toml
 
 TASK = '[[tasks]]\nname = "mood"\nkind = "single_label"\nlabels = ["a", "b"]\ntrain = "x.jsonl"\n'
 

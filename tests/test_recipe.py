@@ -5,9 +5,10 @@ import math
 import msgspec
 import pytest
 
-from polyhead.config import Value, read_toml, to_toml, to_value
+from polyhead.config import Value, read_toml, to_value
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Recipe, Sampling, Smoothing, Weighting
+from tiny import to_toml
 
 
 class Holder(Value):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import tomli_w
 from safetensors.numpy import save_file
 
 from polyhead.project.recipes import Training
@@ -18,6 +19,17 @@ GOOD, BAD = ("good", "happy"), ("bad", "sad", "broken", "late")
 THINGS, PEOPLE = ("lamp", "kettle", "phone", "box"), ("anna", "ben")
 TAGS = ("O", "B-product", "B-person")
 TOPICS = ("order", "bill", "card")
+
+
+def to_toml(value):
+    """The value as TOML; fields that hold None are left out."""
+    return tomli_w.dumps(_without_none(msgspec.to_builtins(value)))
+
+
+def _without_none(data):
+    if isinstance(data, dict):
+        return {key: _without_none(item) for key, item in data.items() if item is not None}
+    return [_without_none(item) for item in data] if isinstance(data, list | tuple) else data
 
 
 def write_trunk(folder, data=None):

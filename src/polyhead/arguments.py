@@ -1,6 +1,6 @@
 """Arguments of public functions, and fields of public values, checked against their annotations.
 
-What fits is passed on as it is; what does not raises ConfigError, which names the argument and what it may be.
+Values that fit are passed on as they are; any other raises ConfigError, which names the argument and what it may be.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import msgspec
 
 from polyhead.errors import ConfigError
 
-Given = ParamSpec("Given")
-Found = TypeVar("Found")
-# Annotations that a class stands for, where values of other classes do as well: numpy's numbers, and whole ones.
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
+# Abstract classes whose values fit an annotation too: numpy's numbers.
 _NUMBERS: Mapping[object, type] = {float: numbers.Real, int: numbers.Integral}
 _WORDS = {float: "a number", int: "a whole number", str: "a string", bool: "True or False", type(None): "None"}
 
 
-def typed(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function, which raises ConfigError for an argument that is not of the annotated type."""
+def typed(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+    """The function, which then raises ConfigError for an argument that is not of the annotated type."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         check_arguments(function, signature.bind(*args, **kwargs).arguments)
         return function(*args, **kwargs)
 
@@ -40,7 +40,7 @@ def typed(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def check_arguments(function: Callable[..., object], given: Mapping[str, object]) -> None:
-    """Raises ConfigError for one of these arguments, by name, that is not of the annotated type."""
+    """Raises ConfigError if one of these arguments, by name, is not of the annotated type."""
     hints, name = _hints(function), function.__qualname__.removesuffix(".__init__")
     for argument, value in given.items():
         if argument in hints and not fits(value, hints[argument]):
@@ -91,7 +91,7 @@ def _check_of(hint: Any) -> Callable[[Any], bool]:
 
 
 def _check_of_tuple(of: tuple[Any, ...]) -> Callable[[Any], bool]:
-    """Lists do as well, as long as nobody has to keep them."""
+    """Lists fit too, as long as nobody has to keep them."""
     checks = tuple(_check_of(hint) for hint in of if hint is not ...)
     if of[-1] is ...:
         return lambda value: isinstance(value, tuple | list) and all(map(checks[0], value))

@@ -1,4 +1,4 @@
-"""Strict frozen structs, TOML in and out. A wrong key is named with its path and the nearest right one."""
+"""Strict frozen structs, read from TOML and JSON. Errors name a wrong key with its path and the nearest right one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
 def read_toml(path: Path | str, kind: type[ValueT]) -> ValueT:
-    """The file as a `kind`; raises ConfigError with the file's name and the path to what is wrong."""
+    """The file as a `kind`; raises ConfigError with the file's name and the path to the wrong value."""
     path = Path(path)
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise ConfigError(f"{path} is no plain file", do="give the path of a TOML file")
@@ -73,7 +73,7 @@ def to_value(data: object, kind: type[ValueT], *, source: str) -> ValueT:
 
 
 def _registered(kind: type[Open], data: object) -> object:
-    """Data of an open union as one of its classes."""
+    """Data of an open union as a value of the class that its tag names."""
     if isinstance(data, kind):
         return data
     try:
@@ -95,19 +95,11 @@ def to_json(value: object, *, indent: int = 2) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=indent) + b"\n"
 
 
-def to_toml(value: object) -> str:
-    """The value as TOML; fields that hold None are left out."""
-    import tomli_w
-
-    text: str = tomli_w.dumps(_without_none(msgspec.to_builtins(value)))
-    return text
-
-
 def digested(value: object) -> Any:
     """Plain data for a digest: fields that equal their default are left out.
 
-    A later version may so add a field without changing what every digest was; the default of a field that goes into
-    digests is therefore never changed.
+    A later version may therefore add a field without changing older digests, and never changes the default of a field
+    that goes into digests.
     """
     if isinstance(value, msgspec.Struct):
         kept = {name: digested(getattr(value, name)) for name in changed_fields(value)}
@@ -131,22 +123,13 @@ def changed_fields(value: msgspec.Struct) -> list[str]:
 _fields = functools.cache(msgspec.structs.fields)  # which reads every annotation of the type anew
 
 
-def check_unused(table: str, given: msgspec.Struct, why: Mapping[str, str]) -> None:
-    """Raises ConfigError for a field that would mean nothing, with the reason, where it is not as by default."""
-    changed = changed_fields(given)
-    for name, reason in why.items():
+def check_unused(table: str, value: msgspec.Struct, why: Mapping[str, str]) -> None:
+    """Raises ConfigError for a field that is not at its default and has no effect; `why` holds the reason by name."""
+    changed = changed_fields(value)
+    for name in why:
         if name in changed:
-            raise ConfigError(
-                f"{table}{name} would change nothing: {reason}", got=getattr(given, name), do="leave it out"
-            )
-
-
-def _without_none(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _without_none(item) for key, item in data.items() if item is not None}
-    if isinstance(data, (list, tuple)):
-        return [_without_none(item) for item in data]
-    return data
+            what = f"{table}{name} would change nothing: {why[name]}"
+            raise ConfigError(what, got=getattr(value, name), do="leave it out")
 
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<key>.*?)`(?: - at `(?P<path>.*)`)?$")
@@ -188,13 +171,13 @@ def _config_error(message: str, data: object, kind: type, source: str) -> Config
 
 
 def _written(value: Any) -> str:
-    """A value nearly as its file has it; JSON has no word for numbers that are not finite."""
+    """A value nearly as its file has it; JSON cannot write numbers that are not finite."""
     is_number = isinstance(value, float) and not math.isfinite(value)
     return str(value) if is_number else msgspec.json.encode(value).decode()
 
 
 def _in_words(types: str) -> str:
-    """Types as msgspec writes them, such as `str | object`, in the words of a TOML file."""
+    """Types as msgspec writes them, such as `str | object`, in words of TOML."""
     return " or ".join(_WORDS.get(word, word) for word in types.split(" | ") if word != "null" or types == "null")
 
 
@@ -214,19 +197,14 @@ def _where(path: str, data: object) -> str:
 
 
 def _its_table(key: str, kind: Any) -> str | None:
-    """Where a key of the top level belongs, if tables there have it."""
+    """What to do with a key at the top level that belongs into a table there; None if none has it."""
     tables: list[str] = []
     for struct in _structs(_options(kind)):
         for name, hint in typing.get_type_hints(struct).items():
-            inner = [
-                struct_kind
-                for of in _options(hint)
-                for struct_kind in typing.get_args(of) or ()
-                if struct_kind is not ...
-            ]
-            if any(key in _keys(struct_kind) for struct_kind in _structs(_options(hint))):
+            inner = [item for option in _options(hint) for item in typing.get_args(option)]
+            if any(key in _keys(table) for table in _structs(_options(hint))):
                 tables.append(f"[{name}]")
-            elif any(key in _keys(struct_kind) for struct_kind in _structs(inner)):
+            elif any(key in _keys(table) for table in _structs(inner)):
                 tables.append(f"[[{name}]]")
     return f"put it into the table {' or '.join(tables)}" if tables else None
 
@@ -247,13 +225,13 @@ def _unknown_key(key: str, path: str, data: object, kind: type, source: str) -> 
 
 
 def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: type, source: str) -> ConfigError:
-    """`shown` is the value as msgspec writes it; of a key of a table, `table` is the path, and `path` none."""
+    """`shown` is the value as msgspec writes it; `table` is the path if the key of a table is wrong."""
     path = table or path
     allowed: dict[object, None] = {}
     for kinds, value in _at(kind, path, data):
         if table is not None:
-            tables = [one for one in kinds if typing.get_origin(one) is dict]
-            kinds = [key for one in tables for key in _options(typing.get_args(one)[0])]
+            tables = [kind for kind in kinds if typing.get_origin(kind) is dict]
+            kinds = [key for table in tables for key in _options(typing.get_args(table)[0])]
         choices = _choices(kinds)
         if table is not None or (value is not None and value not in choices):  # else another entry of its table
             allowed |= dict.fromkeys(choices)
@@ -266,14 +244,14 @@ def _wrong_choice(shown: str, path: str, table: str | None, data: object, kind: 
 
 
 def _choices(kinds: Iterable[Any]) -> list[object]:
-    """What these allow, where a wrong choice was made: values, then types in words."""
+    """What these kinds allow: values, then types in words."""
     literals = [kind for kind in kinds if typing.get_origin(kind) is Literal]
     values = [value for kind in literals for value in typing.get_args(kind) if value is not None]
     return values + [f"a value of type {kind.__name__}" for kind in kinds if kind in (bool, int, float, str)]
 
 
 def _refused(data: object, kind: Any) -> str:
-    """The path, such as `.tasks[0].strategy`, to the innermost value that refuses itself; "" for the data itself."""
+    """The path, such as `.tasks[0].strategy`, to the innermost value whose own check fails; "" for the data itself."""
     for step, part, of in _parts(data, kind):
         try:
             msgspec.convert(part, of, strict=True, dec_hook=_registered)
@@ -283,7 +261,7 @@ def _refused(data: object, kind: Any) -> str:
 
 
 def _parts(data: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
-    """What data of this kind is made of, in its order: the step to each part, the part, and its kind."""
+    """The parts of data of this kind, in order: the step to each part, the part, and its kind."""
     if isinstance(data, dict):
         for struct in _chosen(_structs(_options(kind)), data):
             hints = typing.get_type_hints(struct)
@@ -297,31 +275,32 @@ def _parts(data: object, kind: Any) -> Iterator[tuple[str, object, Any]]:
 
 
 def _at(kind: Any, path: str, data: object) -> Iterator[tuple[list[Any], object]]:
-    """What may stand at a msgspec path such as `$.tasks[0].strategy`, unions taken apart, and the value there.
+    """The kinds allowed at a msgspec path such as `$.tasks[0].strategy`, with unions taken apart, and the value there.
 
-    Behind `[...]`, which is any entry of a table, there is one such pair for each entry.
+    After `[...]`, which means any entry of a table, there is one such pair for each entry.
     """
     places = [(_options(kind), data)]
     for name, index in _STEP.findall(path):
         below = []
         for kinds, value in places:
             if index == "...":
-                of = [typing.get_args(one)[1] for one in kinds if typing.get_origin(one) is dict]
+                of = [typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is dict]
                 below += [(of, entry) for entry in (value.values() if isinstance(value, dict) else ())]
             elif name:
                 of = [_hint(struct, name) for struct in _chosen(_structs(kinds), value)]
                 below.append((of, value.get(name) if isinstance(value, dict) else None))
             else:
-                of = [_item(one, int(index)) for one in kinds]
+                of = [_item(kind, int(index)) for kind in kinds]
                 below.append((of, value[int(index)] if isinstance(value, list) else None))
         places = [
-            (tuple(option for one in of if one is not None for option in _options(one)), value) for of, value in below
+            (tuple(option for kind in of if kind is not None for option in _options(kind)), value)
+            for of, value in below
         ]
     return ((list(kinds), value) for kinds, value in places)
 
 
 def _hint(struct: Any, name: str) -> Any:
-    """The kind of a field, or of the tag, which is a choice too; None where there is no such key."""
+    """The kind of a field, or of the tag, which is a choice too; None for any other key."""
     config = struct.__struct_config__
     return Literal[config.tag] if name == config.tag_field else typing.get_type_hints(struct).get(name)
 
@@ -341,7 +320,7 @@ def _keys(struct: Any) -> tuple[str, ...]:
 
 def _options(kind: Any) -> tuple[Any, ...]:
     kinds = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
-    return tuple(one for kind in kinds for one in (kind.classes() if _is_open(kind) else (kind,)))
+    return tuple(option for kind in kinds for option in (kind.classes() if _is_open(kind) else (kind,)))
 
 
 def _is_open(kind: Any) -> bool:

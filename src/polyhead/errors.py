@@ -1,4 +1,4 @@
-"""Every error a user can meet. Each one says what failed, what was given, what is allowed and what to do.
+"""All errors. Each one says what failed, what was given, what is allowed and what to do.
 
 PolyheadError
 ├── ConfigError        a TOML file or an option is wrong
@@ -47,20 +47,20 @@ class PolyheadError(Exception):
         super().__init__(_sentence(what, got, allowed, do))
 
     def at(self, where: str, **facts: object) -> Self:
-        """The same error, saying first where it was found; `facts` are added to its own."""
+        """The same error, which first says where it was met; `facts` are added to its own."""
         what, facts, error = f"{where}: {self.what}", {**self.facts, **facts}, type(self).__new__(type(self))
         PolyheadError.__init__(error, what, got=self.got, allowed=self.allowed, do=self.do, **facts)
         return error
 
 
 def nearest(given: str, names: Iterable[str]) -> str | None:
-    """A question that suggests the nearest name, if one is near."""
+    """A question that suggests the name that was probably meant, if one is near."""
     near = near_name(given, names)
     return None if near is None else f"did you mean '{near}'?"
 
 
 def near_name(given: str, names: Iterable[str]) -> str | None:
-    """The one of the names that was most likely meant, if any is near."""
+    """The name that was probably meant, if one is near."""
     return next(iter(difflib.get_close_matches(given, list(names), n=1, cutoff=0.5)), None)
 
 
@@ -101,7 +101,7 @@ def _ended(text: str) -> str:
 
 
 def _quoted(got: object) -> object:
-    """A name that is empty or ends in a point is quoted, so that the sentence's own point is told from it."""
+    """A name that is empty or ends in a point is quoted, to set it apart from the point of the sentence."""
     if isinstance(got, SEVERAL):
         return [_quoted(item) for item in got]
     is_bare = isinstance(got, str) and not any(map(str.isspace, got))
@@ -116,7 +116,7 @@ def _shown(value: object, limit: int = 300) -> str:
 
 
 def _each(value: object) -> list[object]:
-    """The values of a collection; of anything else itself, of None nothing."""
+    """The values of a collection; a list of any other value, empty for None."""
     if isinstance(value, SEVERAL):
         return list(value)
     return [] if value is None else [value]
@@ -179,12 +179,12 @@ class WrongTrunk(BundleError):
 
 
 class UnknownTask(BundleError):
-    """A task that the bundle does not hold; where nothing else is to be done, the error names a near one."""
+    """A task that the bundle does not hold; without `do`, the error suggests a near name."""
 
     def __init__(
         self, what: str, *, got: object = None, allowed: object = None, do: str | None = None, **facts: object
     ) -> None:
-        given, names = _each(got), [str(one) for one in _each(allowed)]
+        given, names = _each(got), [str(name) for name in _each(allowed)]
         near = nearest(str(given[0]), names) if given else None
         others = "name one of these" if names else "name another bundle, or train the task first"
         super().__init__(what, got=got, allowed=allowed, do=do or near or others, **facts)
@@ -195,7 +195,7 @@ class BadName(BundleError):
 
 
 class IsolationError(BundleError):
-    """A change that touched tasks which it should have left alone, or that nobody can prove did not; it was undone."""
+    """A change that touched other tasks, or of which nobody can prove that it did not; it was undone."""
 
 
 class LockError(PolyheadError):

@@ -1,7 +1,7 @@
 """Files that are there whole or not at all, also after a kill or a power cut, and locks between processes.
 
-What is being written has a name that nobody can know before, is made and never opened, and lies in a folder that was
-opened first: no link that somebody planted leads a writer elsewhere.
+A file that is being written has an unpredictable name, is always newly made, and lies in a folder that was opened
+first: a planted link cannot lead the writer elsewhere.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import IO
 
 from polyhead.errors import LockError
 
-TEMPORARY = ".new-"  # how names begin of what is being written; a reader never looks at it
-PAUSE = 0.02  # seconds between two looks at a lock
+TEMPORARY = ".new-"  # names of files and folders that are being written begin so; no reader looks at them
+PAUSE = 0.02  # seconds between two attempts at a lock
 LARGEST_CONFIG = 2**24  # bytes of a small JSON or TOML file: far above any real one
-HOLES = 2**30  # bytes of a file from which on it must not be made of holes
-LONGEST = 200  # bytes of a name that a temporary one repeats; file systems take 255
+HOLES = 2**30  # bytes; a file of this size or more must not consist of holes
+LONGEST = 200  # bytes of a name that a temporary name repeats; file systems allow 255
 
 _MADE = re.compile(r"\.new-[0-9a-f]{16}-(?P<name>.+)", re.DOTALL)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
@@ -36,28 +36,28 @@ _UNUSABLE = (errno.ELOOP, errno.EISDIR, errno.EROFS, errno.ENXIO)
 
 
 class NotPlain(OSError):
-    """A file that is not read: a pipe, a device, a folder, one that is too large, or one that is made of holes."""
+    """A file that is not read: a pipe, a device, a folder, too large, or made of holes."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EINVAL, why, str(path))
 
 
 def temporary_name(name: str) -> str:
-    """A name for what will be called `name`; no two are alike."""
-    return f"{TEMPORARY}{secrets.token_hex(8)}-{_told(name)}"
+    """A new name for what will be called `name`."""
+    return f"{TEMPORARY}{secrets.token_hex(8)}-{_short(name)}"
 
 
 def is_temporary(name: str, *, of: str | None = None) -> bool:
-    """Whether `temporary_name` made it, or made it `of` this name."""
+    """Whether `temporary_name` made this name; with `of`, whether it made it of that name."""
     match = _MADE.fullmatch(name)
-    return match is not None and (of is None or match["name"] == _told(of))
+    return match is not None and (of is None or match["name"] == _short(of))
 
 
 @contextmanager
 def opened_folder(folder: Path, *, root: Path | None = None) -> Iterator[int]:
     """A handle of the folder. No step below `root` may be a link; `root`, by default the folder itself, may be one.
 
-    Raises OSError that names the step.
+    Raises an OSError that names the step.
     """
     root = folder if root is None else root
     handle, path = os.open(root, _FOLDER), root
@@ -72,7 +72,7 @@ def opened_folder(folder: Path, *, root: Path | None = None) -> Iterator[int]:
 
 
 def make_folder(folder: Path, *, root: Path) -> None:
-    """Makes the folder, and those on the way to it below `root`, which is there; none of them may be a link."""
+    """Makes the folder and its parents below `root`, which exists; none of them may be a link."""
     path = root
     for step in folder.relative_to(root).parts:
         with opened_folder(path, root=root) as above, suppress(FileExistsError):
@@ -83,7 +83,7 @@ def make_folder(folder: Path, *, root: Path) -> None:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
-    """Writes and flushes a new file; its SHA-256, in hex. Neither it nor its folder may be a link."""
+    """Writes and flushes a new file, and gives its SHA-256 in hex. Neither it nor its folder may be a link."""
     total = hashlib.sha256()
     with opened_folder(path.parent, root=_above(path.parent)) as folder, _new(folder, path.name) as file:
         for chunk in chunks:
@@ -96,10 +96,10 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> str:
 
 @contextmanager
 def replacing(path: Path, *, root: Path | None = None, within: Path | None = None) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of the old one when it is whole; where the block fails there is none.
+    """A file to write, which replaces the old one once it is whole; if the block fails, it is removed.
 
-    No step below `root` may be a link; a link under the name itself is replaced. Until it is whole the file lies
-    `within` a folder of the same disk, by default that of `path`.
+    No step below `root` may be a link; a link under the name itself is replaced. Until it is whole, the file lies
+    `within` a folder on the same disk, by default that of `path`.
     """
     with opened_folder(path.parent, root=root) as folder, opened_folder(within or path.parent, root=root) as place:
         temporary = temporary_name(path.name)
@@ -118,7 +118,7 @@ def replacing(path: Path, *, root: Path | None = None, within: Path | None = Non
 
 
 def replace_file(path: Path, content: bytes, *, root: Path | None = None) -> None:
-    """Puts new content in the place of the old, so that a reader sees the one or the other; links as in `replacing`."""
+    """Replaces the content of a file, so that a reader sees the old or the new one; links as in `replacing`."""
     with replacing(path, root=root) as file:
         file.write(content)
 
@@ -126,10 +126,10 @@ def replace_file(path: Path, content: bytes, *, root: Path | None = None) -> Non
 def open_plain(
     path: Path | str, *, root: Path | None = None, flags: int = 0, limit: int | None = None
 ) -> BufferedReader:
-    """A regular file, open for reading; raises OSError, NotPlain for any other kind, without waiting or reading.
+    """A regular file, open for reading; raises OSError, and NotPlain for any other kind, without waiting or reading.
 
-    With `root` no step below it may be a link. `limit`: bytes that it may have. A file of a gigabyte or more that takes
-    hardly any room on its disk is refused too: reading its zeros would take hours.
+    With `root`, no step below it may be a link. `limit`: the most bytes that the file may have. A file of a gigabyte or
+    more that hardly takes room on its disk is refused too: reading its zeros would take hours.
     """
     path = Path(path)
     if root is None:
@@ -139,12 +139,12 @@ def open_plain(
 
 
 def plain_in(folder: int, name: str, *, limit: int | None = None) -> BufferedReader:
-    """The same of a folder that is open; the file may be no link."""
+    """`open_plain` for a file of an open folder; the file may not be a link."""
     return _checked(os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder), Path(name), limit)
 
 
 def read_plain(path: Path | str, *, limit: int) -> bytes:
-    """The bytes of a regular file of at most so many; raises OSError as `open_plain`."""
+    """The content of a regular file of at most `limit` bytes; raises OSError as `open_plain`."""
     with open_plain(path, limit=limit) as file:
         content = file.read(limit + 1)
     if len(content) > limit:  # it grows
@@ -153,20 +153,20 @@ def read_plain(path: Path | str, *, limit: int) -> bytes:
 
 
 def rename_inside(folder: Path, old: str, new: str, *, root: Path | None = None) -> None:
-    """Gives what lies in a folder another name there, and flushes both; no step below `root` may be a link."""
+    """Renames a file or folder inside `folder`, and flushes both names; no step below `root` may be a link."""
     with opened_folder(folder, root=root) as handle:
         os.rename(old, new, src_dir_fd=handle, dst_dir_fd=handle)
         os.fsync(handle)
 
 
 def remove_tree(folder: Path, *, root: Path) -> None:
-    """Removes a folder of ours with all it holds, as far as it can be; nothing where a step below `root` is a link."""
+    """Removes a folder of ours and its content as far as possible; nothing if a step below `root` is a link."""
     with suppress(OSError), opened_folder(folder.parent, root=root) as above:
         shutil.rmtree(folder.name, ignore_errors=True, dir_fd=above)
 
 
 def remove_files(folder: Path, names: Iterable[str]) -> None:
-    """Removes these files of a folder, then the folder where it is empty; what it holds besides stays."""
+    """Removes these files of a folder, then the folder if it is empty; other content stays."""
     with suppress(OSError), opened_folder(folder, root=_above(folder)) as handle:
         for name in names:
             with suppress(OSError):
@@ -176,9 +176,9 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_leftovers(folder: Path, *, of: str | None = None, root: Path | None = None) -> bool:
-    """Removes what killed writers left in a folder, or left there `of` one name; links stay, and so do their targets.
+    """Removes what killed writers left in a folder, or only what they left `of` one name; links and targets stay.
 
-    Whether no other process is writing a file there. Folders that are being filled are told apart by a lock alone,
+    Gives whether no other process is writing a file there. Folders that are being filled are known by a lock alone,
     which the caller holds. No step below `root` may be a link.
     """
     is_quiet = True
@@ -190,17 +190,17 @@ def remove_leftovers(folder: Path, *, of: str | None = None, root: Path | None =
 
 
 def sync_folder(folder: Path) -> None:
-    """Flushes the names in a folder, which a rename alone does not."""
+    """Flushes the names in a folder, as a rename alone does not."""
     with opened_folder(folder) as handle:
         os.fsync(handle)
 
 
 @contextmanager
 def held(path: Path, *, patience: float, busy: Exception) -> Iterator[None]:
-    """Holds the lock of this file, which is made where it is not there and stays.
+    """Holds the lock of this file, which is made if it is missing, and stays.
 
-    Raises `busy` when another process, or thread, holds it for `patience` seconds, and LockError where something else
-    has its name, or it may not be opened. It ends with the process, however that ends.
+    Raises `busy` if another process, or thread, holds it for `patience` seconds, and LockError if something else has its
+    name or it may not be opened. The lock ends with the process, however that ends.
     """
     handle = _locked(path, time.monotonic() + patience, busy)
     try:
@@ -225,19 +225,19 @@ def _checked(handle: int, path: Path, limit: int | None) -> BufferedReader:
 
 
 def _has_hole(handle: int) -> bool:
-    """Whether the file's system says so, since some count no blocks of any file."""
+    """Whether the file system reports a hole; some count no blocks of any file."""
     has_hole = os.lseek(handle, 0, os.SEEK_HOLE) < os.fstat(handle).st_size
     os.lseek(handle, 0, os.SEEK_SET)
     return has_hole
 
 
-def _told(name: str) -> str:
+def _short(name: str) -> str:
     raw = os.fsencode(name)
     return name if len(raw) <= LONGEST else hashlib.sha256(raw).hexdigest()
 
 
 def _above(folder: Path) -> Path:
-    """The folder that holds it; itself where its path does not say which that is."""
+    """The parent of a folder; the folder itself if its path does not name one."""
     return folder.parent if folder.name else folder
 
 
@@ -260,13 +260,13 @@ def _opener(folder: int) -> Callable[[str, int], int]:
 
 
 def _mark_as_used(file: IO[bytes]) -> None:
-    """Until it is closed, `remove_leftovers` takes the file for no leftover; not where the disk has no locks."""
+    """Keeps `remove_leftovers` from removing the file until it is closed; does nothing on disks without locks."""
     with suppress(OSError):
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_leftover(folder: int, name: str) -> bool:
-    """Whether it was one, or is gone by now."""
+    """Whether it was a leftover, or is gone by now."""
     with suppress(OSError):
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
@@ -308,7 +308,7 @@ def _locked(path: Path, until: float, busy: Exception) -> int:
 
 
 def _handle(path: Path) -> int:
-    """Others may lock what they may not write: of a folder that several share, as their umask has it."""
+    """A handle of the lock file. Users of a shared folder may lock files that their umask keeps them from writing."""
     try:
         handle = _open_lock(path)
     except OSError as error:
@@ -344,7 +344,7 @@ def _unusable(path: Path, got: object) -> LockError:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the file is still the one of this name; who held its lock before may have removed it."""
+    """Whether the file still has this name; the previous holder of the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Folders that Polyhead works in beside a file of the user's: each carries a marker, and no other is touched.
+"""Work folders beside a file of the user: each carries a marker, and no folder without one is touched.
 
-A folder has its marker from its first moment on, and is renamed away before it is emptied, so that a kill leaves none
-under its name of which nobody could say whose it is.
+A folder has its marker from the first moment, and is renamed before it is emptied. A kill therefore never leaves a folder
+under its name without a marker.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ RACES = (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)  # another 
 
 
 class WorkFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder is for, and what is written in it, beside files that are not whole yet."""
+    """The purpose of a folder, and the names in it that are ours, beside files that are not whole yet."""
 
     purpose: str
-    is_ours: Callable[[str], bool]  # a file of this name
+    is_ours: Callable[[str], bool]  # whether a file of this name is
     trees: tuple[str, ...] = ()  # folders in it that are removed with all they hold
 
     @property
@@ -37,10 +37,9 @@ class WorkFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def claim(folder: Path, working: WorkFolder) -> None:
-    """Makes the folder with its marker, unless it is there with it; one that is empty gets it.
+    """Makes the folder with its marker, unless it is there; an empty folder gets the marker.
 
-    Raises ConfigError, and leaves all as it is, where something else has its name: a link, a file, a folder without
-    the marker.
+    Raises ConfigError, and changes nothing, if something else has its name: a link, a file, a folder without the marker.
     """
     while not is_claimed(folder, working):
         with opened_folder(folder.parent) as parent:
@@ -56,7 +55,7 @@ def claim(folder: Path, working: WorkFolder) -> None:
 
 
 def is_claimed(folder: Path, working: WorkFolder) -> bool:
-    """Whether the folder is there with its marker; ConfigError as `claim` raises it."""
+    """Whether the folder is there with its marker; raises ConfigError as `claim`."""
     if not os.path.lexists(folder):
         return False
     if folder.is_symlink() or not folder.is_dir():
@@ -70,7 +69,7 @@ def is_claimed(folder: Path, working: WorkFolder) -> bool:
 
 
 def dissolve(folder: Path, working: WorkFolder) -> None:
-    """Removes the folder, which is claimed; where it holds something that is not ours, that stays, with the marker."""
+    """Removes a claimed folder; if it holds something that is not ours, that and the marker stay."""
     with suppress(OSError), opened_folder(folder.parent) as parent:
         with opened_folder(folder, root=folder.parent) as handle:
             names = [name for name in os.listdir(handle) if name != MARKER]
@@ -87,7 +86,7 @@ def dissolve(folder: Path, working: WorkFolder) -> None:
 
 
 def sweep(folder: Path, working: WorkFolder) -> None:
-    """Removes what killed processes left beside the folder: some on the way to their name, some on the way out."""
+    """Removes what killed processes left beside the folder: folders not yet renamed, or renamed to be removed."""
     with suppress(OSError), opened_folder(folder.parent) as parent:
         for name in os.listdir(parent):
             if is_temporary(name, of=folder.name):
@@ -103,7 +102,7 @@ def _marker(handle: int, working: WorkFolder) -> bytes | None:
 
 
 def _clear(parent: int, name: str, working: WorkFolder) -> None:
-    """Removes what is ours of a marked folder of this name, the marker last, then the folder; of others nothing."""
+    """Removes our content of a marked folder, the marker last, then the folder; nothing of other folders."""
     with suppress(OSError):
         handle = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
         try:
@@ -126,7 +125,7 @@ def _is_ours(handle: int, name: str, working: WorkFolder) -> bool:
 
 
 def _remove(handle: int, name: str, working: WorkFolder) -> None:
-    """Removes a file, a link or a folder of ours; of a link not what it leads to."""
+    """Removes a file, a link or a folder of ours; the target of a link stays."""
     with suppress(OSError):
         if not _is_ours(handle, name, working):
             return

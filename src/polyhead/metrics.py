@@ -1,7 +1,6 @@
-"""Scores of whole splits, higher is better. Equal to scikit-learn, scipy and seqeval where those define a
-value.
+"""Scores of whole splits; higher is better. Equal to scikit-learn, scipy and seqeval if they define a value.
 
-Where they do not: an empty split raises EmptyData; a correlation with a constant is 0 (scipy: nan); an F1,
+If they do not: an empty split raises EmptyData; a correlation with a constant is 0 (scipy: nan); an F1,
 recall or Matthews correlation whose denominator is zero is 0 (scikit-learn's `zero_division=0`).
 """
 
@@ -56,7 +55,7 @@ def macro_recall(targets: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def f1_of(label: int) -> Metric:
-    """The F1 of one label index: 2 right / (given + true)."""
+    """The F1 of one label index: 2 right / (predicted + true)."""
 
     def f1(targets: np.ndarray, predictions: np.ndarray) -> float:
         targets, predictions = _checked(targets, predictions)
@@ -68,10 +67,10 @@ def f1_of(label: int) -> Metric:
 
 def matthews(targets: np.ndarray, predictions: np.ndarray) -> float:
     """Matthews correlation of any number of labels (Gorodkin 2004): cov(t, p) / sqrt(cov(t, t) cov(p, p))."""
-    right, given, true = (np.asarray(counts, np.float64) for counts in _counts(targets, predictions))
+    right, predicted, true = (np.asarray(counts, np.float64) for counts in _counts(targets, predictions))
     rows = true.sum()
-    covariance = right.sum() * rows - given @ true
-    spread = (rows**2 - given @ given) * (rows**2 - true @ true)
+    covariance = right.sum() * rows - predicted @ true
+    spread = (rows**2 - predicted @ predicted) * (rows**2 - true @ true)
     return float(covariance / np.sqrt(spread)) if spread > 0 else 0.0
 
 
@@ -113,36 +112,35 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
 
 
 def span_f1(targets: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]]) -> float:
-    """Micro F1 of exact spans over all sequences, as `seqeval.metrics.f1_score` (Ramshaw and Marcus 1995
-    tags).
+    """Micro F1 of exact spans over all sequences, as `seqeval.metrics.f1_score` (tags of Ramshaw and Marcus 1995).
 
     0 when neither side has a span. Sequences must have equal lengths, pair by pair.
     """
     if not len(targets):
         raise EmptyData("a split without rows has no score")
-    right = given = true = 0
+    right = spans = 0
     for target, predicted in zip(targets, predictions, strict=True):
         if len(target) != len(predicted):
             raise DataError("a row's predictions and targets differ in length", got=f"{len(predicted)}, {len(target)}")
-        wanted, found = spans_of(target), spans_of(predicted)
-        right += len(set(wanted) & set(found))
-        given, true = given + len(found), true + len(wanted)
-    return 2 * right / (given + true) if given + true else 0.0
+        true_spans, predicted_spans = spans_of(target), spans_of(predicted)
+        right += len(set(true_spans) & set(predicted_spans))
+        spans += len(predicted_spans) + len(true_spans)
+    return 2 * right / spans if spans else 0.0
 
 
 def exact_match(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
     """Share of rows whose answer is one of the right ones, after `normalised`; as the script of SQuAD.
 
-    `targets` holds every right answer of each row, none or an empty one where no answer is right.
+    `targets` holds every right answer of each row; none, or an empty one, if no answer is right.
     """
     return _best_of(targets, predictions, lambda reference, answer: float(reference == answer))
 
 
 def answer_f1(targets: Sequence[Sequence[str]], predictions: Sequence[str]) -> float:
-    """Mean over rows of the F1 over words between the answer and the right one nearest to it; as the script of SQuAD.
+    """Mean over rows of the F1 over words of the answer and the right answer nearest to it; as the script of SQuAD.
 
-    Words are those of `normalised`, counted as often as they occur. Where a side has none, it is 1 if neither has any
-    (Rajpurkar et al. 2018).
+    Words are those of `normalised`, counted as often as they occur. If one side has none, the F1 is 1 if the other has
+    none either, else 0 (Rajpurkar et al. 2018).
     """
     return _best_of(targets, predictions, _words_f1)
 

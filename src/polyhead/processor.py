@@ -1,9 +1,8 @@
 """The properties of this machine's processor that decide how libraries compute.
 
-The libraries look for themselves; what they find is what a numerics label has to say, and the width of 8-bit weights
-has to fit. oneDNN, by which OpenVINO and torch multiply, can be capped to older instructions by a variable of the
-environment: a process that is capped is taken for one on such a processor. (It is no setting of ours, so that it is
-read here and not in the command line.)
+Libraries look at the processor themselves; a numerics label has to say what they find, and the width of 8-bit weights
+has to fit it. An environment variable can cap oneDNN, with which OpenVINO and torch multiply, to older instructions; a
+capped process counts as one on such a processor. (It is no setting of ours, so it is read here and not in the CLI.)
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ CAPS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # oneDNN reads the first of t
 X86 = ("x86_64", "AMD64", "i386", "i686")
 WIDE_SUMS = frozenset({"avx512_vnni", "avx_vnni"})
 BFLOAT16 = frozenset({"avx512_bf16", "avx_ne_convert", "amx_bf16", "bf16"})  # the last is Arm's
-# What oneDNN may use of these by the name of the cap; with any other name, which are newer, all of them.
+# Which of these oneDNN may use, by the name of the cap; under other names, which are newer, all of them.
 _ALLOWED: dict[str, frozenset[str]] = {
     **dict.fromkeys(("SSE41", "AVX", "AVX2", "AVX512_CORE"), frozenset[str]()),
     "AVX2_VNNI": frozenset({"avx_vnni"}),
@@ -35,15 +34,15 @@ class Processor(Value):
 
     machine: str  # as `platform.machine()` names it
     model: str = ""  # its name
-    family: str = ""  # where Linux tells: those of one name may round differently
-    features: frozenset[str] | None = None  # of those that are told, the ones that libraries may use
+    family: str = ""  # if Linux lists it: processors of one name may round differently
+    features: frozenset[str] | None = None  # the listed ones that libraries may use
     cap: str = ""  # the instructions to which the environment caps oneDNN; "" where it does not
 
     @property
     def has_wide_sums(self) -> bool:
         """Whether products of unsigned by signed bytes are summed in 32 bits at once.
 
-        x86 without VNNI adds two of them in 16 bits, where they saturate; where nothing is told, that is assumed.
+        x86 without VNNI adds two of them in 16 bits, where they saturate; so does a processor that lists no features.
         """
         return self.machine not in X86 or bool(WIDE_SUMS & (self.features or frozenset()))
 
@@ -54,25 +53,25 @@ class Processor(Value):
 
     @property
     def may_have_bfloat16(self) -> bool:
-        """Whether bfloat16 is not ruled out; what a library says of itself decides then."""
+        """Whether bfloat16 is not ruled out; the library then decides."""
         if self.features is None:
             return self.cap not in _ALLOWED or bool(BFLOAT16 & _ALLOWED[self.cap])
         return bool(BFLOAT16 & self.features)
 
     @property
     def label(self) -> str:
-        """The whole name, and the cap where there is one: what may change bits though every file is the same."""
+        """The whole name, and the cap if there is one: both may change bits of answers."""
         name = f"model name {self.model}, {self.family}" if self.family else self.model or self.machine
         return f"{name}, capped to {self.cap}" if self.cap else name
 
 
 def processor() -> Processor:
-    """This machine's, as the environment caps it now."""
+    """This machine's processor, as the environment caps it now."""
     return _read(next((os.environ[name] for name in CAPS if os.environ.get(name)), ""))
 
 
 def processor_of(cpuinfo: str | None, *, machine: str, cap: str = "") -> Processor:
-    """The processor that /proc/cpuinfo told of, or None, on a machine whose oneDNN is capped to `cap`."""
+    """The processor that /proc/cpuinfo describes (None: there is no such file), with oneDNN capped to `cap`."""
     cap = cap.upper()
     cap = "" if cap in ("", "ALL", "DEFAULT") else cap
     if cpuinfo is None:
@@ -88,14 +87,14 @@ def processor_of(cpuinfo: str | None, *, machine: str, cap: str = "") -> Process
 
 
 def processors(groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """How many processors this process may keep busy: no more than the container that it runs in allows."""
+    """How many processors this process may keep busy, as its container allows."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(groups)
     return max(1, count if quota is None else min(count, math.ceil(quota)))
 
 
 def _quota(groups: Path) -> float | None:
-    """Processors' worth of time that the control group has, version 2 or 1; None without a limit."""
+    """The processor time that the control group (version 2 or 1) allows, in processors; None without a limit."""
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             fields = " ".join((groups / name).read_text() for name in names).split()

@@ -1,4 +1,4 @@
-"""How far long work is, in words, and showing it: in place on a terminal, as a line now and then in a file."""
+"""Progress of long work: shown in place on a terminal, and as a line now and then in a file."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import msgspec
 
 import tiny
 from polyhead.cli.main import main
-from polyhead.config import to_toml
+from tiny import to_toml
 
 SOURCE = Path(__file__).parents[2] / "src"
 

@@ -8,8 +8,8 @@ import pytest
 import tiny
 from cli.commands import run, write_project
 from polyhead.bundle.read import Bundle
-from polyhead.config import to_toml
 from polyhead.project.recipes import Joint
+from tiny import to_toml
 
 POOR = msgspec.structs.replace(tiny.TRAINING, epochs=1, learning_rate=1e-5)
 OTHER = msgspec.structs.replace(POOR, seed=5)

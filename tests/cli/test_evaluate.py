@@ -11,10 +11,10 @@ from cli.commands import run, write_project
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
-from polyhead.config import to_toml
 from polyhead.project.recipes import FineTune, LeaveOut, Search, TrunkOnly
 from polyhead.project.tables import TaskEntry
 from polyhead.strategies import Branch
+from tiny import to_toml
 
 
 def told(*words):

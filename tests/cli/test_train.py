@@ -16,7 +16,7 @@ import pytest
 
 import tiny
 from cli.commands import environment, interruptible, run, shell, write_project
-from polyhead.config import to_toml
+from tiny import to_toml
 
 
 def project_of(work, entry, **changes):

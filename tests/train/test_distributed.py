@@ -13,13 +13,13 @@ import tiny
 from cli.commands import environment, run
 from pair import LIMIT, Job, Pair, course_of, learn, refused
 from polyhead.bundle.read import Bundle
-from polyhead.config import to_toml
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Frozen, Joint, Sampling, Smoothing, Weighting
 from polyhead.project.tables import TaskEntry
 from polyhead.strategies import Adapter, Branch, InLayer, Prompted
 from polyhead.train.loop.devices import Place, from_first, place_in
 from polyhead.train.recipes.learned import lineage_of
+from tiny import to_toml
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.0, clip=0.05, batch=4)

@@ -10,7 +10,6 @@ import pytest
 import tiny
 from cli.commands import run
 from polyhead.bundle.read import Bundle
-from polyhead.config import to_toml
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, ConfigError, UnknownTask, WrongTrunk
 from polyhead.nn.load import load_trunk
@@ -27,6 +26,7 @@ from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.starts import start_parts
 from polyhead.train.run import train_project
+from tiny import to_toml
 
 NAMES = ("mood", "urgency")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=1, batch=4)

@@ -18,7 +18,6 @@ from polyhead.bundle.model_write import remove_models, set_models
 from polyhead.bundle.models import MODELS, Models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
-from polyhead.config import to_toml
 from polyhead.engine.evaluate import evaluate_bundle
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, MissingExtra, TrunkError, UnknownTask
@@ -34,6 +33,7 @@ from polyhead.train.loop import fit
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.loss import LOSSES
 from polyhead.train.run import train_project
+from tiny import to_toml
 
 pytest.importorskip("rouge_score")
 
