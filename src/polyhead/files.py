@@ -199,8 +199,8 @@ def sync_folder(folder: Path) -> None:
 def held(path: Path, *, patience: float, busy: Exception) -> Iterator[None]:
     """Holds the lock of this file, which is made if it is missing, and stays.
 
-    Raises `busy` if another process, or thread, holds it for `patience` seconds, and LockError if something else has its
-    name or it may not be opened. The lock ends with the process, however that ends.
+    Raises `busy` if another process, or thread, holds it for `patience` seconds, and LockError if something else has
+    its name or it may not be opened. The lock ends with the process, however that ends.
     """
     handle = _locked(path, time.monotonic() + patience, busy)
     try:

@@ -1,7 +1,7 @@
 """Work folders beside a file of the user: each carries a marker, and no folder without one is touched.
 
-A folder has its marker from the first moment, and is renamed before it is emptied. A kill therefore never leaves a folder
-under its name without a marker.
+A folder has its marker from the first moment, and is renamed before it is emptied. A kill therefore never leaves a
+folder under its name without a marker.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WorkFolder(msgspec.Struct, frozen=True, kw_only=True):
 def claim(folder: Path, working: WorkFolder) -> None:
     """Makes the folder with its marker, unless it is there; an empty folder gets the marker.
 
-    Raises ConfigError, and changes nothing, if something else has its name: a link, a file, a folder without the marker.
+    Raises ConfigError, and changes nothing, if something else has its name: a link, a file, an unmarked folder.
     """
     while not is_claimed(folder, working):
         with opened_folder(folder.parent) as parent:

@@ -42,7 +42,7 @@ class Processor(Value):
     def has_wide_sums(self) -> bool:
         """Whether products of unsigned by signed bytes are summed in 32 bits at once.
 
-        x86 without VNNI adds two of them in 16 bits, where they saturate; so does a processor that lists no features.
+        x86 without VNNI adds two of them in 16 bits, where they saturate; without a list of features, that is assumed.
         """
         return self.machine not in X86 or bool(WIDE_SUMS & (self.features or frozenset()))
 
