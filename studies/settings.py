@@ -1,4 +1,4 @@
-"""Where benchmarks find data and leave what they make, and what all long studies are asked and say."""
+"""Where benchmarks find data and leave what they make, and the arguments and reports of long studies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,28 @@ RUNS = ROOT / "runs"
 Job = TypeVar("Job")
 
 
-def study_arguments(said: str | None, rows: str) -> argparse.ArgumentParser:
-    """What a study of hours takes: where its rows are (in `runs` by default), threads, or the report alone."""
-    parser = argparse.ArgumentParser(description=said, formatter_class=argparse.RawDescriptionHelpFormatter)
+def study_arguments(
+    description: str | None,
+    rows: str,
+    *,
+    jobs: Iterable[str] = (),
+    seeds: Iterable[int] = (),
+    part: bool = False,
+    device: bool = False,
+) -> argparse.ArgumentParser:
+    """What a study of hours takes: where its rows are (in `runs` by default), threads, or the report alone.
+
+    With `jobs`, `seeds`, `part` and `device` also the options of these names.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if names := ",".join(jobs):
+        parser.add_argument("--jobs", default=names)
+    if numbers := ",".join(map(str, seeds)):
+        parser.add_argument("--seeds", default=numbers)
+    if part:
+        parser.add_argument("--part", default="1/1")
+    if device:
+        parser.add_argument("--device", default="cpu", help="where trunks learn: cpu, cuda")
     parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / rows])
     parser.add_argument("--threads", type=int, help="of torch; by default as many as it finds")
     parser.add_argument("--report", action="store_true", help="write the results from the rows, train nothing")
@@ -34,10 +53,10 @@ def asked_of(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """The arguments, with torch's threads set."""
     import torch
 
-    asked = parser.parse_args()
-    if asked.threads:
-        torch.set_num_threads(asked.threads)
-    return asked
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    return arguments
 
 
 def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
@@ -48,9 +67,9 @@ def part_of(jobs: Sequence[Job], part: str) -> Sequence[Job]:
     return jobs[int(number) - 1 :: int(of)]
 
 
-def one_of(given: str, known: Iterable[str], what: str) -> list[str]:
+def one_of(listed: str, known: Iterable[str], what: str) -> list[str]:
     """The names in a list with commas, each one of those known; ends the program where one is not."""
-    names, known = [name.strip() for name in given.split(",")], list(known)
+    names, known = [name.strip() for name in listed.split(",")], list(known)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"no such {what}: {', '.join(unknown)}; there are {', '.join(known)}")
@@ -107,5 +126,5 @@ def report(name: str, *, command: str, rows: list[dict], claims: Sequence[Claim]
         print(f"lacking: {what}")
     print(write_results(RESULTS, results(name, command=command, rows=rows, claims=claims)))
     for claim in claims:
-        held = "holds " if claim.holds else "MISSED"
-        print(f"{held}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")
+        outcome = "holds " if claim.holds else "MISSED"
+        print(f"{outcome}  {claim.id}  {claim.value:.4g} {claim.unit} ({claim.target:g})  {claim.text}")

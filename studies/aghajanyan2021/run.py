@@ -7,13 +7,9 @@ writes the results from the rows that are there and trains nothing. Learned trun
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-
-import torch
 
 from studies.aghajanyan2021 import figures, study
 from studies.aghajanyan2021.mixes import (
@@ -28,8 +24,8 @@ from studies.aghajanyan2021.mixes import (
     Mix,
 )
 from studies.aghajanyan2021.runs import Runs
-from studies.results import Claim, Study, results, write_results
-from studies.settings import DATA, RESULTS, RUNS
+from studies.results import Claim, Study
+from studies.settings import DATA, RESULTS, asked_of, one_of, part_of, report, rows_of, say, study_arguments
 from studies.shared.rows import over_seeds
 
 NAME = "together_quality"
@@ -60,28 +56,16 @@ JOBS = ("main", "whole", "nested", "schemes", "samplers", "sizes", "full-mixed")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", default=",".join(JOBS))
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    parser.add_argument("--part", default="1/1")
-    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "together.jsonl"])
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    if asked.report:
-        report([row for file in asked.rows for row in Study(file).rows])
+    options = asked_of(study_arguments(__doc__, "together.jsonl", jobs=JOBS, seeds=SEEDS, part=True))
+    if options.report:
+        write_report(rows_of(options.rows))
         return
-    runs = runs_in(asked.rows[0])
-    number, of = map(int, asked.part.split("/"))
-    seeds = [int(seed) for seed in asked.seeds.split(",")]
-    jobs = [job for name in asked.jobs.split(",") for job in jobs_of(name, runs, seeds)]
-    for job in jobs[number - 1 :: of]:
+    file = options.rows[0]
+    runs = Runs(DATA, file.with_suffix(""), Study(file), say=say)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    jobs = [job for name in one_of(options.jobs, JOBS, "job") for job in jobs_of(name, runs, seeds)]
+    for job in part_of(jobs, options.part):
         job()
-
-
-def runs_in(file: Path) -> Runs:
-    return Runs(DATA, file.with_suffix(""), Study(file), say=lambda line: print(line, flush=True))
 
 
 def jobs_of(name: str, runs: Runs, seeds: list[int]) -> Iterator[Callable[[], None]]:
@@ -111,18 +95,14 @@ def plain_and_best(runs: Runs, seed: int) -> None:
     runs.frozen(seed, mix=NESTED_MIXES[-1])
 
 
-def report(raw: list[dict[str, object]]) -> None:
+def write_report(raw: list[dict[str, object]]) -> None:
     """Rows as they come; claims when three seeds of the main part are there."""
     rows, trunks = study.rows_of(raw), study.trunks_of(raw)
-    for what in study.missing(rows):
-        print(f"lacking: {what}")
-    found = results(NAME, command=COMMAND, rows=raw, claims=[*claims(rows), *comparisons(rows)])
-    write_results(RESULTS, found)
+    all_claims = [*claims(rows), *comparisons(rows)]
+    report(NAME, command=COMMAND, rows=raw, claims=all_claims, lacking=study.missing(rows))
     draw(rows)
     for trunk in trunks:
         print(f"{trunk.mix:16s} seed {trunk.seed}  {trunk.seconds:6.0f} s  own validation {100 * trunk.score:.1f}")
-    for claim in found.claims:
-        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def draw(rows: Sequence[study.Row]) -> None:

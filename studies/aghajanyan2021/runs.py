@@ -20,6 +20,7 @@ from studies.aghajanyan2021.mixes import MAX_TOKENS, POOLED, ROWS, VALIDATION, W
 from studies.aghajanyan2021.sets import HELD_OUT, MIX
 from studies.shared import runs
 from studies.shared.data import Set, prepared_of, train_rows
+from studies.shared.runs import Facts
 from studies.shared.steps import fine_tune, head, learn
 
 if TYPE_CHECKING:
@@ -37,18 +38,16 @@ class Runs(runs.Runs):
 
     max_tokens = MAX_TOKENS
 
-    def held_out(self, one: Set, seed: int, *, training: Training = HEADS, rows: int = ROWS) -> Prepared:
+    def held_out(self, dataset: Set, seed: int, *, training: Training = HEADS, rows: int = ROWS) -> Prepared:
         """A held-out task; `rows` fewer than all are the first of the same shuffle."""
         training = msgspec.structs.replace(training, seed=seed)
-        return prepared_of(self.data, one, train=rows, validation=VALIDATION, strategy=HEAD, training=training)
+        return prepared_of(self.data, dataset, train=rows, validation=VALIDATION, strategy=HEAD, training=training)
 
     def trunk(self, mix: Mix, seed: int) -> FilePath:
         """The bundle that holds the mix's learned trunk, made now if it is not there; its row says what it took."""
         folder = self.folder / "trunks" / f"{mix.name}-{mix.digest()}-{seed}"
-        key: dict[str, object] = {"stage": "trunk", "mix": mix.name, "digest": mix.digest(), "seed": seed}
-        if not (folder / "bundle.json").exists():
-            self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
-        row = self.study.row(partial(self._learn, mix, seed, folder), **key)
+        key: Facts = {"stage": "trunk", "mix": mix.name, "digest": mix.digest(), "seed": seed}
+        row = self.learned(folder, key, partial(self._learn, mix, seed, folder))
         self.say(f"trunk   {mix.name:18s} seed {seed}  {row.get('seconds', '–')} s  mean validation {row['score']}")
         return folder
 
@@ -58,12 +57,16 @@ class Runs(runs.Runs):
         """Pooled attention heads of the held-out tasks over the plain trunk, or over the mix's."""
         name = mix.name if mix else "plain"
         digest = mix.digest() if mix else ""
-        todo = [
-            (one, rows, {"stage": "heads", "mix": name, "digest": digest, "task": one.task, "rows": rows, "seed": seed})
-            for one in tasks
+        planned: list[tuple[Set, int, Facts]] = [
+            (
+                dataset,
+                rows,
+                {"stage": "heads", "mix": name, "digest": digest, "task": dataset.task, "rows": rows, "seed": seed},
+            )
+            for dataset in tasks
             for rows in sizes
         ]
-        lacking = [t for t in todo if not any(t[2].items() <= row.items() for row in self.study.rows)]
+        lacking = [run for run in planned if not self.rows_of(run[2])]
         if not lacking:
             return
         from polyhead.train.data.extract import Extractor
@@ -71,30 +74,32 @@ class Runs(runs.Runs):
         data = self._data(mix, seed)
         folder = self.folder / "features" / (f"{name}-{digest}-{seed}" if mix else "plain")
         extractor = Extractor(data, folder=folder, precision="bfloat16")
-        for one, rows, key in lacking:
-            row = self.study.row(partial(self._head, one, seed, rows, extractor), **key)
-            self.say(f"heads   {name:18s} seed {seed}  {one.task:16s} {rows:5d} rows  {row['test']:.4f}")
+        for dataset, rows, key in lacking:
+            row = self.study.row(partial(self._head, dataset, seed, rows, extractor), **key)
+            self.say(f"heads   {name:18s} seed {seed}  {dataset.task:16s} {rows:5d} rows  {row['test']:.4f}")
         if mix:
             shutil.rmtree(folder, ignore_errors=True)
 
     def full(self, seed: int, tasks: Iterable[Set] = HELD_OUT, mix: Mix | None = None) -> None:
         """Full fine-tuning of the plain trunk, or of the mix's, for each task alone."""
         name = mix.name if mix else "plain"
-        for one in tasks:
-            key: dict[str, object] = {
+        for dataset in tasks:
+            key: Facts = {
                 "stage": "full",
                 "mix": name,
                 **({"digest": mix.digest()} if mix else {}),
-                "task": one.task,
+                "task": dataset.task,
                 "rows": ROWS,
                 "seed": seed,
             }
-            row = self.study.row(partial(self._full, one, seed, mix), **key)
-            self.say(f"full    {name:18s} seed {seed}  {one.task:16s} {row.get('seconds', '–')} s  {row['test']:.4f}")
+            row = self.study.row(partial(self._full, dataset, seed, mix), **key)
+            self.say(
+                f"full    {name:18s} seed {seed}  {dataset.task:16s} {row.get('seconds', '–')} s  {row['test']:.4f}"
+            )
 
     def mixed(self, mix: Mix, seed: int) -> list[Prepared]:
         """The tasks that a trunk learns from."""
-        known = {one.folder: one for one in MIX}
+        known = {dataset.folder: dataset for dataset in MIX}
         training = msgspec.structs.replace(mix.training, seed=seed)
         rows = mix.rows_of({folder: train_rows(self.data, known[folder]) for folder in mix.sets})
         return [
@@ -104,8 +109,8 @@ class Runs(runs.Runs):
             for folder in mix.sets
         ]
 
-    def _learn(self, mix: Mix, seed: int, folder: FilePath) -> dict[str, object]:
-        held = [self.held_out(one, seed) for one in HELD_OUT]
+    def _learn(self, mix: Mix, seed: int, folder: FilePath) -> Facts:
+        held = [self.held_out(dataset, seed) for dataset in HELD_OUT]
         return learn(
             self.mixed(mix, seed),
             self.plain,
@@ -116,11 +121,11 @@ class Runs(runs.Runs):
             say=self.say,
         )
 
-    def _head(self, one: Set, seed: int, rows: int, extractor: Extractor) -> dict[str, object]:
-        return head(self.held_out(one, seed, rows=rows), extractor)
+    def _head(self, dataset: Set, seed: int, rows: int, extractor: Extractor) -> Facts:
+        return head(self.held_out(dataset, seed, rows=rows), extractor)
 
-    def _full(self, one: Set, seed: int, mix: Mix | None) -> dict[str, object]:
-        prepared = self.held_out(one, seed, training=FULL)
+    def _full(self, dataset: Set, seed: int, mix: Mix | None) -> Facts:
+        prepared = self.held_out(dataset, seed, training=FULL)
         return fine_tune(msgspec.structs.replace(prepared, strategy=WHOLE), self._data(mix, seed))
 
     def _data(self, mix: Mix | None, seed: int) -> TrunkData:

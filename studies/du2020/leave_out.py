@@ -8,7 +8,6 @@ on where it stopped; learned trunks lie beside the rows, features are deleted as
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -20,8 +19,9 @@ import msgspec
 from polyhead.config import Value
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
 from polyhead.strategies import Pooled
+from studies.shared import runs
 from studies.shared.data import Set, prepared_of
-from studies.shared.runs import Facts, Rows, Say, silent
+from studies.shared.runs import Facts, Rows, Say, silent, whole_digest
 from studies.shared.steps import fine_tune, head, learn, read_once
 
 if TYPE_CHECKING:
@@ -83,16 +83,15 @@ class Settings(Value):
     @property
     def digest(self) -> str:
         """Rows of other settings are other rows."""
-        content = msgspec.json.encode([self, STAGE1, POOLERS], order="sorted")
-        return hashlib.sha256(content).hexdigest()[:8]
+        return whole_digest([self, STAGE1, POOLERS])
 
     @property
     def groups(self) -> dict[str, tuple[Set, ...]]:
         """The sets by group."""
-        found: dict[str, list[Set]] = {}
-        for one in self.sets:
-            found.setdefault(one.group, []).append(one)
-        return {group: tuple(several) for group, several in found.items()}
+        groups: dict[str, list[Set]] = {}
+        for dataset in self.sets:
+            groups.setdefault(dataset.group, []).append(dataset)
+        return {group: tuple(sets) for group, sets in groups.items()}
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +101,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run: Callable[[], None]
 
 
-class LeaveOut:
+class LeaveOut(runs.Runs):
     """All runs, and what they share: the data, the plain trunk, the rows."""
 
     def __init__(
@@ -115,68 +114,62 @@ class LeaveOut:
         trunk: TrunkData | None = None,
         say: Say = silent,
     ) -> None:
-        self.data, self.study, self.settings, self.say = data, study, settings or Settings(), say
-        self.folder = folder / self.settings.digest
-        self._plain = trunk
-
-    @property
-    def plain(self) -> TrunkData:
-        """The pre-trained trunk."""
-        from polyhead.nn.load import load_trunk
-
-        if self._plain is None:
-            self._plain = load_trunk("minilm", max_tokens=self.settings.max_tokens)
-        return self._plain
+        self.settings = settings or Settings()
+        self.max_tokens = self.settings.max_tokens
+        super().__init__(data, folder / self.settings.digest, study, trunk=trunk, say=say)
 
     def jobs(self) -> tuple[Job, ...]:
         """Everything, block by block: the plain trunk, each task left out, each group of several left out, none."""
-        groups = self.settings.groups
-        found = [Job(name=f"plain trunk, {one.task}", run=partial(self.of_plain, one)) for one in self.settings.sets]
-        for one in self.settings.sets:
-            is_alone = len(groups[one.group]) == 1
-            found.append(Job(name=f"without {one.task}", run=partial(self.without_task, one, is_group=is_alone)))
-        for group, several in groups.items():
-            if len(several) > 1:
-                found.append(Job(name=f"without group {group}", run=partial(self.without_group, several)))
-        return (*found, Job(name="all tasks", run=self.of_all))
+        groups, sets = self.settings.groups, self.settings.sets
+        jobs = [
+            Job(name=f"plain trunk, {dataset.task}", run=partial(self.of_plain, dataset))
+            for dataset in self.settings.sets
+        ]
+        for dataset in sets:
+            is_alone = len(groups[dataset.group]) == 1
+            jobs.append(Job(name=f"without {dataset.task}", run=partial(self.without_task, dataset, is_group=is_alone)))
+        for group, members in groups.items():
+            if len(members) > 1:
+                jobs.append(Job(name=f"without group {group}", run=partial(self.without_group, members)))
+        return (*jobs, Job(name="all tasks", run=self.of_all))
 
-    def of_plain(self, one: Set) -> None:
+    def of_plain(self, dataset: Set) -> None:
         """Blocks a and b."""
-        self._full(one, FULL, lambda: self.plain)
-        self._frozen("b", OF_PLAIN, one, lambda: self.plain)
+        self._full(dataset, FULL, lambda: self.plain)
+        self._frozen("b", OF_PLAIN, dataset, lambda: self.plain)
 
-    def without_task(self, one: Set, *, is_group: bool) -> None:
+    def without_task(self, dataset: Set, *, is_group: bool) -> None:
         """Block c and its fine-tuning in block a; block d too where the task is a group of its own."""
-        left = self._trunk_later([one])
-        self._frozen("c", tuple(POOLERS), one, left)
+        trunk = self._trunk_later([dataset])
+        self._frozen("c", tuple(POOLERS), dataset, trunk)
         if is_group:
             for name in OF_GROUP:
-                (row,) = [r for r in self.study.rows if self._key("c", name, one).items() <= r.items()]
-                facts = {key: value for key, value in row.items() if key not in self._key("c", name, one)}
-                self._row("d", name, one, partial(dict, facts, same_as="c"))
-        self._full(one, FULL_LEARNED, left)
+                (row,) = self.rows_of(self._key("c", name, dataset))
+                facts = {key: value for key, value in row.items() if key not in self._key("c", name, dataset)}
+                self._row("d", name, dataset, partial(dict, facts, same_as="c"))
+        self._full(dataset, FULL_LEARNED, trunk)
 
-    def without_group(self, several: Iterable[Set]) -> None:
+    def without_group(self, sets: Iterable[Set]) -> None:
         """Block d."""
-        left = self._trunk_later(several)
-        for one in several:
-            self._frozen("d", OF_GROUP, one, left)
+        trunk = self._trunk_later(sets)
+        for dataset in sets:
+            self._frozen("d", OF_GROUP, dataset, trunk)
 
     def of_all(self) -> None:
         """Block e: the heads that the trunk learned with, no further training."""
-        lacking = [one for one in self.settings.sets if not self._is_there(self._key("e", OWN, one))]
+        lacking = [dataset for dataset in self.settings.sets if not self.rows_of(self._key("e", OWN, dataset))]
         if lacking:
             scores = self._learned([])[1]["own"]
             assert isinstance(scores, dict)
-            for one in lacking:
-                self._row("e", OWN, one, partial(dict, scores[one.task]))
+            for dataset in lacking:
+                self._row("e", OWN, dataset, partial(dict, scores[dataset.task]))
 
-    def prepared(self, one: Set, strategy: Pooled, training: Training) -> Prepared:
+    def prepared(self, dataset: Set, strategy: Pooled, training: Training) -> Prepared:
         """A set's rows, the reported split cut to evenly spaced ones."""
         settings = self.settings
         return prepared_of(
             self.data,
-            one,
+            dataset,
             train=settings.rows,
             validation=settings.validation,
             test=settings.test,
@@ -186,39 +179,37 @@ class LeaveOut:
 
     def trunks(self) -> tuple[tuple[Set, ...], ...]:
         """What each learned trunk leaves out: one task, a group of several, nothing."""
-        groups = [several for several in self.settings.groups.values() if len(several) > 1]
-        return (*((one,) for one in self.settings.sets), *groups, ())
+        groups = [sets for sets in self.settings.groups.values() if len(sets) > 1]
+        return (*((dataset,) for dataset in self.settings.sets), *groups, ())
 
     def trained_on(self, without: Iterable[Set]) -> tuple[Set, ...]:
         """The sets that a trunk learns from."""
-        return tuple(one for one in self.settings.sets if one not in tuple(without))
+        return tuple(dataset for dataset in self.settings.sets if dataset not in tuple(without))
 
     def _trunk_later(self, without: Iterable[Set]) -> Callable[[], TrunkData]:
         """The learned trunk, made when it is first asked for."""
         from polyhead.bundle.read import Bundle
 
-        several = tuple(without)
-        return lambda: Bundle.open(self._learned(several)[0]).trunk()
+        left_out = tuple(without)
+        return lambda: Bundle.open(self._learned(left_out)[0]).trunk()
 
     def _learned(self, without: Iterable[Set]) -> tuple[FilePath, Facts]:
         """The bundle of the trunk that learned from the other tasks, made now if it is not there, and its row."""
-        several = tuple(without)
-        name = "without-" + "-".join(one.task for one in several) if several else "all"
+        left_out = tuple(without)
+        name = "without-" + "-".join(dataset.task for dataset in left_out) if left_out else "all"
         folder = self.folder / "trunks" / name
         key: Facts = {"stage": "trunk", "name": name, "digest": self.settings.digest, "seed": self.settings.seed}
-        if not (folder / "bundle.json").exists():
-            self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
-        row = self.study.row(partial(self._learn, several, folder), **key)
+        row = self.learned(folder, key, partial(self._learn, left_out, folder))
         self.say(f"trunk  {name:24s} {row['seconds']} s  mean validation {row['score']}")
         return folder, row
 
     def _learn(self, without: tuple[Set, ...], folder: FilePath) -> Facts:
         learning = self.settings.learning
         return learn(
-            [self.prepared(one, STAGE1, learning) for one in self.trained_on(without)],
+            [self.prepared(dataset, STAGE1, learning) for dataset in self.trained_on(without)],
             self.plain,
             self.settings.recipe,
-            held=[self.prepared(one, STAGE1, learning) for one in without],
+            held=[self.prepared(dataset, STAGE1, learning) for dataset in without],
             folder=folder,
             label=folder.name,
             precision=self._precision,
@@ -226,37 +217,34 @@ class LeaveOut:
             own_heads=not without,
         )
 
-    def _frozen(self, block: str, names: Iterable[str], one: Set, trunk: Callable[[], TrunkData]) -> None:
+    def _frozen(self, block: str, names: Iterable[str], dataset: Set, trunk: Callable[[], TrunkData]) -> None:
         """Poolers and heads of a task over a frozen trunk; its texts are read once for all that are lacking."""
         from polyhead.train.data.extract import Extractor
 
-        lacking = [name for name in names if not self._is_there(self._key(block, name, one))]
+        lacking = [name for name in names if not self.rows_of(self._key(block, name, dataset))]
         if not lacking:
             return
-        folder = self.folder / "features" / f"{block}-{one.task}"
+        folder = self.folder / "features" / f"{block}-{dataset.task}"
         extractor = Extractor(trunk(), folder=folder, precision=self._precision)
-        prepared = {name: self.prepared(one, POOLERS[name], self.settings.heads) for name in lacking}
+        prepared = {name: self.prepared(dataset, POOLERS[name], self.settings.heads) for name in lacking}
         read_once(list(prepared.values()), extractor)
         for name in lacking:
-            self._row(block, name, one, partial(head, prepared[name], extractor))
+            self._row(block, name, dataset, partial(head, prepared[name], extractor))
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _full(self, one: Set, name: str, trunk: Callable[[], TrunkData]) -> None:
-        if not self._is_there(self._key("a", name, one)):
-            prepared = self.prepared(one, STAGE1, self.settings.full)
-            self._row("a", name, one, lambda: fine_tune(prepared, trunk(), precision=self._precision))
+    def _full(self, dataset: Set, name: str, trunk: Callable[[], TrunkData]) -> None:
+        if not self.rows_of(self._key("a", name, dataset)):
+            prepared = self.prepared(dataset, STAGE1, self.settings.full)
+            self._row("a", name, dataset, lambda: fine_tune(prepared, trunk(), precision=self._precision))
 
-    def _row(self, block: str, name: str, one: Set, run: Callable[[], Facts]) -> None:
-        row = self.study.row(run, **self._key(block, name, one))
-        self.say(f"{block}      {name:32s} {one.task:8s} {row['test']:.4f}")
+    def _row(self, block: str, name: str, dataset: Set, run: Callable[[], Facts]) -> None:
+        row = self.study.row(run, **self._key(block, name, dataset))
+        self.say(f"{block}      {name:32s} {dataset.task:8s} {row['test']:.4f}")
 
-    def _key(self, block: str, name: str, one: Set) -> Facts:
+    def _key(self, block: str, name: str, dataset: Set) -> Facts:
         settings = self.settings
-        said = {"block": block, "name": name, "task": one.task, "rows": settings.rows}
-        return {"stage": "task", **said, "seed": settings.seed, "digest": settings.digest}
-
-    def _is_there(self, key: Facts) -> bool:
-        return any(key.items() <= row.items() for row in self.study.rows)
+        cell = {"block": block, "name": name, "task": dataset.task, "rows": settings.rows}
+        return {"stage": "task", **cell, "seed": settings.seed, "digest": settings.digest}
 
     @property
     def _precision(self) -> str:

@@ -24,32 +24,31 @@ COMMAND = (
 
 
 def main() -> None:
-    parser = study_arguments(__doc__, "leave_out.jsonl")
-    parser.add_argument("--part", default="1/1")
+    parser = study_arguments(__doc__, "leave_out.jsonl", part=True)
     parser.add_argument("--more", default="", help=f"also these sets: {', '.join(one.task for one in MORE)}")
     parser.add_argument("--estimate", action="store_true")
-    asked = asked_of(parser)
-    if asked.report:
-        return told(rows_of(asked.rows))
-    file = asked.rows[0]
-    more = tuple(one for one in MORE if one.task in asked.more.split(","))
+    options = asked_of(parser)
+    if options.report:
+        return write_report(rows_of(options.rows))
+    file = options.rows[0]
+    more = tuple(one for one in MORE if one.task in options.more.split(","))
     settings = Settings(sets=(*SETS, *more))
     runs = LeaveOut(DATA, file.with_suffix(""), Study(file), settings, say=say)
     jobs = runs.jobs()
-    mine = part_of(jobs, asked.part)
+    mine = part_of(jobs, options.part)
     found = effort(runs)
     for one in found:
         print(f"{one.what:28s} {one.runs:4d}  {one.minutes:6.1f} min")
     minutes = sum(one.minutes for one in found)
     print(f"{len(jobs)} jobs, about {minutes:.0f} min of one thread; this part makes {len(mine)}")
-    if not asked.estimate:
+    if not options.estimate:
         for job in mine:
             say(job.name)
             job.run()
     return None
 
 
-def told(rows: list[dict]) -> None:
+def write_report(rows: list[dict]) -> None:
     """Rows are kept as they come; claims wait for all of them."""
     found = cells_of(rows)
     lacking = missing(found)

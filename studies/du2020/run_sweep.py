@@ -24,21 +24,18 @@ COMMAND = (
 
 
 def main() -> None:
-    parser = study_arguments(__doc__, "sweep.jsonl")
-    parser.add_argument("--part", default="1/1")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    asked = asked_of(parser)
-    if asked.report:
-        return told(rows_of(asked.rows))
-    file = asked.rows[0]
+    options = asked_of(study_arguments(__doc__, "sweep.jsonl", seeds=SEEDS, part=True))
+    if options.report:
+        return write_report(rows_of(options.rows))
+    file = options.rows[0]
     runs = Sweep(DATA, file.with_suffix(""), Study(file), say=say)
-    jobs = [(one, int(seed)) for seed in asked.seeds.split(",") for one in SETS]
-    for one, seed in part_of(jobs, asked.part):
+    jobs = [(one, int(seed)) for seed in options.seeds.split(",") for one in SETS]
+    for one, seed in part_of(jobs, options.part):
         runs.run(one, seed)
     return None
 
 
-def told(rows: list[dict]) -> None:
+def write_report(rows: list[dict]) -> None:
     """Rows as they come; claims when three seeds are there."""
     found = swept_of(rows)
     lacking = missing(found, [one.task for one in SETS], SEEDS)

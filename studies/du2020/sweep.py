@@ -7,7 +7,6 @@ before the mean keeps m values for each that one behind it keeps.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import shutil
 import statistics
@@ -22,9 +21,10 @@ from polyhead.config import Value
 from polyhead.errors import DataError
 from polyhead.strategies import Pooled
 from studies.du2020.leave_out import LeaveOut, Settings
+from studies.shared import runs
 from studies.shared.drawing import sheet
-from studies.shared.rows import deviation_of, rows_of_files
-from studies.shared.runs import Rows, Say, silent
+from studies.shared.rows import deviation_of, rows_of_files, typed_rows
+from studies.shared.runs import Facts, Rows, Say, silent, whole_digest
 from studies.shared.steps import head, read_once
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class SweepLine(Value):
     seeds: int
 
 
-class Sweep:
+class Sweep(runs.Runs):
     """The runs: each task's texts are read once a seed for all variants; every row is one head."""
 
     def __init__(
@@ -85,40 +85,39 @@ class Sweep:
         trunk: TrunkData | None = None,
         say: Say = silent,
     ) -> None:
-        self.settings, self.study, self.folder, self.say = settings or Settings(), study, folder, say
-        self._data, self._trunk = data, trunk
+        self.settings = settings or Settings()
+        self.max_tokens = self.settings.max_tokens
+        super().__init__(data, folder, study, trunk=trunk, say=say)
 
     @property
     def digest(self) -> str:
         """Rows of other settings are other rows."""
-        content = msgspec.json.encode([msgspec.structs.replace(self.settings, seed=0), VARIANTS], order="sorted")
-        return hashlib.sha256(content).hexdigest()[:8]
+        return whole_digest([msgspec.structs.replace(self.settings, seed=0), VARIANTS])
 
-    def run(self, one: Set, seed: int) -> None:
+    def run(self, dataset: Set, seed: int) -> None:
         """All variants on one task; what is there already is not run again."""
         from polyhead.train.data.extract import Extractor
         from polyhead.train.loop.numerics import precision_of
 
-        keys = {name: self._key(name, one, seed) for name in VARIANTS}
-        lacking = [name for name, key in keys.items() if not any(key.items() <= row.items() for row in self.study.rows)]
-        folder = self.folder / "features" / f"{one.task}-{seed}"
+        keys = {name: self._key(name, dataset, seed) for name in VARIANTS}
+        lacking = [name for name, key in keys.items() if not self.rows_of(key)]
+        folder = self.folder / "features" / f"{dataset.task}-{seed}"
         if not lacking:
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was stopped after its last row
             return
         seeded = msgspec.structs.replace(self.settings, seed=seed)
-        runs, heads = LeaveOut(self._data, self.folder, self.study, seeded, trunk=self._trunk), seeded.heads
-        self._trunk = runs.plain
-        extractor = Extractor(self._trunk, folder=folder, precision=precision_of(heads))
-        prepared = {name: runs.prepared(one, VARIANTS[name], heads) for name in lacking}
+        tasks, heads = LeaveOut(self.data, self.folder, self.study, seeded, trunk=self.plain), seeded.heads
+        extractor = Extractor(self.plain, folder=folder, precision=precision_of(heads))
+        prepared = {name: tasks.prepared(dataset, VARIANTS[name], heads) for name in lacking}
         read_once(list(prepared.values()), extractor)
         for name in lacking:
             row = self.study.row(partial(head, prepared[name], extractor), **keys[name])
-            self.say(f"{name:14s} {one.task:8s} seed {seed}  {row['test']:.4f}")
+            self.say(f"{name:14s} {dataset.task:8s} seed {seed}  {row['test']:.4f}")
         shutil.rmtree(folder, ignore_errors=True)
 
-    def _key(self, name: str, one: Set, seed: int) -> dict[str, object]:
-        said = {"name": name, "task": one.task, "rows": self.settings.rows, "seed": seed}
-        return {"stage": "sweep", **said, "digest": self.digest}
+    def _key(self, name: str, dataset: Set, seed: int) -> Facts:
+        run = {"name": name, "task": dataset.task, "rows": self.settings.rows, "seed": seed}
+        return {"stage": "sweep", **run, "digest": self.digest}
 
 
 def read_sweep(paths: Iterable[Path | str]) -> tuple[Swept, ...]:
@@ -132,45 +131,45 @@ def read_sweep(paths: Iterable[Path | str]) -> tuple[Swept, ...]:
 
 def swept_of(raw: Iterable[Mapping[str, Any]]) -> tuple[Swept, ...]:
     """Each run once; where rows have several settings, those that came last count."""
-    found = [msgspec.convert(dict(row), Swept) for row in raw if row.get("stage") == "sweep"]
-    last = found[-1].digest if found else ""
-    return tuple({(one.name, one.task, one.seed): one for one in found if one.digest == last}.values())
+    runs = typed_rows(raw, Swept, ("sweep",))
+    last = runs[-1].digest if runs else ""
+    return tuple({(run.name, run.task, run.seed): run for run in runs if run.digest == last}.values())
 
 
-def missing(found: Sequence[Swept], tasks: Iterable[str] = (), seeds: Iterable[int] = ()) -> tuple[str, ...]:
+def missing(runs: Sequence[Swept], tasks: Iterable[str] = (), seeds: Iterable[int] = ()) -> tuple[str, ...]:
     """Variants that lack a task under some seed, of those that any run has and of these."""
-    tasks = dict.fromkeys([*tasks, *(one.task for one in found)])
-    seeds = sorted({*seeds, *(one.seed for one in found)})
-    there = {(one.name, one.task, one.seed) for one in found}
+    tasks = dict.fromkeys([*tasks, *(run.task for run in runs)])
+    seeds = sorted({*seeds, *(run.seed for run in runs)})
+    there = {(run.name, run.task, run.seed) for run in runs}
     lacking = {
         name: [task for task in tasks if any((name, task, seed) not in there for seed in seeds)] for name in VARIANTS
     }
-    return tuple(f"{name}: {', '.join(some)}" for name, some in lacking.items() if some)
+    return tuple(f"{name}: {', '.join(missed)}" for name, missed in lacking.items() if missed)
 
 
-def compared(found: Sequence[Swept]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+def compared(runs: Sequence[Swept]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Tasks and seeds that can be compared: every variant has each task under each seed. As many runs as there are.
 
     Raises DataError where there are none.
     """
-    there = {(one.name, one.task, one.seed) for one in found}
-    tasks, seeds = dict.fromkeys(one.task for one in found), sorted({one.seed for one in found})
+    there = {(run.name, run.task, run.seed) for run in runs}
+    tasks, seeds = dict.fromkeys(run.task for run in runs), sorted({run.seed for run in runs})
     whole = {(t, s) for t in tasks for s in seeds if all((name, t, s) in there for name in VARIANTS)}
     choices = [
-        (tuple(t for t in tasks if all((t, s) in whole for s in some)), some)
+        (tuple(t for t in tasks if all((t, s) in whole for s in chosen)), chosen)
         for count in range(len(seeds), 0, -1)
-        for some in itertools.combinations(seeds, count)
+        for chosen in itertools.combinations(seeds, count)
     ]
-    best = max(choices, key=lambda one: len(one[0]) * len(one[1]), default=((), ()))
+    best = max(choices, key=lambda choice: len(choice[0]) * len(choice[1]), default=((), ()))
     if not best[0]:
         raise DataError("no task has runs of every variant under one seed", do="run the study further")
     return best
 
 
-def sweep_lines(found: Sequence[Swept], *, split: str = "test") -> tuple[SweepLine, ...]:
+def sweep_lines(runs: Sequence[Swept], *, split: str = "test") -> tuple[SweepLine, ...]:
     """Variant by variant, over the tasks and seeds that `compared` has."""
-    tasks, seeds = compared(found)
-    scores = {(one.name, one.task, one.seed): 100 * float(getattr(one, split)) for one in found}
+    tasks, seeds = compared(runs)
+    scores = {(run.name, run.task, run.seed): 100 * float(getattr(run, split)) for run in runs}
     lines = []
     for name in VARIANTS:
         averages = [statistics.mean(scores[name, task, seed] for task in tasks) for seed in seeds]
@@ -186,10 +185,10 @@ def sweep_lines(found: Sequence[Swept], *, split: str = "test") -> tuple[SweepLi
     return tuple(lines)
 
 
-def order(found: Sequence[Swept], codec: str, *, split: str = "test") -> list[float]:
+def order(runs: Sequence[Swept], codec: str, *, split: str = "test") -> list[float]:
     """What shrinking before the mean gains over shrinking it, by seed, in points of the average over tasks."""
-    tasks, seeds = compared(found)
-    scores = {(one.name, one.task, one.seed): 100 * float(getattr(one, split)) for one in found}
+    tasks, seeds = compared(runs)
+    scores = {(run.name, run.task, run.seed): 100 * float(getattr(run, split)) for run in runs}
     first, then = _name(codec, before=True), _name(codec, before=False)
     return [statistics.mean(scores[first, t, seed] - scores[then, t, seed] for t in tasks) for seed in seeds]
 

@@ -11,12 +11,8 @@ writes the results from the rows that are there and trains nothing. `python -m s
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
-
-import torch
 
 from studies import huang2022 as paper
 from studies.huang2022.methods import (
@@ -36,8 +32,8 @@ from studies.huang2022.methods import (
     tried_for,
 )
 from studies.huang2022.runs import Runs, Scale
-from studies.results import Claim, Study, results, write_results
-from studies.settings import DATA, RESULTS, RUNS, one_of, part_of
+from studies.results import Claim, Study
+from studies.settings import DATA, RESULTS, asked_of, one_of, part_of, report, rows_of, say, study_arguments
 from studies.shared.rows import over_seeds
 
 NAME = "conditioning_nhc"
@@ -66,31 +62,17 @@ LEAST = 3  # seeds of a claim; with fewer than are planned its note says so
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", default=",".join(JOBS))
-    parser.add_argument("--seeds", default=",".join(map(str, MAIN_SEEDS)))
-    parser.add_argument("--part", default="1/1")
-    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / f"{NAME}.jsonl"])
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cpu", help="where trunks learn: cpu, cuda")
+    parser = study_arguments(__doc__, f"{NAME}.jsonl", jobs=JOBS, seeds=MAIN_SEEDS, part=True, device=True)
     parser.add_argument("--size", type=int, help="headlines of a category, by default all: 900")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    if asked.report:
-        report([row for file in asked.rows for row in Study(file).rows])
+    options = asked_of(parser)
+    if options.report:
+        write_report(rows_of(options.rows))
         return
-    file = asked.rows[0]
-    names, seeds = one_of(asked.jobs, JOBS, "job"), one_of(asked.seeds, map(str, MAIN_SEEDS), "seed")
-    runs = Runs(
-        DATA,
-        file.with_suffix(""),
-        Study(file),
-        scale=Scale(size=asked.size),
-        device=asked.device,
-        say=lambda line: print(line, flush=True),
-    )
-    for job in part_of(jobs_of(names, [int(seed) for seed in seeds]), asked.part):
+    file = options.rows[0]
+    names, seeds = one_of(options.jobs, JOBS, "job"), one_of(options.seeds, map(str, MAIN_SEEDS), "seed")
+    scale = Scale(size=options.size)
+    runs = Runs(DATA, file.with_suffix(""), Study(file), scale=scale, device=options.device, say=say)
+    for job in part_of(jobs_of(names, [int(seed) for seed in seeds]), options.part):
         for method, seed in job:
             runs.run(method, seed)
 
@@ -111,21 +93,16 @@ def jobs_of(names: Sequence[str], seeds: Sequence[int]) -> list[list[tuple[Metho
     return [*main[:4], *ablation, *main[4:], *search]
 
 
-def report(raw: list[dict[str, object]]) -> None:
+def write_report(raw: list[dict[str, object]]) -> None:
     """Rows as they come; claims from three seeds of their methods on."""
     rows = paper.rows_of(raw)
-    for table in (paper.table1(rows), paper.table3(rows)):
-        for what in table.notes:
-            print(f"lacking: {what}")
-    found = results(NAME, command=COMMAND, rows=raw, claims=claims(rows))
-    write_results(RESULTS, found)
+    lacking = [*paper.table1(rows).notes, *paper.table3(rows).notes]
+    report(NAME, command=COMMAND, rows=raw, claims=claims(rows), lacking=lacking)
     paper.plot_methods(rows, RESULTS / f"{NAME}.png")
     if {row.method for row in rows} & {method.name for method in ABLATION.values() if method not in MAIN}:
         paper.plot_methods(rows, RESULTS / f"{NAME}_ablation.png", methods=tuple(ABLATION.values()))
     if len(paper.grid(rows)) > 1:
         paper.plot_figure2(rows, RESULTS / f"{NAME}_rows.png")
-    for claim in found.claims:
-        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def searched(rows: Sequence[paper.Row], methods: Sequence[Method], measure: paper.Measure) -> str:

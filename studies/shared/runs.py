@@ -51,7 +51,22 @@ class Runs:
 
         return self._given or load_trunk("minilm", max_tokens=self.max_tokens)
 
+    def rows_of(self, key: Facts) -> list[Facts]:
+        """The rows that are there with these values."""
+        return [row for row in self.study.rows if key.items() <= row.items()]
+
+    def learned(self, folder: FilePath, key: Facts, learn: Callable[[], Facts]) -> Facts:
+        """The row of a learned trunk; `learn` makes the bundle `folder`, now if it is not there."""
+        if not (folder / "bundle.json").exists():
+            self.study.rows[:] = [row for row in self.study.rows if not key.items() <= row.items()]
+        return self.study.row(learn, **key)
+
+
+def whole_digest(content: object) -> str:
+    """Of what decides a run, its defaults too, in 8 hex digits: rows of other settings are other rows."""
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+
 
 def short_digest(*content: object, size: int = 8) -> str:
-    """Of what decides a run, in hex: rows of other settings are other rows."""
+    """As `whole_digest`, without fields at their default: a new field changes no digest of before."""
     return hashlib.sha256(msgspec.json.encode(digested(content), order="sorted")).hexdigest()[:size]

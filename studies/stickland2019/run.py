@@ -21,16 +21,13 @@ are there and trains nothing. `python -m studies stickland2019` reads them.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from studies import stickland2019 as paper
-from studies.results import Claim, Study, results, write_results
-from studies.settings import DATA, RESULTS, RUNS, one_of, part_of
+from studies.results import Claim, Study
+from studies.settings import DATA, RESULTS, asked_of, one_of, part_of, report, rows_of, say, study_arguments
 from studies.stickland2019.methods import ABLATION_SEEDS, MAIN_SEEDS
 from studies.stickland2019.runs import ON_QUESTIONS, Runs, Scale
 from studies.stickland2019.study import GLUE
@@ -54,30 +51,22 @@ class Job(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser = study_arguments(__doc__, f"{NAME}.jsonl", jobs=JOBS, seeds=MAIN_SEEDS, part=True, device=True)
     parser.add_argument("--methods", help="in place of the jobs, these methods")
     parser.add_argument("--samplings", default="annealed", help="of --methods")
-    parser.add_argument("--seeds", default=",".join(map(str, MAIN_SEEDS)))
-    parser.add_argument("--part", default="1/1")
-    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / f"{NAME}.jsonl"])
-    parser.add_argument("--report", action="store_true")
     parser.add_argument("--list", action="store_true", help="name the methods and samplings")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cpu", help="where trunks learn: cpu, cuda")
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    seeds = [int(seed) for seed in one_of(asked.seeds, map(str, MAIN_SEEDS), "seed")]
-    if asked.list:
+    options = asked_of(parser)
+    seeds = [int(seed) for seed in one_of(options.seeds, map(str, MAIN_SEEDS), "seed")]
+    if options.list:
         print("\n".join(f"{method.name:20s} {method.told}" for method in paper.METHODS.values()))
         print(f"samplings: {', '.join(paper.SAMPLINGS)}")
-    elif asked.report:
-        report([row for file in asked.rows for row in Study(file).rows])
+    elif options.report:
+        write_report(rows_of(options.rows))
     else:
-        jobs = [job for name in one_of(asked.jobs, JOBS, "job") for job in jobs_of(name, seeds)]
-        if asked.methods:
-            jobs = chosen(asked.methods.split(","), asked.samplings.split(","), seeds)
-        train(part_of(jobs, asked.part), asked.rows[0], asked.device)
+        jobs = [job for name in one_of(options.jobs, JOBS, "job") for job in jobs_of(name, seeds)]
+        if options.methods:
+            jobs = chosen(options.methods.split(","), options.samplings.split(","), seeds)
+        train(part_of(jobs, options.part), options.rows[0], options.device)
 
 
 def jobs_of(name: str, seeds: Sequence[int]) -> list[Job]:
@@ -117,28 +106,16 @@ def train(jobs: Sequence[Job], file: Path, device: str) -> None:
     study, made = Study(file), dict[Scale, Runs]()
     for job in jobs:
         if job.scale not in made:
-            made[job.scale] = Runs(
-                DATA,
-                file.with_suffix(""),
-                study,
-                scale=job.scale,
-                device=device,
-                say=lambda line: print(line, flush=True),
-            )
+            made[job.scale] = Runs(DATA, file.with_suffix(""), study, scale=job.scale, device=device, say=say)
         made[job.scale].run(job.method, job.sampling, job.seed)
 
 
-def report(raw: list[dict[str, object]]) -> None:
+def write_report(raw: list[dict[str, object]]) -> None:
     """Rows as they come, and each method's mean over seeds; a claim when the main methods are there."""
     rows = paper.rows_of(raw)
     runs = paper.beside(paper.runs_of(raw), rows)
-    for what in paper.missing(rows):
-        print(f"lacking: {what}")
-    found = results(NAME, command=COMMAND, rows=[*raw, *means(rows)], claims=claims(rows))
-    write_results(RESULTS, found)
+    report(NAME, command=COMMAND, rows=[*raw, *means(rows)], claims=claims(rows), lacking=paper.missing(rows))
     draw(rows, runs)
-    for claim in found.claims:
-        print(f"{'holds' if claim.holds else 'MISSED'}  {claim.id}  {claim.value} {claim.unit}  ({claim.target})")
 
 
 def means(rows: Sequence[paper.Row]) -> list[dict[str, object]]:

@@ -109,10 +109,10 @@ def test_claims_wait_for_every_task_and_seed(monkeypatch, tmp_path, capsys):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     tasks = [one.task for one in study.SETS]
     rows = [{**row, "task": task} for row in made_up() if row["task"] == "one" for task in tasks]
-    study.told(rows[:-1])
+    study.write_report(rows[:-1])
     assert json.loads((tmp_path / "together_sweep.json").read_text())["claims"] == []
     assert "lacking: sign after" in capsys.readouterr().out
-    study.told(rows)
+    study.write_report(rows)
     claims = {one["id"]: one for one in json.loads((tmp_path / "together_sweep.json").read_text())["claims"]}
     gains = order(swept_of(rows), "sign")
     assert claims["together.sign-before-mean"]["value"] == pytest.approx(statistics.mean(gains), abs=0.01)

@@ -8,7 +8,6 @@ epochs and learning rate are those of the study's other methods.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,7 +18,8 @@ import msgspec
 
 from polyhead.project.recipes import Joint, Sampling, Training, Weighting
 from polyhead.strategies import Pooled
-from studies.shared.runs import Facts, Rows, Say, silent
+from studies.shared import runs
+from studies.shared.runs import Facts, Rows, Say, silent, whole_digest
 from studies.shared.steps import head, learn
 from studies.wei2021.runs import MAX_TOKENS, SEEDS
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
@@ -39,8 +39,10 @@ OUTPUT_TRAINING = Training(
 )  # of the output layer alone, over the frozen trunk
 
 
-class TogetherRuns:
+class TogetherRuns(runs.Runs):
     """Both rows, by task and seed, in the form of the study's other runs."""
+
+    max_tokens = MAX_TOKENS
 
     def __init__(
         self,
@@ -55,14 +57,12 @@ class TogetherRuns:
         say: Say = silent,
     ) -> None:
         """`trunk`, `tasks` and `training` stand in for minilm, the study's eight tasks and its numbers."""
-        from polyhead.nn.load import load_trunk
         from polyhead.train.loop.numerics import precision_of
 
-        self.study, self.size, self.training, self.say = study, size or Size(), training, say
+        self.size, self.training = size or Size(), training
         self.entries = entries(str(data)) if tasks is None else tasks
         self.precision = precision_of(training)
-        self.trunk = trunk or load_trunk("minilm", max_tokens=MAX_TOKENS)
-        self.folder = folder / self.settings
+        super().__init__(data, folder / self.settings, study, trunk=trunk, say=say)
 
     @property
     def settings(self) -> str:
@@ -70,12 +70,12 @@ class TogetherRuns:
         rows = {task: self.size.rows(task) for task in self.entries}
         numbers = [self.training, RECIPE, HEAD, OUTPUT, OUTPUT_TRAINING]
         content = [numbers, rows, self.size.validation, MAX_TOKENS, self.precision]
-        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+        return whole_digest(content)
 
     def together(self, seeds: Iterable[int] = SEEDS) -> None:
         """One trunk for all tasks, with their heads: one training a seed, a row a task."""
         for seed in seeds:
-            lacking = [task for task in self.entries if not self._is_there(self._key("together", task, seed))]
+            lacking = [task for task in self.entries if not self.rows_of(self._key("together", task, seed))]
             if not lacking:
                 continue
             key: Facts = {"method": "trunk", "seed": seed, "settings": self.settings}
@@ -93,15 +93,15 @@ class TogetherRuns:
 
     def prepared(self, task: str, seed: int, strategy: Pooled, training: Training) -> Prepared:
         """The task's rows, as the study's other methods have them."""
-        found = prepared_for(self.entries[task], self.size)
+        prepared = prepared_for(self.entries[task], self.size)
         training = msgspec.structs.replace(training, seed=seed)
-        return msgspec.structs.replace(found, strategy=strategy, training=training)
+        return msgspec.structs.replace(prepared, strategy=strategy, training=training)
 
     def _learn(self, without: str | None, seed: int) -> Facts:
         folder = self._place(without, seed)
         facts = learn(
             [self.prepared(t, seed, HEAD, self.training) for t in self.entries if t != without],
-            self.trunk,
+            self.plain,
             RECIPE,
             held=[] if without is None else [self.prepared(without, seed, HEAD, self.training)],
             folder=folder,
@@ -124,20 +124,17 @@ class TogetherRuns:
         features = self.folder / "features" / folder.name
         extractor = Extractor(Bundle.open(folder).trunk(), folder=features, precision=self.precision)
         training = msgspec.structs.replace(OUTPUT_TRAINING, precision=self.training.precision)
-        found = {**head(self.prepared(task, seed, OUTPUT, training), extractor), **facts}
+        row = {**head(self.prepared(task, seed, OUTPUT, training), extractor), **facts}
         shutil.rmtree(features, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
-        return found
+        return row
 
     def _place(self, without: str | None, seed: int) -> FilePath:
         return self.folder / "trunks" / f"{'all' if without is None else f'without-{without}'}-{seed}"
 
     def _key(self, method: str, task: str, seed: int) -> Facts:
-        said = {"task": task, "seed": seed, "method": method, "init": ""}
-        return {**said, "layers": self.trunk.architecture.layers, "tap": 0, "settings": self.settings}
-
-    def _is_there(self, key: Facts) -> bool:
-        return any(key.items() <= row.items() for row in self.study.rows)
+        run = {"task": task, "seed": seed, "method": method, "init": ""}
+        return {**run, "layers": self.plain.architecture.layers, "tap": 0, "settings": self.settings}
 
     def _row(self, method: str, task: str, seed: int, run: Callable[[], Facts]) -> None:
         row = self.study.row(run, **self._key(method, task, seed))

@@ -7,21 +7,19 @@ from the rows that are there and trains nothing. Models and outputs lie beside t
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from polyhead.cost.allocate import Allocation, best_under, price_of
 from polyhead.nn.load import load_trunk
 from polyhead.report.frontier import apart, plot_frontier
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from studies.results import Claim, Study, results, write_results
-from studies.settings import DATA, RESULTS, RUNS
+from studies.results import Claim, Study
+from studies.settings import DATA, RESULTS, asked_of, report, say, study_arguments
 from studies.wei2021 import Run, as_published, missing, options_of, plot_figure2, runs_of
 from studies.wei2021.runs import SEEDS, Runs
 from studies.wei2021.tasks import TASKS
@@ -38,22 +36,18 @@ LEARNED = 5.0  # points above the constant answer from which a task counts as le
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study_arguments(__doc__, "branches.jsonl")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--rows", type=Path, nargs="*", default=[RUNS / "branches.jsonl"])
-    parser.add_argument("--report", action="store_true")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    tasks = asked.tasks.split(",")
-    if not asked.report:
-        make_rows(runs_in(asked.rows[0]), tasks)
-    if asked.report or set(tasks) == set(TASKS):
-        report([runs_in(file) for file in asked.rows])
+    options = asked_of(parser)
+    tasks = options.tasks.split(",")
+    if not options.report:
+        make_rows(runs_in(options.rows[0]), tasks)
+    if options.report or set(tasks) == set(TASKS):
+        write_report([runs_in(file) for file in options.rows])
 
 
 def runs_in(file: Path) -> Runs:
-    return Runs(DATA, file.with_suffix(""), Study(file), say=lambda line: print(line, flush=True))
+    return Runs(DATA, file.with_suffix(""), Study(file), say=say)
 
 
 def make_rows(runs: Runs, tasks: list[str]) -> None:
@@ -66,17 +60,14 @@ def make_rows(runs: Runs, tasks: list[str]) -> None:
         runs.searches(tasks, [seed])
 
 
-def report(several: list[Runs]) -> None:
+def write_report(several: list[Runs]) -> None:
     everything = [row for runs in several for row in runs.study.rows]
     rows = sorted(everything, key=lambda row: (TASKS.index(str(row["task"])), row["seed"]))
     runs = runs_of(rows)
     by_task = {str(row["task"]): source for source in several for row in source.study.rows}
     lacking = [*missing(runs), *(f"seed {seed}" for seed in SEEDS if seed not in {run.seed for run in runs})]
-    for what in lacking:
-        print(f"lacking: {what}")
     made = [] if lacking else claims(rows, runs, by_task)  # rows are kept as they come, claims wait for all of them
-    found = results(NAME, command=COMMAND, rows=rows, claims=made)
-    print(write_results(RESULTS, found))
+    report(NAME, command=COMMAND, rows=rows, claims=made, lacking=lacking)
     if lacking:
         return
     plot_figure2(runs, RESULTS / "branches_students.png")
@@ -87,8 +78,6 @@ def report(several: list[Runs]) -> None:
     plot_frontier(
         options, price, RESULTS / "branches_frontier.png", offered=as_published(options), baselines=[baseline]
     )
-    for claim in found.claims:
-        print(f"{'holds ' if claim.holds else 'MISSED'}  {claim.id}  {claim.value:.4g} {claim.unit}  {claim.text}")
 
 
 def is_full(run: Run, task: str) -> bool:

@@ -21,21 +21,19 @@ COMMAND = "python -m studies wei2021 run-joint --threads 1 [--jobs together], th
 
 
 def main() -> None:
-    parser = study_arguments(__doc__, f"{NAME}.jsonl")
-    parser.add_argument("--jobs", default=",".join(JOBS))
+    parser = study_arguments(__doc__, f"{NAME}.jsonl", jobs=JOBS, seeds=SEEDS)
     parser.add_argument("--tasks", default=",".join(TASKS), help="that are left out")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    asked = asked_of(parser)
-    if asked.report:  # these rows stand beside those of `branches_quality`, and claim nothing of their own
-        rows = rows_of(asked.rows)
+    options = asked_of(parser)
+    if options.report:  # these rows stand beside those of `branches_quality`, and claim nothing of their own
+        rows = rows_of(options.rows)
         return report(NAME, command=COMMAND, rows=rows, claims=[], lacking=missing(runs_of(rows)))
-    file = asked.rows[0]
+    file = options.rows[0]
     runs = TogetherRuns(DATA, file.with_suffix(""), Study(file), say=say)
-    for seed in map(int, asked.seeds.split(",")):
-        if "together" in asked.jobs.split(","):
+    for seed in map(int, options.seeds.split(",")):
+        if "together" in options.jobs.split(","):
             runs.together([seed])
-        if "left-out" in asked.jobs.split(","):
-            runs.left_out(asked.tasks.split(","), [seed])
+        if "left-out" in options.jobs.split(","):
+            runs.left_out(options.tasks.split(","), [seed])
     return None
 
 

@@ -5,7 +5,6 @@ Eight tasks; each run is one row of a study, so that it goes on where it stopped
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 
 from polyhead.strategies import Branch
-from studies.shared.runs import Rows, Say, silent
+from studies.shared.runs import Rows, Say, silent, whole_digest
 from studies.wei2021.tasks import TASKS, TRAINING, Size, entries, prepared_for
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Runs:
         """A short digest of what decides every run: rows of other settings are other rows."""
         rows = {task: self.size.rows(task) for task in TASKS}
         content = [TRAINING, rows, self.size.validation, MAX_TOKENS, self.precision]
-        return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:8]
+        return whole_digest(content)
 
     def grid(self, tasks: Iterable[str] = TASKS, seeds: Iterable[int] = SEEDS) -> None:
         """Full fine-tuning and every depth, of every task and seed."""
