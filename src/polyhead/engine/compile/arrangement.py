@@ -297,18 +297,15 @@ def reads_of(passes: Passes) -> Iterator[Read]:
 
 def chain(plan: Plan, index: int) -> Chain:
     """The nodes from the root to this step."""
-    nodes: list[Node] = []
-    while index >= 0:
-        nodes.append(plan.steps[index].node)
-        index = plan.steps[index].parent
-    return tuple(reversed(nodes))
+    return tuple(plan.steps[step].node for step in down_to(plan, index))
 
 
-def root_of(plan: Plan, index: int) -> int:
-    """The step above all that this one rests on."""
-    while plan.steps[index].parent >= 0:
-        index = plan.steps[index].parent
-    return index
+def down_to(plan: Plan, index: int) -> list[int]:
+    """The steps from the root to this one."""
+    steps = [index]
+    while plan.steps[steps[0]].parent >= 0:
+        steps.insert(0, plan.steps[steps[0]].parent)
+    return steps
 
 
 def depth(plan: Plan, index: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from polyhead.engine.compile.arrangement import (
     Seat,
     chain,
     depth,
+    down_to,
     is_plain,
     reads_of,
-    root_of,
     states_read,
 )
 from polyhead.engine.compile.encoder import Arrays, Span, beside_graph, embed_graph, span_graph
@@ -27,6 +27,7 @@ from polyhead.engine.compile.ops import Build, Ops, Tensor
 from polyhead.engine.compile.program import (
     EMBEDDED,
     LAID,
+    Graph,
     GraphCall,
     Graphs,
     InputState,
@@ -36,6 +37,7 @@ from polyhead.engine.compile.program import (
     ParallelStates,
     Program,
     Recipe,
+    Token,
     program_of,
 )
 from polyhead.plan import TRUNK, Embed, Layers, Path, Plan, Prompt
@@ -72,6 +74,19 @@ class _Composer:
         reads = dict.fromkeys(key for call in calls for _, key in call.inputs)
         return program_of(self._tasks, [self._root(root, list(reads)) for root in roots], calls)
 
+    def _graph(
+        self,
+        key: Hashable,
+        build: Build,
+        label: str,
+        *,
+        layers: bool = True,
+        alone: tuple[Token, ...] = (),
+        outputs: tuple[str, ...] = (),
+    ) -> Graph:
+        recipe = Recipe(key=key, build=build, label=label, layers=layers, alone=alone, outputs=outputs)
+        return self._graphs.graph(recipe)
+
     def _root(self, index: int, reads: Sequence[Key]) -> InputState:
         step, shape = self._plan.steps[index], self._shape
         assert isinstance(step.node, Embed)
@@ -102,7 +117,7 @@ class _Composer:
         assert isinstance(node, Embed)
         if node.prompts or self._arranged.deterministic:
             return node.prompts
-        asides = (name for name, read in self._reads.items() if read.aside and root_of(self._plan, read.at) == root)
+        asides = (name for name, read in self._reads.items() if read.aside and down_to(self._plan, read.at)[0] == root)
         return tuple(dict.fromkeys(self._own_prompt(name) for name in asides))
 
     def _own_prompt(self, name: str) -> Prompt:
@@ -117,7 +132,7 @@ class _Composer:
         step = self._plan.steps[root]
         build = embed_graph(self._shape, self._arranged.arrays(TRUNK))
         return GraphCall(
-            graph=self._graphs.graph(Recipe(key="embedding", build=build, label="the embedding", layers=True)),
+            graph=self._graph("embedding", build, "the embedding"),
             tasks=tasks or step.tasks,
             inputs=self._embedded(root, whose),
             states=(("state.0", ((0, root, whose),)),),
@@ -140,25 +155,18 @@ class _Composer:
         plan, arranged = self._plan, self._arranged
         steps = [plan.steps[lane] for lane in lanes]
         nodes = tuple(step.node for step in steps if isinstance(step.node, Layers))
-        root, parents = root_of(plan, lanes[0]), list(dict.fromkeys(step.parent for step in steps))
+        root, parents = down_to(plan, lanes[0])[0], list(dict.fromkeys(step.parent for step in steps))
         kept = sorted({number for lane in lanes for number in arranged.kept[chain(plan, lane)]})
         begins = arranged.begins and parents == [root]
         span = Span(nodes, tuple(parents.index(step.parent) for step in steps), tuple(kept), begins)
         tokens = arranged.tokens(*nodes)
         owners = {TRUNK, *(token[0] for token in tokens)}
+        build = span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners})
         inputs = self._embedded(root, prompted=False) if begins else ()
         if not begins:
             inputs = tuple((f"hidden.{i}", (depth(plan, step), step, "")) for i, step in enumerate(parents))
         return GraphCall(
-            graph=self._graphs.graph(
-                Recipe(
-                    key=("layers", span, tokens),
-                    build=span_graph(span, self._shape, {owner: arranged.arrays(owner) for owner in owners}),
-                    label=span.label,
-                    layers=True,
-                    alone=tokens if len(lanes) == 1 else (),
-                )
-            ),
+            graph=self._graph(("layers", span, tokens), build, span.label, alone=tokens if len(lanes) == 1 else ()),
             tasks=tuple(dict.fromkeys(name for step in steps for name in step.tasks)),
             inputs=(*inputs, ("added", ("added", root, ""))),
             states=tuple((f"state.{number}", tuple((number, lane, "") for lane in lanes)) for number in kept),
@@ -177,7 +185,7 @@ class _Composer:
                 continue
             prompt = self._own_prompt(name)
             tasks = tuple(task for task, r in self._reads.items() if r.aside and self._own_prompt(task) == prompt)
-            steps = _down_to(self._plan, read.at)
+            steps = down_to(self._plan, read.at)
             for above, index in zip([-1, *steps], steps, strict=False):
                 key = (depth(self._plan, index), index, prompt.part)
                 if key in keys:
@@ -200,20 +208,14 @@ class _Composer:
         above, index = steps
         node, before = self._plan.steps[index].node, depth(self._plan, above)
         assert isinstance(node, Layers)
+        build = beside_graph(node, self._shape, self._arranged.arrays(TRUNK))
         return GraphCall(
-            graph=self._graphs.graph(
-                Recipe(
-                    key=("beside", node),
-                    build=beside_graph(node, self._shape, self._arranged.arrays(TRUNK)),
-                    label=f"layer {node.start} beside its text",
-                    layers=True,
-                )
-            ),
+            graph=self._graph(("beside", node), build, f"layer {node.start} beside its text"),
             tasks=tasks,
             inputs=(
                 ("hidden.0", (before, above, whose)),
                 ("hidden.1", (before, above, "")),
-                ("added", ("added", root_of(self._plan, index), whose)),
+                ("added", ("added", down_to(self._plan, index)[0], whose)),
             ),
             states=(("state.1", ((1, index, whose),)),),
             layers=int(counted),
@@ -228,7 +230,7 @@ class _Composer:
     def _head(self, group: Group[HeadForm, str], names: Sequence[str], read: Read) -> GraphCall:
         head = group.form
         states = states_read(self._plan, read, mixed=not self._arranged.deterministic)
-        root, whose = root_of(self._plan, read.at), head.prompt
+        root, whose = down_to(self._plan, read.at)[0], head.prompt
         inputs: list[tuple[str, Key]] = [
             (f"state.{i}", (number, step, whose)) for i, (step, number) in enumerate(states)
         ]
@@ -256,15 +258,9 @@ class _Composer:
         self, group: Group[HeadForm, str], names: Sequence[str], inputs: tuple[tuple[str, Key], ...]
     ) -> GraphCall:
         arranged, outputs = self._arranged, _outputs_of(self._arranged, group)
-        graph = self._graphs.graph(
-            Recipe(
-                key=("heads", group.form.form, tuple(seat.tokens for seat in group.seats)),
-                build=_slots_graph(arranged, group, outputs),
-                label=f"poolers and heads of {', '.join(group.members)}",
-                layers=False,
-                outputs=outputs,
-            )
-        )
+        key, label = tuple(seat.tokens for seat in group.seats), f"poolers and heads of {', '.join(group.members)}"
+        build = _slots_graph(arranged, group, outputs)
+        graph = self._graph(("heads", group.form.form, key), build, label, layers=False, outputs=outputs)
         return GraphCall(
             graph=graph,
             tasks=tuple(names),
@@ -320,10 +316,3 @@ def _slots_graph(arranged: Arrangement, group: Group[HeadForm, str], outputs: Se
         return answers(ops, form, slots, outputs)
 
     return build
-
-
-def _down_to(plan: Plan, index: int) -> list[int]:
-    steps = [index]
-    while plan.steps[steps[0]].parent >= 0:
-        steps.insert(0, plan.steps[steps[0]].parent)
-    return steps
