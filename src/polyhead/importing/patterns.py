@@ -1,8 +1,8 @@
 """Regular expressions of untrusted files, matched without backtracking (Thompson 1968).
 
-Python's `re` takes exponential time for some expressions. Here all states that a text may have reached are kept at
-once, so that the time is the text's length times the expression's; the steps of all matches are limited. Literals,
-classes, groups, `|` and repetitions are supported; look-around, back references and flags are refused.
+Python's `re` takes exponential time for some expressions. Here every part of an expression turns the set of all
+positions that the text may have been read up to into the set of those after it; the steps of all matches are limited.
+Literals, classes, groups, `|` and repetitions are supported; look-around, back references and flags are refused.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Matcher:
     def __init__(self, source: str) -> None:
         """`source` is the file that the expressions stand in, for errors."""
         self._source, self._left = source, STEPS
-        self._known: dict[str, _Machine | re.Pattern[str]] = {}
+        self._known: dict[str, _Node | re.Pattern[str]] = {}
 
     def fits(self, expression: str, text: str) -> bool:
         """Whether the expression matches the whole text."""
@@ -39,24 +39,47 @@ class Matcher:
         """Where a match that begins at `start` may end, ascending."""
         if expression not in self._known:
             self._known[expression] = self._read(expression)
-        machine = self._known[expression]
-        if isinstance(machine, re.Pattern):
+        pattern = self._known[expression]
+        if isinstance(pattern, re.Pattern):
             self._spend(1)
-            match = machine.match(text, start)
+            match = pattern.match(text, start)
             return [] if match is None else [match.end()]
-        return self._run(machine, text, start)
+        ends = self._after(pattern, text, 1 << start, {})
+        return [at for at in range(start, len(text) + 1) if ends >> at & 1]
 
-    def _run(self, machine: _Machine, text: str, start: int) -> list[int]:
-        ends, active = [], machine.reached([machine.first], text, start)
-        for at in range(start, len(text) + 1):
-            self._spend(1 + len(active))
-            if machine.end in active:
-                ends.append(at)
-            if at == len(text) or not active:
-                break
-            after = [machine.places[i].then for i in active if machine.places[i].takes(text[at])]
-            active = machine.reached([place for then in after for place in then], text, at + 1)
-        return ends
+    def _after(self, node: _Node, text: str, before: int, taken: dict[str, int]) -> int:
+        """The positions after the node from those `before` it, as bits; `taken`: where each atom fits a character."""
+        self._spend(1)
+        if not before:
+            return 0
+        if node.kind == "edge":
+            return before & (1 if node.text == "^" else 1 << len(text))
+        if node.kind == "atom":
+            if node.text not in taken:
+                self._spend(len(text))
+                fits = re.compile(node.text).match
+                taken[node.text] = sum(1 << at for at, character in enumerate(text) if fits(character))
+            return (before & taken[node.text]) << 1
+        if node.kind == "any":
+            after = 0
+            for part in node.parts:
+                after |= self._after(part, text, before, taken)
+            return after
+        if node.kind == "all":
+            for part in node.parts:
+                before = self._after(part, text, before, taken)
+            return before
+        return self._repeated(node, text, before, taken)
+
+    def _repeated(self, node: _Node, text: str, before: int, taken: dict[str, int]) -> int:
+        (body,) = node.parts
+        for _ in range(node.least):
+            before = self._after(body, text, before, taken)
+        after, times = before, node.least
+        while before and (node.most is None or times < node.most):
+            before = self._after(body, text, before, taken) & ~after  # only where it has not been before
+            after, times = after | before, times + 1
+        return after
 
     def _spend(self, steps: int) -> None:
         self._left -= steps
@@ -67,7 +90,7 @@ class Matcher:
                 do="name the modules in plain words",
             )
 
-    def _read(self, expression: str) -> _Machine | re.Pattern[str]:
+    def _read(self, expression: str) -> _Node | re.Pattern[str]:
         if len(expression) > LONGEST:
             raise self._refused(expression, f"{len(expression):,} characters, and {LONGEST:,} are allowed")
         try:
@@ -85,12 +108,10 @@ class Matcher:
             at = match.end()
         if not {"or", "times", "edge"} & {kind for kind, _ in tokens}:
             return re.compile(expression)  # there is nothing in it to try twice
-        machine = _Machine()
         try:
-            machine.build(_Parser(tokens).whole())
+            return _Parser(tokens).whole()
         except ValueError as error:
             raise self._refused(expression, str(error)) from None
-        return machine
 
     def _refused(self, expression: str, why: str) -> TrunkError:
         return TrunkError(
@@ -109,6 +130,7 @@ class _Node(Value):
     parts: tuple[_Node, ...] = ()
     least: int = 0  # of "times"
     most: int | None = None
+    places: int = 1  # with repetitions written out
 
 
 class _Parser:
@@ -134,7 +156,14 @@ class _Parser:
                 ways[-1].append(_times(ways[-1].pop(), text))
             else:
                 ways[-1].append(_Node(kind="atom" if kind == "atom" else "edge", text=text))
-        return _Node(kind="any", parts=tuple(_Node(kind="all", parts=tuple(way)) for way in ways))
+        return _joined("any", [_joined("all", way) for way in ways])
+
+
+def _joined(kind: Literal["any", "all"], parts: list[_Node]) -> _Node:
+    places = sum(part.places for part in parts) + 1
+    if places > PLACES:
+        raise ValueError(f"more than {PLACES:,} places, with repetitions written out")
+    return _Node(kind=kind, parts=tuple(parts), places=places)
 
 
 def _times(node: _Node, text: str) -> _Node:
@@ -143,71 +172,4 @@ def _times(node: _Node, text: str) -> _Node:
     if bare.startswith("{"):
         low, comma, high = bare[1:-1].partition(",")
         least, most = int(low), int(high) if high else None if comma else int(low)
-    return _Node(kind="times", parts=(node,), least=least, most=most)
-
-
-class _Place:
-    """A state of the automaton: the character that it consumes, if any, and the states that follow."""
-
-    def __init__(self, text: str, then: list[int], *, is_edge: bool = False) -> None:
-        self.text, self.then, self.is_edge = text, then, is_edge
-        self._atom = re.compile(text) if text and not is_edge else None
-
-    def takes(self, character: str) -> bool:
-        return self._atom is not None and self._atom.match(character) is not None
-
-    def is_free(self, text: str, at: int) -> bool:
-        """Whether the place is left without a character."""
-        return at == (0 if self.text == "^" else len(text)) if self.is_edge else self._atom is None
-
-
-class _Machine:
-    """The places of an expression; 0 is its end."""
-
-    end = 0
-
-    def __init__(self) -> None:
-        self.places = [_Place("", [])]
-        self.first = 0
-
-    def build(self, node: _Node) -> None:
-        """Raises ValueError for an expression of too many places."""
-        self.first = self._before(node, self.end)
-
-    def reached(self, places: list[int], text: str, at: int) -> set[int]:
-        """These places and all that are reached from them without a character."""
-        seen, left = set[int](), places
-        while left:
-            place = left.pop()
-            if place not in seen:
-                seen.add(place)
-                if self.places[place].is_free(text, at):
-                    left += self.places[place].then
-        return seen
-
-    def _before(self, node: _Node, then: int) -> int:
-        """The place that leads through the node to `then`."""
-        if node.kind in ("atom", "edge"):
-            return self._place(node.text, [then], is_edge=node.kind == "edge")
-        if node.kind == "all":
-            for part in reversed(node.parts):
-                then = self._before(part, then)
-            return then
-        if node.kind == "any":
-            return self._place("", [self._before(part, then) for part in node.parts])
-        body = node.parts[0]
-        if node.most is None:
-            again = self._place("", [then])
-            self.places[again].then.append(self._before(body, again))
-            then = again
-        for _ in range((node.most or node.least) - node.least):
-            then = self._place("", [then, self._before(body, then)])
-        for _ in range(node.least):
-            then = self._before(body, then)
-        return then
-
-    def _place(self, text: str, then: list[int], *, is_edge: bool = False) -> int:
-        if len(self.places) >= PLACES:
-            raise ValueError(f"more than {PLACES:,} places, with repetitions written out")
-        self.places.append(_Place(text, then, is_edge=is_edge))
-        return len(self.places) - 1
+    return _Node(kind="times", parts=(node,), least=least, most=most, places=1 + node.places * (most or least or 1))
