@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -69,13 +70,6 @@ class _Form(Value):
         }
 
 
-_WORDS = {
-    "Bert": "bert",
-    "Roberta": "roberta",
-    "XLMRoberta": "xlm-roberta",
-    "Electra": "electra",
-    "DistilBert": "distilbert",
-}
 _DENSE, _OUT = "classifier.dense", "classifier.out_proj"
 # All of them read the first position; BERT's own dense layer is the pooler of its encoder.
 CLASSES: Mapping[str, _Form] = {
@@ -88,7 +82,13 @@ CLASSES: Mapping[str, _Form] = {
     ),
 } | {
     f"{name}ForTokenClassification": _Form(model_type=model_type, output="classifier")
-    for name, model_type in _WORDS.items()
+    for name, model_type in {
+        "Bert": "bert",
+        "Roberta": "roberta",
+        "XLMRoberta": "xlm-roberta",
+        "Electra": "electra",
+        "DistilBert": "distilbert",
+    }.items()
 }
 """What `read_head` reads: the classes of `transformers` for sequence and token classification."""
 
@@ -108,19 +108,14 @@ def read_encoder(folder: Path | str, *, max_tokens: int | None = None) -> TrunkD
     path = Path(folder).expanduser()
     if not path.is_dir():
         raise TrunkNotFound("there is no such folder", got=folder, do="give a folder saved by `save_pretrained`")
-    try:
-        data = load_trunk(str(path.resolve()), max_tokens=max_tokens)
-    except TrunkError as error:
-        raise _in(folder, error) from error
-    return msgspec.structs.replace(data, name=str(folder))
+    with _naming(folder):
+        return msgspec.structs.replace(load_trunk(str(path.resolve()), max_tokens=max_tokens), name=str(folder))
 
 
 def read_base(name: str, *, max_tokens: int | None = None) -> TrunkData:
     """The encoder that `load_trunk` reads under this name; every error names it."""
-    try:
+    with _naming(f"base {name}"):
         return load_trunk(name, max_tokens=max_tokens)
-    except TrunkError as error:
-        raise _in(f"base {name}", error) from error
 
 
 def read_head(folder: Path | str) -> ForeignHead:
@@ -130,28 +125,22 @@ def read_head(folder: Path | str) -> ForeignHead:
     not belong together; every error names the folder.
     """
     path = Path(folder).expanduser()
-    try:
+    with _naming(folder):
         config = _config(path)
         _, form = _form(config)
         return _head(config, _arrays(open_checkpoint(path), form.names))
-    except TrunkError as error:
-        raise _in(folder, error) from error
 
 
 def read_adapter(folder: Path | str, base: Path, shape: Architecture) -> Lora:
     """The adapter that PEFT wrote, over the encoder in `base`; see `read_lora`. Every error names the folder."""
-    try:
+    with _naming(folder):
         return read_lora(Path(folder).expanduser(), base, shape)
-    except TrunkError as error:
-        raise _in(folder, error) from error
 
 
 def adapter_base(folder: Path | str) -> str | None:
     """The encoder that the folder's adapter was trained on, as it is called there."""
-    try:
+    with _naming(folder):
         return base_named(Path(folder).expanduser())
-    except TrunkError as error:
-        raise _in(folder, error) from error
 
 
 def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
@@ -161,7 +150,7 @@ def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
     none. Raises TrunkError, naming the folder, for arrays that are neither the head's nor low-rank matrices in layers.
     """
     path = Path(folder).expanduser()
-    try:
+    with _naming(folder):
         base = _config(lora.base)
         named, form = _form(_with_class(base, lora.model_class))
         _check_whole(lora, form)
@@ -174,8 +163,6 @@ def read_adapted_head(folder: Path | str, lora: Lora) -> ForeignHead:
             config = base
         config = msgspec.structs.replace(config, model_type=config.model_type or base.model_type, architectures=[named])
         return _head(config, arrays)
-    except TrunkError as error:
-        raise _in(folder, error) from error
 
 
 def _head(config: _Config, arrays: Mapping[str, np.ndarray]) -> ForeignHead:
@@ -202,9 +189,14 @@ def weights_digests(folder: Path | str) -> dict[str, str]:
     return digests
 
 
-def _in(folder: Path | str, error: TrunkError) -> TrunkError:
-    what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
-    return type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts)
+@contextmanager
+def _naming(folder: Path | str) -> Iterator[None]:
+    """Inside, every TrunkError names the folder."""
+    try:
+        yield
+    except TrunkError as error:
+        what = error.what if str(folder) in error.what else f"{folder}: {error.what}"
+        raise type(error)(what, got=error.got, allowed=error.allowed, do=error.do, **error.facts) from error
 
 
 def _config(path: Path) -> _Config:

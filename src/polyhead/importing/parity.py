@@ -15,8 +15,9 @@ import torch
 
 from polyhead.config import Value
 from polyhead.engine.session import Session
-from polyhead.errors import MissingExtra, TrunkError
+from polyhead.errors import TrunkError
 from polyhead.importing.peft import Lora
+from polyhead.nn.load import first_line, quiet, transformers_library
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
 from polyhead.text.tokenize import Encoded, Input, Tokenizer, repair
@@ -131,36 +132,23 @@ def _theirs(
 
 def _opened(folder: str, task: Task, lora: Lora | None) -> tuple[Any, Any]:
     """Tokenizer and float32 model of the folder, or of an adapter's base, opened by `transformers`."""
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("transformers", "train", "proving an imported task's answers") from None
+    library = transformers_library("proving an imported task's answers")
     path = str(lora.base if lora is not None else Path(folder).expanduser())
     # An adapter brings its own outputs: those of its base, if it has any, are of another number.
     own = {} if lora is None else {"num_labels": kind_of(task).width(task), "ignore_mismatched_sizes": True}
-    auto = (
-        transformers.AutoModelForTokenClassification
-        if kind_of(task).per_word
-        else transformers.AutoModelForSequenceClassification
-    )
-    log = transformers.utils.logging
-    was_shown, verbosity = log.is_progress_bar_enabled(), log.get_verbosity()
-    log.disable_progress_bar()
-    if lora is not None:
-        log.set_verbosity_error()  # it would warn that the base has no head
+    reads = "Token" if kind_of(task).per_word else "Sequence"
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        model = auto.from_pretrained(path, local_files_only=True, trust_remote_code=False, dtype=torch.float32, **own)
+        with quiet(library):  # it would warn that an adapter's base has no head
+            tokenizer = library.AutoTokenizer.from_pretrained(path, **local)
+            auto = getattr(library, f"AutoModelFor{reads}Classification")
+            model = auto.from_pretrained(path, dtype=torch.float32, **local, **own)
     except Exception as error:  # the library raises errors of many types where it cannot open the folder
         raise TrunkError(
             f"{folder}: transformers itself cannot open it",
-            got=next(iter(str(error).splitlines()), type(error).__name__),
+            got=first_line(error),
             do="give the whole folder that `save_pretrained` wrote, tokenizer files too",
         ) from error
-    finally:
-        log.set_verbosity(verbosity)
-        if was_shown:
-            log.enable_progress_bar()
     if lora is not None:
         _merge(model, lora)
     return tokenizer, model.eval()

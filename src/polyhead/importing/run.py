@@ -18,8 +18,7 @@ from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.pinned import precision_of
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, ConfigError, WrongTrunk
-from polyhead.importing.adapters import BaseEncoders
-from polyhead.importing.folders import check_distinct, scanned_with
+from polyhead.importing.folders import BaseEncoders, check_distinct, scanned_with
 from polyhead.importing.hugging_face import read_base, read_encoder, read_head
 from polyhead.importing.parity import Parity, parity
 from polyhead.importing.peft import is_adapter

@@ -6,8 +6,10 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -101,17 +103,13 @@ def _tokenizer(folder: Path) -> bytes:
     """The folder's tokenizer.json, or what `transformers` builds from its vocabulary files."""
     if (folder / "tokenizer.json").is_file():
         return _tokenizer_file(folder)
+    library = transformers_library("reading a tokenizer other than tokenizer.json")
     try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("transformers", "train", "reading a tokenizer other than tokenizer.json") from None
-    try:
-        opened = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-        words = set(opened.get_vocab()) - set(opened.all_special_tokens)
-        built = str(opened.backend_tokenizer.to_str()).encode()
+        opened = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+        built = tokenizer_json(opened)
     except Exception as error:  # the library raises many kinds for one fact: no fast tokenizer
-        raise _no_tokenizer(folder, _first_line(error)) from error
-    if not words:  # transformers 5 builds one of special tokens alone where it finds no vocabulary
+        raise _no_tokenizer(folder, first_line(error)) from error
+    if built is None:
         raise _no_tokenizer(folder, "no vocabulary file of this model type")
     return built
 
@@ -180,7 +178,7 @@ def _from_hub(name: str) -> Path:
     except Exception as error:  # hub, HTTP client and file system raise their own; all mean that it cannot be had
         raise TrunkNotFound(
             f"the encoder '{name}' is no folder and cannot be downloaded from the hub",
-            got=_first_line(error),
+            got=first_line(error),
             allowed=f"'{MINILM}', a hub id, or the path of a folder with the model",
             do=nearest(name, [MINILM]) or "check the name and the network",
             name=name,
@@ -188,8 +186,42 @@ def _from_hub(name: str) -> Path:
     return folder
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What a foreign error says, in one line."""
     return next(iter(str(error).splitlines()), type(error).__name__).removeprefix("Got: ")
+
+
+def transformers_library(purpose: str) -> Any:
+    """`transformers`, imported on its first use; raises MissingExtra that names the purpose."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtra("transformers", "train", purpose) from None
+    return transformers
+
+
+@contextmanager
+def quiet(library: Any) -> Iterator[None]:
+    """Switches off the progress bars of `transformers`, and its warnings about settings that we set."""
+    log = library.utils.logging
+    was_shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
+    log.disable_progress_bar()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if was_shown:
+            log.enable_progress_bar()
+
+
+def tokenizer_json(opened: Any) -> bytes | None:
+    """The file of a tokenizer that `transformers` opened; None without a fast one or without a vocabulary."""
+    inner = getattr(opened, "backend_tokenizer", None)
+    # transformers 5 builds a tokenizer of special tokens alone where it finds no vocabulary.
+    if inner is None or not set(opened.get_vocab()) - set(opened.all_special_tokens):
+        return None
+    return str(inner.to_str()).encode()
 
 
 WHOLE, INDEX, PICKLED = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
@@ -293,8 +325,4 @@ def _checked(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def _unreadable(file: Path, error: Exception) -> WeightsMismatch:
-    return WeightsMismatch(
-        f"{file} cannot be read",
-        got=str(error).splitlines()[0] if str(error) else type(error).__name__,
-        do="download or save it again",
-    )
+    return WeightsMismatch(f"{file} cannot be read", got=first_line(error), do="download or save it again")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from polyhead.config import Value
-from polyhead.errors import BackendError, ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
+from polyhead.errors import BackendError, ConfigError, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.files import LARGEST_CONFIG, read_plain
+from polyhead.nn.load import first_line, quiet, tokenizer_json, transformers_library
 from polyhead.seq2seq.configs import decoded, known_config, known_generation
 from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.text.batch import batches
@@ -49,9 +49,9 @@ def load_seq2seq(name: str, *, max_tokens: int | None = None, summary_tokens: in
     for a model that writes no text, WeightsMismatch for weights or a tokenizer that do not fit, ConfigError for limits
     that the model does not have.
     """
-    library = _library()
+    library = transformers_library("a summarization task")
     place = os.path.expanduser(name)
-    with _quiet(library):
+    with quiet(library):
         config_keys = known_config(_opened(name, lambda: _said(library, place)), name)
         _try_tokenizer(_opened(name, lambda: _tokenizer_file(library, place)))
         config = _opened(name, lambda: library.AutoConfig.for_model(**config_keys))
@@ -109,7 +109,7 @@ class Seq2Seq(nn.Module):
     def __init__(self, data: Seq2SeqData, *, dropout: float | None = None, bfloat16: bool = False) -> None:
         super().__init__()
         self._data, self._bfloat16 = data, bfloat16
-        self._library = _library()
+        self._library = transformers_library("a summarization task")
         self.model = _built(self._library, data, dropout).eval()
         settings = data.settings
         self._documents = Tokenizer(data.tokenizer, TextSettings(max_tokens=settings.max_tokens))
@@ -170,7 +170,7 @@ class Seq2Seq(nn.Module):
         generation.num_beams, generation.do_sample = settings.beams, False
         if settings.beams == 1:  # these are about beams, and the library warns of them
             generation.early_stopping, generation.length_penalty = False, 1.0
-        with _quiet(self._library):
+        with quiet(self._library):
             ids_written: Tensor = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
@@ -216,7 +216,7 @@ def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
     writing = known_generation(
         decoded(data.generation, f"generation_config.json of '{data.name}'"), data.name, keys["vocab_size"]
     )
-    with _quiet(library):
+    with quiet(library):
         try:
             config = library.AutoConfig.for_model(**keys)
             model = library.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
@@ -224,7 +224,7 @@ def _built(library: Any, data: Seq2SeqData, dropout: float | None) -> Any:
         except (ValueError, TypeError, RuntimeError) as error:
             raise TrunkError(
                 f"the encoder-decoder '{data.name}' cannot be made from its config.json",
-                got=next(iter(str(error).splitlines()), type(error).__name__),
+                got=first_line(error),
                 do="give a BART-type model",
             ) from None
     state: dict[str, Tensor] = model.state_dict()
@@ -255,36 +255,13 @@ def _check_size(data: Seq2SeqData) -> None:
         )
 
 
-def _library() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtra("transformers", "train", "a summarization task") from None
-    return transformers
-
-
-@contextmanager
-def _quiet(library: Any) -> Iterator[None]:
-    """Switches off the library's progress bars, and its warnings about settings that we set."""
-    log = library.utils.logging
-    was_shown, level = log.is_progress_bar_enabled(), log.get_verbosity()
-    log.disable_progress_bar()
-    log.set_verbosity_error()
-    try:
-        yield
-    finally:
-        log.set_verbosity(level)
-        if was_shown:
-            log.enable_progress_bar()
-
-
 def _opened(name: str, open_it: Callable[[], Any]) -> Any:
     try:
         return open_it()
     except Exception as error:  # hub, HTTP client, file system and library raise errors of many types
         raise TrunkNotFound(
             f"the encoder-decoder '{name}' cannot be opened",
-            got=next(iter(str(error).splitlines()), type(error).__name__),
+            got=first_line(error),
             allowed="a folder that `save_pretrained` wrote, its tokenizer too, or a hub id",
             do="check the name and the network",
             name=name,
@@ -304,15 +281,14 @@ def _check_loaded(name: str, loading: Mapping[str, Any]) -> None:
 
 
 def _tokenizer(name: str, reader: Any) -> bytes:
-    inner = getattr(reader, "backend_tokenizer", None)
-    # transformers 5 builds a tokenizer of special tokens alone where it finds no vocabulary.
-    if inner is None or not set(reader.get_vocab()) - set(reader.all_special_tokens):
+    tokenizer = tokenizer_json(reader)
+    if tokenizer is None:
         raise TrunkError(
             f"no tokenizer beside the encoder-decoder '{name}' that `tokenizers` can read",
             got=type(reader).__name__,
             do="save the tokenizer beside the weights with `save_pretrained`",
         )
-    return str(inner.to_str()).encode()
+    return tokenizer
 
 
 def _check_limits(name: str, settings: SummarySettings, limit: int) -> None:
