@@ -123,6 +123,25 @@ def replace_file(path: Path, content: bytes, *, root: Path | None = None) -> Non
         file.write(content)
 
 
+def put_if_absent(path: Path, content: bytes, *, root: Path | None = None) -> None:
+    """Makes a file that is there whole or not at all; raises FileExistsError where another has the name already.
+
+    No step below `root` may be a link.
+    """
+    with opened_folder(path.parent, root=root) as folder:
+        temporary = temporary_name(path.name)
+        try:
+            with _new(folder, temporary) as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+        os.fsync(folder)
+
+
 def open_plain(
     path: Path | str, *, root: Path | None = None, flags: int = 0, limit: int | None = None
 ) -> BufferedReader:

@@ -1,0 +1,545 @@
+"""A store of a corpus in plain files of one folder; numpy is all it needs.
+
+    STORE/store.json                            format and schema
+    STORE/versions/00000001.json ...            fragments of each version, and their columns; the highest number is read
+    STORE/fragments/NAME/ids.bin                16 bytes a document
+    STORE/fragments/NAME/index.bin              sorted prefixes of ids, uint64, then the row of each, uint32
+    STORE/fragments/NAME/DIGEST.lengths.bin     tokens of each document, uint32
+    STORE/fragments/NAME/DIGEST.data.bin        their encoded features, one after another
+    STORE/results/COLUMN/NAME.safetensors       results of a fragment's documents
+
+Nothing is ever changed in place. Files are written and flushed first; a version that names them is then put under the
+next number, which fails if another writer took that number, and is tried again on top of theirs. What a killed writer
+left is named by no version, so nobody reads it, and `sweep` removes it later.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+import numpy as np
+from safetensors.numpy import load, save
+
+from polyhead.config import Value, ValueT, from_json, to_json
+from polyhead.errors import ConfigError, StoreError
+from polyhead.files import (
+    LARGEST_CONFIG,
+    is_temporary,
+    make_folder,
+    open_plain,
+    put_if_absent,
+    read_plain,
+    remove_files,
+    remove_tree,
+    sync_folder,
+    write_file,
+)
+from polyhead.store.corpus.base import (
+    ID_BYTES,
+    SAFE_NAME,
+    CorpusStore,
+    Fragment,
+    IdIndex,
+    PackedRows,
+    Schema,
+    as_ids,
+    checked,
+)
+
+FORMAT = 1
+KEPT_VERSIONS = 8  # the newest ones; a reader that listed an older one lists again
+LARGEST_RESULTS = 2**34  # bytes of one fragment's column
+ATTEMPTS = 1000  # at a version's number, of which each lost one means that another writer made progress
+Stamp = tuple[int, int, int]
+
+
+class StoreFile(Value):
+    """`store.json`."""
+
+    format: int
+    schema: Schema
+
+
+class Stored(Value):
+    """A fragment as a version names it: the SHA-256 of each file, and of its results."""
+
+    name: str
+    rows: int
+    tokens: dict[str, int]
+    files: dict[str, str]
+    results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
+
+
+class Version(Value):
+    """One version of the store, with the SHA-256 of its own JSON (without this digest)."""
+
+    fragments: tuple[Stored, ...] = ()
+    digest: str = ""
+
+    def sealed(self) -> Version:
+        """The same with its digest."""
+        bare = msgspec.structs.replace(self, digest="")
+        return msgspec.structs.replace(bare, digest=hashlib.sha256(to_json(bare)).hexdigest())
+
+
+class PlainStore(CorpusStore):
+    """See the module's first lines."""
+
+    def __init__(self, folder: Path, schema: Schema) -> None:
+        self._folder, self.schema = folder, schema
+        self._number, self._version = 0, Version()
+        self._indices: dict[str, IdIndex] = {}
+        self._rows: dict[tuple[str, str], PackedRows] = {}
+        self.refresh()
+
+    @classmethod
+    def create(cls, location: str, schema: Schema) -> Self:
+        """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
+        folder = Path(location)
+        for column in schema.features:
+            _named(column.digest, "features")
+            if column.layers < 1 or column.width < 1:
+                got = f"{column.layers} and {column.width}"
+                raise StoreError("a store needs at least one layer and one dimension", got=got)
+        with _writable(folder, "the store cannot be made"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in ("versions", "fragments", "results"):
+                make_folder(folder / name, root=folder)
+            with suppress(FileExistsError):
+                put_if_absent(folder / "store.json", to_json(StoreFile(format=FORMAT, schema=schema)), root=folder)
+        store = cls.open(location)
+        for name in ("features", "source"):
+            there, wanted = getattr(store.schema, name), getattr(schema, name)
+            if there != wanted:
+                raise StoreError(
+                    f"{folder} keeps other features: its {name} differ{'' if name == 'features' else 's'}",
+                    got=there,
+                    allowed=wanted,
+                    do="use another folder, or delete this one",
+                )
+        return store
+
+    @classmethod
+    def open(cls, location: str) -> Self:
+        """The store in this folder; raises StoreError where there is none, or one of another format."""
+        path = Path(location) / "store.json"
+        if not path.exists():
+            raise StoreError(f"there is no store at {location}", do="make one with `polyhead features extract`")
+        file = _read_json(path, StoreFile)
+        if file.format != FORMAT:
+            got, allowed = f"format {file.format}", f"format {FORMAT}"
+            raise StoreError(f"{path} was written by another version", got=got, allowed=allowed)
+        return cls(Path(location), file.schema)
+
+    @property
+    def version(self) -> int:
+        """The number of the version that is read; 0 before the first append."""
+        return self._number
+
+    @property
+    def fragments(self) -> tuple[Fragment, ...]:
+        """The fragments of this version, oldest first."""
+        return tuple(
+            Fragment(name=each.name, rows=each.rows, tokens=each.tokens, results=tuple(each.results))
+            for each in self._version.fragments
+        )
+
+    def refresh(self) -> None:
+        """Turns to the newest version."""
+        for _ in range(ATTEMPTS):
+            number = max(self._numbers(), default=0)
+            if number == self._number:
+                return
+            path = self._path(number)
+            if not path.exists():  # old by now, and removed since it was listed
+                continue
+            self._version, self._number = _read_version(path), number
+            names = {each.name for each in self._version.fragments}
+            self._indices = {name: index for name, index in self._indices.items() if name in names}
+            self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
+            return
+        raise StoreError(f"{self._folder} changes faster than it can be read", do="wait for its writers")
+
+    def append(self, ids: Sequence[bytes] | np.ndarray, features: Mapping[str, PackedRows]) -> int:
+        """Adds documents as one fragment; those that are there already are left out. Returns how many were new."""
+        ids = as_ids(ids)
+        checked(self.schema, ids, features)
+        written: Stored | None = None
+        rows_written = np.empty(0, np.int64)
+        for _ in range(ATTEMPTS):
+            self.refresh()
+            rows = self._new(ids)
+            if not np.array_equal(rows, rows_written):  # at first, and when another writer added some of them
+                self._discard(written)
+                written, rows_written = self._write(ids[rows], {k: v.take(rows) for k, v in features.items()}), rows
+            if written is None:
+                return 0
+            if self._commit(msgspec.structs.replace(self._version, fragments=(*self._version.fragments, written))):
+                return len(rows)
+        raise self._busy()
+
+    def ids(self, fragment: str) -> np.ndarray:
+        """The ids of a fragment's documents, (rows, 16) uint8, memory-mapped."""
+        stored = self._stored(fragment)
+        return self._mapped(stored, "ids.bin", np.uint8, (stored.rows, ID_BYTES))
+
+    def rows(self, fragment: str, digest: str) -> PackedRows:
+        """The features of a fragment's documents, memory-mapped."""
+        if (fragment, digest) not in self._rows:
+            stored, column = self._stored(fragment), self.schema.column(digest)
+            tokens = stored.tokens[digest]
+            lengths = self._mapped(stored, f"{digest}.lengths.bin", np.dtype("<u4"), (stored.rows,))
+            data = self._mapped(stored, f"{digest}.data.bin", np.uint8, (tokens, column.token_bytes))
+            if int(lengths.sum(dtype=np.int64)) != tokens:
+                raise _damaged(self._file(stored, f"{digest}.lengths.bin"), "its lengths do not add up")
+            self._rows[fragment, digest] = PackedRows.of(lengths, data)
+        return self._rows[fragment, digest]
+
+    def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
+        """Where each document is, int64 (rows, 2): the number of its fragment and its row there; -1 where it is not."""
+        ids = as_ids(ids)
+        places = np.full((len(ids), 2), -1, np.int64)
+        for number, stored in enumerate(self._version.fragments):
+            rows = self._index(stored).find(ids)
+            there = rows >= 0
+            places[there, 0], places[there, 1] = number, rows[there]
+        return places
+
+    def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
+        """Adds a column of results to a fragment, or replaces it."""
+        _named(column, "a column of results")
+        stored = self._stored(fragment)
+        for name, array in results.items():
+            if array.ndim < 1 or len(array) != stored.rows:
+                shape, allowed = f"'{name}' of shape {array.shape}", f"({stored.rows}, ...)"
+                raise StoreError("results of another number of rows", got=shape, allowed=allowed)
+        if not results:
+            raise StoreError(f"column '{column}' has no results", do="give at least one array")
+        file = f"{fragment}-{secrets.token_hex(4)}.safetensors"
+        content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
+        path = self._folder / "results" / column / file
+        with _writable(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
+            make_folder(path.parent, root=self._folder)
+            digest = write_file(path, [content])
+            sync_folder(path.parent)
+
+        def added(stored: Stored) -> Stored:
+            return msgspec.structs.replace(stored, results=stored.results | {column: (file, digest)})
+
+        try:
+            self._change(fragment, added)
+        except StoreError:
+            remove_files(path.parent, [file])
+            raise
+
+    def results(self, fragment: str, column: str) -> dict[str, np.ndarray] | None:
+        """A column of results of a fragment; None where it is not done yet."""
+        stored = self._stored(fragment)
+        if column not in stored.results:
+            return None
+        file, digest = stored.results[column]
+        path = self._folder / "results" / column / file
+        try:
+            content = read_plain(path, limit=LARGEST_RESULTS)
+        except OSError as error:
+            raise _damaged(path, error.strerror or str(error)) from None
+        if hashlib.sha256(content).hexdigest() != digest:
+            raise _damaged(path, "it was changed since it was written")
+        arrays: dict[str, np.ndarray] = load(content)
+        return arrays
+
+    def drop_results(self, column: str) -> None:
+        """Removes a column of results from every fragment."""
+
+        def without(stored: Stored) -> Stored:
+            left = {name: file for name, file in stored.results.items() if name != column}
+            return msgspec.structs.replace(stored, results=left)
+
+        self._change(None, without)
+
+    def compact(self, *, rows: int) -> int:
+        """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
+        self.refresh()
+        gone = 0
+        for group in list(_groups(self._version.fragments, rows)):
+            joined = self._join(group)
+            names = [each.name for each in group]
+            for _ in range(ATTEMPTS):
+                there = list(self._version.fragments)
+                at = next((i for i, each in enumerate(there) if each.name == names[0]), None)
+                if at is None or there[at : at + len(group)] != list(group):
+                    self._discard(joined)  # another process joined them, or added a column
+                    break
+                there[at : at + len(group)] = [joined]
+                if self._commit(msgspec.structs.replace(self._version, fragments=tuple(there))):
+                    gone += len(group) - 1
+                    break
+                self.refresh()
+        return gone
+
+    def sweep(self, *, age: float) -> int:
+        """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
+        self.refresh()
+        versions = [_read_version(path) for number in self._numbers() if (path := self._path(number)).exists()]
+        stored = [each for version in versions for each in version.fragments]
+        fragments = {each.name for each in stored}
+        results = {(column, file) for each in stored for column, (file, _) in each.results.items()}
+        freed, now = 0, time.time()
+        for entry in os.scandir(self._folder / "fragments"):
+            if entry.name not in fragments and entry.is_dir(follow_symlinks=False) and _old(entry, now - age):
+                freed += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
+                remove_tree(Path(entry.path), root=self._folder)
+        for column in os.scandir(self._folder / "results"):
+            if not column.is_dir(follow_symlinks=False):
+                continue
+            for entry in list(os.scandir(column.path)):
+                if (column.name, entry.name) not in results and _old(entry, now - age):
+                    freed += entry.stat(follow_symlinks=False).st_size
+                    remove_files(Path(column.path), [entry.name])
+        for entry in list(os.scandir(self._folder / "versions")):
+            if is_temporary(entry.name) and _old(entry, now - age):
+                remove_files(self._folder / "versions", [entry.name])
+        return freed
+
+    def verify(self) -> None:
+        """Reads every byte; raises StoreError that names a file changed since it was written."""
+        for stored in self._version.fragments:
+            for name in stored.files:
+                _check_content(self._file(stored, name), stored.files[name])
+            for column in stored.results:
+                self.results(stored.name, column)
+
+    def _numbers(self) -> list[int]:
+        names = os.listdir(self._folder / "versions")
+        return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / "versions" / f"{number:08d}.json"
+
+    def _file(self, stored: Stored, name: str) -> Path:
+        return self._folder / "fragments" / stored.name / name
+
+    def _stored(self, fragment: str) -> Stored:
+        for stored in self._version.fragments:
+            if stored.name == fragment:
+                return stored
+        raise StoreError(
+            f"the store has no fragment '{fragment}'", do="read `fragments` again: it was joined with others since"
+        )
+
+    def _index(self, stored: Stored) -> IdIndex:
+        if stored.name not in self._indices:
+            ids = self._mapped(stored, "ids.bin", np.uint8, (stored.rows, ID_BYTES))
+            index = self._mapped(stored, "index.bin", np.uint8, (12 * stored.rows,))
+            prefixes, rows = index[: 8 * stored.rows].view("<u8"), index[8 * stored.rows :].view("<u4")
+            if len(rows) and int(rows.max()) >= stored.rows:
+                raise _damaged(self._file(stored, "index.bin"), "it names rows that are not there")
+            self._indices[stored.name] = IdIndex(ids, prefixes, rows)
+        return self._indices[stored.name]
+
+    def _new(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of ids that the store lacks, each id once, in order."""
+        lacking = np.flatnonzero(self.find(ids)[:, 0] < 0)
+        _, first = np.unique(np.ascontiguousarray(ids[lacking]).view(f"V{ID_BYTES}")[:, 0], return_index=True)
+        rows: np.ndarray = lacking[np.sort(first)]
+        return rows
+
+    def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored | None:
+        """Writes a fragment that no version names yet; None for no rows."""
+        if not len(ids):
+            return None
+        prefixes, order = IdIndex.of(ids).arrays()
+        contents = {"ids.bin": [ids], "index.bin": [prefixes.astype("<u8"), order.astype("<u4")]}
+        for digest, rows in features.items():
+            contents[f"{digest}.lengths.bin"] = [rows.lengths.astype("<u4")]
+            contents[f"{digest}.data.bin"] = [rows.data]
+        name = secrets.token_hex(8)
+        folder = self._folder / "fragments" / name
+        needed = sum(array.nbytes for arrays in contents.values() for array in arrays)
+        try:
+            with _writable(self._folder, f"{len(ids)} rows cannot be written", needed=needed):
+                make_folder(folder, root=self._folder)
+                files = {file: write_file(folder / file, map(_memory, arrays)) for file, arrays in contents.items()}
+                sync_folder(folder)
+        except StoreError:
+            remove_tree(folder, root=self._folder)
+            raise
+        tokens = {digest: len(rows.data) for digest, rows in features.items()}
+        return Stored(name=name, rows=len(ids), tokens=tokens, files=files)
+
+    def _discard(self, stored: Stored | None) -> None:
+        """Removes a fragment that no version names."""
+        if stored is not None:
+            remove_tree(self._folder / "fragments" / stored.name, root=self._folder)
+
+    def _join(self, group: Sequence[Stored]) -> Stored:
+        """One fragment of all rows of several, with their results."""
+        ids = np.concatenate([self.ids(each.name) for each in group])
+        features = {}
+        for column in self.schema.features:
+            parts = [self.rows(each.name, column.digest) for each in group]
+            data = np.concatenate([part.data for part in parts])
+            features[column.digest] = PackedRows.of(np.concatenate([part.lengths for part in parts]), data)
+        joined = self._write(ids, features)
+        assert joined is not None  # fragments have rows
+        results = {}
+        for column_name in group[0].results:
+            arrays = [self.results(each.name, column_name) or {} for each in group]
+            content = save({name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
+            file = f"{joined.name}-{secrets.token_hex(4)}.safetensors"
+            folder = self._folder / "results" / column_name
+            with _writable(folder, f"results of {len(ids)} rows cannot be written", needed=len(content)):
+                results[column_name] = (file, write_file(folder / file, [content]))
+                sync_folder(folder)
+        return msgspec.structs.replace(joined, results=results)
+
+    def _change(self, fragment: str | None, change: Callable[[Stored], Stored]) -> None:
+        """Commits a change of one fragment, or of all; raises StoreError where the fragment is gone."""
+        for _ in range(ATTEMPTS):
+            self.refresh()
+            if fragment is not None:
+                self._stored(fragment)
+            fragments = tuple(
+                change(stored) if fragment in (None, stored.name) else stored for stored in self._version.fragments
+            )
+            if self._commit(msgspec.structs.replace(self._version, fragments=fragments)):
+                return
+        raise self._busy()
+
+    def _commit(self, version: Version) -> bool:
+        """Puts a version under the next number; False where another writer was first."""
+        number, version = self._number + 1, version.sealed()
+        content = to_json(version)
+        try:
+            with _writable(self._folder, "a version cannot be written", needed=len(content)):
+                put_if_absent(self._path(number), content, root=self._folder)
+        except FileExistsError:
+            return False
+        self._number, self._version = number, version
+        outdated = [self._path(old).name for old in self._numbers() if old <= number - KEPT_VERSIONS]
+        if outdated:
+            remove_files(self._folder / "versions", outdated)
+        return True
+
+    def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+        """An array of a fragment, memory-mapped, its bytes checked once a process."""
+        path, kind = self._file(stored, name), np.dtype(kind)
+        size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        try:
+            with open_plain(path, root=self._folder) as file:
+                status = os.fstat(file.fileno())
+                if status.st_size != size:
+                    what = "truncated" if status.st_size < size else "too long"
+                    raise _damaged(path, f"it is {what}: {status.st_size} bytes, {size} were written")
+                stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
+                _checked_once(path, stored.files.get(name, ""), stamp)
+                if not size:
+                    return np.empty(shape, kind)  # an empty file cannot be mapped
+                return np.asarray(np.memmap(file, kind, "r", shape=shape))
+        except OSError as error:
+            raise _damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None
+
+    def _busy(self) -> StoreError:
+        return StoreError(f"{self._folder} is written to by too many processes at once", do="try again later")
+
+
+def _groups(fragments: Sequence[Stored], rows: int) -> Iterator[tuple[Stored, ...]]:
+    """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
+    group: list[Stored] = []
+    for stored in (*fragments, None):
+        fits = stored is not None and (
+            not group
+            or (sum(each.rows for each in group) + stored.rows <= rows and set(group[0].results) == set(stored.results))
+        )
+        if not fits:
+            if len(group) > 1:
+                yield tuple(group)
+            group = []
+        if stored is not None:
+            group.append(stored)
+
+
+def _named(name: str, what: str) -> None:
+    """Raises StoreError for a name that cannot be a file's."""
+    if not re.fullmatch(SAFE_NAME, name):
+        raise StoreError(f"{what} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
+
+
+def _memory(array: np.ndarray) -> memoryview:
+    """The bytes of an array."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _old(entry: os.DirEntry[str], before: float) -> bool:
+    """Whether a file or folder was last changed before a time."""
+    return entry.stat(follow_symlinks=False).st_mtime <= before
+
+
+def _damaged(path: Path, why: str) -> StoreError:
+    """The error of a file that is not as it was written."""
+    return StoreError(f"{path} is damaged: {why}", do="restore it from a copy, or extract into another folder")
+
+
+@functools.lru_cache(maxsize=2**16)
+def _checked_once(path: Path, digest: str, stamp: Stamp) -> None:
+    """Hashes a file once a process, and again when it is another (90 MB take 50 ms)."""
+    _check_content(path, digest)
+
+
+def _check_content(path: Path, digest: str) -> None:
+    """Raises StoreError where a file's SHA-256 is another."""
+    try:
+        with open_plain(path) as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _damaged(path, str(error)) from None
+    if found != digest:
+        raise _damaged(path, "it was changed since it was written")
+
+
+def _read_version(path: Path) -> Version:
+    """A version, of which every name stays inside the store's folder."""
+    version = _read_json(path, Version)
+    if version != version.sealed():
+        raise _damaged(path, "it was changed since it was written")
+    for stored in version.fragments:
+        names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
+        if stored.rows < 0 or not all(re.fullmatch(SAFE_NAME, name) for name in names):
+            raise _damaged(path, "it names files outside the store, or fewer rows than none")
+    return version
+
+
+def _read_json(path: Path, kind: type[ValueT]) -> ValueT:
+    """A JSON file of the store; raises StoreError that names it."""
+    try:
+        return from_json(read_plain(path, limit=LARGEST_CONFIG), kind, source=str(path))
+    except OSError as error:
+        raise _damaged(path, str(error)) from None
+    except (ConfigError, RecursionError) as error:
+        raise _damaged(path, str(error)) from None
+
+
+@contextmanager
+def _writable(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
+    """Turns a disk's errors into a StoreError that says how many bytes were needed; FileExistsError passes."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise StoreError(
+            f"{path}: {what}" + (f", {needed} bytes were needed" if needed else ""),
+            got=error.strerror,
+            do="make room, or give a folder that can be written; nothing was kept of this change",
+            needed=needed,
+        ) from error

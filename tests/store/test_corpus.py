@@ -1,0 +1,446 @@
+"""What every store of a corpus does, checked on each kind of store (`make_store`)."""
+
+import multiprocessing
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from disk import FullDisk, run_forking
+from polyhead.config import from_json, to_json
+from polyhead.errors import StoreError
+from polyhead.plan import Codec
+from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, Schema, document_id
+from polyhead.store.corpus.plain import PlainStore, Version
+
+ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
+TWO = FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float16"))
+SCHEMA = Schema(features=(ONE, TWO), source={"trunk": "t"})
+
+# Forks a writer for every n, which dies, without any cleaning up, right before its n-th step at the disk.
+KILLED = """
+import os, sys
+from disk import Kill, exit_code
+from store.test_corpus import KILLED_STEPS, SCHEMA, documents, same
+from polyhead.store.corpus.plain import PlainStore
+
+location, step = sys.argv[1:]
+before, work, check = KILLED_STEPS[step]
+before(PlainStore.create(location, SCHEMA))
+deadly = kills = 0
+while True:
+    deadly += 1
+    if os.fork() == 0:
+        store = PlainStore.open(location)
+        Kill(deadly)
+        work(store)
+        os._exit(0)
+    code = exit_code()
+    kills += code == 9
+    store = PlainStore.open(location)
+    store.verify()
+    check(store, code == 0)
+    if code == 0:
+        break
+print(kills)
+"""
+
+
+def documents(numbers):
+    """Ids and features of some documents; each number always gives the same ones."""
+    ids = [document_id((f"text {number}",)) for number in numbers]
+    features = {}
+    for column in SCHEMA.features:
+        parts = [value(number, column) for number in numbers]
+        data = np.concatenate(parts) if parts else np.empty((0, column.token_bytes), np.uint8)
+        features[column.digest] = PackedRows.of([len(part) for part in parts], data)
+    return ids, features
+
+
+def value(number, column):
+    tokens = (number * 7 + len(column.digest)) % 6  # some documents have no tokens
+    return np.random.default_rng(number).integers(0, 256, (tokens, column.token_bytes), np.uint8)
+
+
+def same(store, numbers):
+    """Whether the store gives back these documents as they were appended."""
+    ids, features = documents(numbers)
+    for column in SCHEMA.features:
+        rows = store.take(ids, column.digest)
+        np.testing.assert_array_equal(rows.offsets, features[column.digest].offsets)
+        np.testing.assert_array_equal(rows.data, features[column.digest].data)
+    return True
+
+
+def held(store):
+    """Ids of all rows, fragment by fragment."""
+    return [bytes(id) for fragment in store.fragments for id in store.ids(fragment.name)]
+
+
+def labels(store, name="topics"):
+    return [store.results(fragment.name, name) for fragment in store.fragments]
+
+
+@pytest.fixture(params=[PlainStore])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def store(kind, tmp_path):
+    return kind.create(str(tmp_path / "store"), SCHEMA)
+
+
+def test_documents_come_back_by_id_in_any_order_and_by_fragment_in_theirs(kind, store, tmp_path):
+    for numbers in (range(10), range(10, 13), range(13, 40)):
+        assert store.append(*documents(numbers)) == len(numbers)
+    for reader in (store, kind.open(str(tmp_path / "store"))):
+        assert same(reader, [39, 0, 12, 0, 25, 11]) and same(reader, [])
+        assert [fragment.rows for fragment in reader.fragments] == [10, 3, 27]
+        ids, features = documents(range(10, 13))
+        fragment = reader.fragments[1]
+        assert [bytes(id) for id in reader.ids(fragment.name)] == ids
+        for column in SCHEMA.features:
+            rows = reader.rows(fragment.name, column.digest)
+            np.testing.assert_array_equal(rows.data, features[column.digest].data)
+            np.testing.assert_array_equal(rows.lengths, features[column.digest].lengths)
+            assert fragment.tokens[column.digest] == len(rows.data)
+
+
+def test_documents_are_found_where_they_are_and_strangers_are_not(store):
+    store.append(*documents(range(5)))
+    store.append(*documents(range(5, 8)))
+    ids = documents([6, 2, 99])[0]
+    assert store.find(ids).tolist() == [[1, 1], [0, 2], [-1, -1]]
+    with pytest.raises(StoreError, match="lacks 1 of 3") as error:
+        store.take(ids, "one")
+    assert error.value.rows == [2]
+
+
+def test_a_document_is_kept_once_however_often_it_is_appended(store):
+    assert store.append(*documents([1, 2, 1, 3])) == 3
+    assert store.append(*documents([3, 2])) == 0
+    assert store.append(*documents([3, 4])) == 1
+    assert len(held(store)) == 4 and same(store, [1, 2, 3, 4])
+
+
+def test_ids_that_share_their_first_bytes_are_told_apart():
+    ids = np.zeros((5, 16), np.uint8)
+    ids[:, 15] = [4, 2, 9, 1, 7]
+    ids[4, 0] = 1
+    wanted = np.zeros((4, 16), np.uint8)
+    wanted[:, 15] = [9, 1, 3, 7]
+    wanted[3, 0] = 1
+    assert IdIndex.of(ids).find(wanted).tolist() == [2, 3, -1, 4]
+
+
+def test_a_column_of_results_is_null_until_its_fragment_is_done(kind, store, tmp_path):
+    store.append(*documents(range(3)))
+    first = store.fragments[0].name
+    store.put_results(first, "topics", {"label": np.array([2, 0, 1]), "score": np.float32([0.5, 0.25, 1])})
+    store.append(*documents(range(3, 5)))
+    reader = kind.open(str(tmp_path / "store"))
+    done, lacking = labels(reader)
+    assert lacking is None and done["label"].tolist() == [2, 0, 1] and done["score"].dtype == np.float32
+    assert [fragment.results for fragment in reader.fragments] == [("topics",), ()]
+    store.put_results(first, "topics", {"label": np.array([1, 1, 1])})  # another version of the task
+    reader.refresh()
+    assert list(labels(reader)[0]) == ["label"] and labels(reader)[0]["label"].tolist() == [1, 1, 1]
+    store.drop_results("topics")
+    assert labels(store) == [None, None]
+
+
+def test_results_of_other_rows_or_a_fragment_that_is_not_there_are_refused(store):
+    store.append(*documents(range(3)))
+    name = store.fragments[0].name
+    with pytest.raises(StoreError, match="another number of rows"):
+        store.put_results(name, "topics", {"label": np.zeros(2)})
+    with pytest.raises(StoreError, match="no fragment"):
+        store.put_results("0" * 16, "topics", {"label": np.zeros(3)})
+    with pytest.raises(StoreError, match="no results"):
+        store.put_results(name, "topics", {})
+    for column in ("../topics", "", ".hidden", "a/b"):
+        with pytest.raises(StoreError, match="cannot have this name"):
+            store.put_results(name, column, {"label": np.zeros(3)})
+    assert labels(store) == [None]
+
+
+def test_compaction_joins_small_fragments_and_keeps_rows_ids_and_results(kind, store, tmp_path):
+    for start in range(0, 30, 5):
+        store.append(*documents(range(start, start + 5)))
+    for fragment in store.fragments[:4]:
+        store.put_results(fragment.name, "topics", {"label": np.arange(5) + fragment.rows})
+    before, version = held(store), store.version
+    assert store.compact(rows=10) == 3
+    assert [fragment.rows for fragment in store.fragments] == [10, 10, 10]
+    assert store.version > version and held(store) == before and same(store, range(30))
+    done = labels(store)
+    assert done[2] is None and done[0]["label"].tolist() == [5, 6, 7, 8, 9] * 2
+    assert store.compact(rows=10) == 0
+    assert held(kind.open(str(tmp_path / "store"))) == before
+
+
+def test_fragments_of_unlike_results_are_not_joined(store):
+    store.append(*documents(range(3)))
+    store.append(*documents(range(3, 6)))
+    store.put_results(store.fragments[1].name, "topics", {"label": np.zeros(3)})
+    assert store.compact(rows=100) == 0 and len(store.fragments) == 2
+
+
+def test_a_reader_goes_on_with_its_version_while_others_append_and_compact(kind, store, tmp_path):
+    store.append(*documents(range(3)))
+    reader = kind.open(str(tmp_path / "store"))
+    store.append(*documents(range(3, 6)))
+    store.compact(rows=100)
+    assert len(held(reader)) == 3 and same(reader, range(3))
+    reader.refresh()
+    assert len(held(reader)) == 6 and same(reader, range(6))
+
+
+def test_sweeping_removes_what_no_version_needs_and_nothing_young(store):
+    for start in range(0, 30, 3):
+        store.append(*documents(range(start, start + 3)))
+    store.put_results(store.fragments[0].name, "topics", {"label": np.zeros(3)})
+    store.compact(rows=100)
+    for _ in range(10):  # newer versions, so that none names the small fragments any more
+        store.put_results(store.fragments[0].name, "lengths", {"label": np.zeros(store.fragments[0].rows)})
+    assert store.sweep(age=3600) == 0
+    assert store.sweep(age=0) > 0 and store.sweep(age=0) == 0
+    store.verify()
+    assert same(store, range(30))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"features": (ONE,)},
+        {"features": (ONE, FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float32")))},
+        {"source": {"trunk": "other"}},
+    ],
+)
+def test_a_store_of_other_features_codec_or_trunk_is_refused_by_name(kind, store, tmp_path, change):
+    other = Schema(**{"features": SCHEMA.features, "source": SCHEMA.source} | change)
+    with pytest.raises(StoreError, match="keeps other features") as error:
+        kind.create(str(tmp_path / "store"), other)
+    assert str(next(iter(change))) in str(error.value)
+
+
+def test_features_that_do_not_fit_are_refused_and_nothing_is_kept(store):
+    ids, features = documents(range(3))
+    with pytest.raises(StoreError, match="other features"):
+        store.append(ids, {"one": features["one"]})
+    with pytest.raises(StoreError, match="one row"):
+        store.append(ids[:2], features)
+    with pytest.raises(StoreError, match="another shape"):
+        store.append(ids, features | {"one": features["two"]})
+    with pytest.raises(StoreError, match="wrong length"):
+        store.append([b"short"] * 3, features)
+    assert store.fragments == () and store.append(ids, features) == 3
+    with pytest.raises(StoreError, match="keeps no features 'three'"):
+        store.take(ids, "three")
+
+
+def test_a_folder_without_a_store_says_how_to_make_one(kind, tmp_path):
+    with pytest.raises(StoreError, match="there is no store"):
+        kind.open(str(tmp_path / "nothing"))
+
+
+def appending(location, start, results):
+    store = PlainStore.open(location)
+    for number in range(start, start + 40, 4):
+        store.append(*documents(range(number, number + 6)))  # two of six are the next append's too
+    results.put(start)
+
+
+def filling(location, wanted):
+    """Puts results wherever they lack, until there are so many rows with them."""
+    store = PlainStore.open(location)
+    while True:
+        store.refresh()
+        done = 0
+        for fragment in store.fragments:
+            if "sum" in fragment.results:
+                done += fragment.rows
+                continue
+            rows = store.rows(fragment.name, "one")
+            sums = np.array([rows.data[a:b].sum() for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)])
+            store.put_results(fragment.name, "sum", {"value": sums})
+        if done >= wanted:
+            return
+
+
+def test_two_writers_and_one_that_fills_a_column_at_once_lose_nothing_and_keep_nothing_twice(tmp_path):
+    location, context = str(tmp_path / "store"), multiprocessing.get_context("fork")
+    PlainStore.create(location, SCHEMA)
+    ended = context.Queue()
+    wanted = 62  # 0 to 41, and 20 to 61
+    jobs = [context.Process(target=appending, args=(location, start, ended)) for start in (0, 20)]
+    jobs.append(context.Process(target=filling, args=(location, wanted)))
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(60)
+        assert job.exitcode == 0
+    store = PlainStore.open(location)
+    ids = held(store)
+    assert len(ids) == len(set(ids)) == wanted and same(store, range(wanted))
+    for fragment, results in zip(store.fragments, labels(store, "sum"), strict=True):
+        rows = store.rows(fragment.name, "one")
+        sums = [rows.data[a:b].sum() for a, b in zip(rows.offsets, rows.offsets[1:], strict=False)]
+        assert results["value"].tolist() == sums
+    store.verify()
+
+
+def test_compaction_beside_writers_loses_nothing(tmp_path):
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    stop = threading.Event()
+
+    def compacting():
+        other = PlainStore.open(str(tmp_path / "store"))
+        while not stop.is_set():
+            other.compact(rows=20)
+
+    thread = threading.Thread(target=compacting)
+    thread.start()
+    for start in range(0, 60, 3):
+        store.append(*documents(range(start, start + 3)))
+    stop.set()
+    thread.join()
+    store.refresh()
+    ids = held(store)
+    assert len(ids) == len(set(ids)) == 60 and same(store, range(60))
+
+
+def _nothing(store):
+    pass
+
+
+def _first(store):
+    store.append(*documents(range(3)))
+    store.append(*documents(range(3, 6)))
+
+
+def _whole_or_none(store, ended):
+    ids = held(store)
+    assert len(ids) == len(set(ids)) and len(ids) in ((9,) if ended else (6, 9))
+    same(store, range(len(ids)))
+
+
+def _results_whole_or_none(store, ended):
+    done = [result for result in labels(store) if result is not None]
+    assert len(done) == 1 or not ended and not done
+    assert all(result["label"].tolist() == [0, 1, 2] for result in done)
+    same(store, range(6))
+
+
+def _joined_or_not(store, ended):
+    assert len(store.fragments) in ((1,) if ended else (1, 2)) and len(held(store)) == 6
+    same(store, range(6))
+
+
+KILLED_STEPS = {
+    "append": (_first, lambda store: store.append(*documents(range(6, 9))), _whole_or_none),
+    "put_results": (
+        _first,
+        lambda store: store.put_results(store.fragments[0].name, "topics", {"label": np.arange(3)}),
+        _results_whole_or_none,
+    ),
+    "compact": (_first, lambda store: store.compact(rows=100), _joined_or_not),
+}
+
+
+@pytest.mark.parametrize("step", KILLED_STEPS)
+def test_a_kill_at_any_step_loses_nothing_that_was_committed(tmp_path, step):
+    assert int(run_forking(KILLED, tmp_path / "store", step)) >= 5
+    store = PlainStore.open(str(tmp_path / "store"))
+    store.sweep(age=0)
+    named = {fragment.name for fragment in store.fragments}
+    store.verify()
+    left = {path.name for path in (tmp_path / "store/fragments").iterdir()}
+    assert named <= left and same(store, range(6))
+
+
+def test_a_full_disk_at_any_step_names_the_bytes_and_leaves_the_store_as_it_was(tmp_path):
+    location, failures = str(tmp_path / "store"), 0
+    PlainStore.create(location, SCHEMA).append(*documents(range(3)))
+    for failing in range(1, 200):
+        store = PlainStore.open(location)
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, failing)
+            try:
+                store.append(*documents(range(3, 6)))
+            except StoreError as error:
+                failures += 1
+                assert "No space left" in str(error) and "bytes were needed" in str(error)
+            else:
+                assert disk.calls < failing
+                break
+        store = PlainStore.open(location)
+        if len(held(store)) == 6:  # the flush after the version was put
+            break
+        assert len(held(store)) == 3 and same(store, range(3))
+    assert failures >= 5
+
+
+DAMAGE = {
+    "truncated": lambda content: content[:-2],
+    "longer": lambda content: content + b"\0",
+    "one bit": lambda content: bytes([content[0] ^ 1]) + content[1:],
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
+@pytest.mark.parametrize("name", ["ids.bin", "index.bin", "one.lengths.bin", "one.data.bin", "results", "version"])
+def test_damage_is_named_before_anything_wrong_is_read(tmp_path, name, damage):
+    whole = PlainStore.create(str(tmp_path / "whole"), SCHEMA)
+    whole.append(*documents(range(4)))
+    whole.put_results(whole.fragments[0].name, "topics", {"label": np.arange(4)})
+    shutil.copytree(tmp_path / "whole", tmp_path / "store")
+    pattern = {"results": "results/topics/*", "version": "versions/00000002.json"}.get(name, f"fragments/*/{name}")
+    (path,) = (tmp_path / "store").glob(pattern)
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    if (name, damage) == ("version", "missing"):  # the version before is whole
+        assert labels(PlainStore.open(str(tmp_path / "store"))) == [None]
+        return
+    with pytest.raises(StoreError, match=rf"{path.name}.* is damaged"):
+        store = PlainStore.open(str(tmp_path / "store"))
+        same(store, range(4))
+        labels(store)
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/etc", "..", ""])
+def test_a_version_that_names_files_outside_the_store_is_refused(tmp_path, name):
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    store.append(*documents(range(2)))
+    path = tmp_path / "store/versions/00000001.json"
+    version = from_json(path.read_text().replace(store.fragments[0].name, name).encode(), Version, source="")
+    path.write_bytes(to_json(version.sealed()))
+    with pytest.raises(StoreError, match="outside the store"):
+        PlainStore.open(str(tmp_path / "store"))
+
+
+def test_links_are_not_followed_out_of_the_store(tmp_path):
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "mine.txt").write_text("mine")
+    (tmp_path / "store/fragments").rmdir()
+    (tmp_path / "store/fragments").symlink_to(outside)
+    with pytest.raises((StoreError, OSError)):
+        store.append(*documents(range(2)))
+    assert [path.name for path in outside.iterdir()] == ["mine.txt"]
+
+
+def test_bytes_on_disk_of_one_bit_features_are_at_most_five_percent_over_the_bits(tmp_path):
+    """25 tokens a document of 384 dimensions, with ids; the index is counted apart."""
+    column = FeatureColumn(digest="bits", layers=1, width=384, codec=Codec(name="sign"))
+    store = PlainStore.create(str(tmp_path / "store"), Schema(features=(column,)))
+    rows, tokens = 2000, 25
+    data = np.random.default_rng(0).integers(0, 256, (rows * tokens, 48), np.uint8)
+    store.append([document_id((str(i),)) for i in range(rows)], {"bits": PackedRows.of([tokens] * rows, data)})
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "index.bin"]
+    assert sum(path.stat().st_size for path in files) <= 1.05 * rows * tokens * 384 / 8
