@@ -9,7 +9,8 @@ import numpy as np
 
 from polyhead.config import Value
 from polyhead.plan import Codec
-from polyhead.store.features import FeatureStore, key_of
+from polyhead.store.corpus.base import document_id
+from polyhead.store.features import FeatureStore
 from polyhead.trunk.shape import Architecture
 from studies.du2020.counts import CODECS, ROBERTA_LARGE, TOKENS
 
@@ -46,7 +47,7 @@ def _bytes(name: str, layers: int, tokens: int, width: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         store = FeatureStore.open(folder, digest="0" * 64, layers=layers, width=width, codec=codec)
         before = _size(Path(folder))
-        store.append([key_of((str(index),)) for index in range(TEXTS)], values)
+        store.append([document_id((str(index),)) for index in range(TEXTS)], values)
         return round((_size(Path(folder)) - before) / TEXTS)
 
 

@@ -1,5 +1,6 @@
 """What every store of a corpus does, checked on each kind of store (`make_store`)."""
 
+import hashlib
 import multiprocessing
 import shutil
 import threading
@@ -11,6 +12,7 @@ from disk import FullDisk, run_forking
 from polyhead.config import from_json, to_json
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
+from polyhead.store.corpus import plain
 from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, Schema, document_id
 from polyhead.store.corpus.plain import PlainStore, Version
 
@@ -444,3 +446,67 @@ def test_bytes_on_disk_of_one_bit_features_are_at_most_five_percent_over_the_bit
     store.append([document_id((str(i),)) for i in range(rows)], {"bits": PackedRows.of([tokens] * rows, data)})
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file() and path.name != "index.bin"]
     assert sum(path.stat().st_size for path in files) <= 1.05 * rows * tokens * 384 / 8
+
+
+def test_each_file_is_hashed_once_by_a_process_and_again_when_it_is_another(tmp_path, monkeypatch):
+    location, hashed, check = str(tmp_path / "store"), [], plain._check_content
+    monkeypatch.setattr(plain, "_check_content", lambda path, digest: hashed.append(path.name) or check(path, digest))
+    PlainStore.create(location, SCHEMA).append(*documents(range(4)))
+    for _ in range(3):
+        same(PlainStore.open(location), range(4))
+    names = ["ids.bin", "index.bin", "one.data.bin", "one.lengths.bin", "two.data.bin", "two.lengths.bin"]
+    assert sorted(hashed) == names
+    (path,) = (tmp_path / "store").glob("fragments/*/one.data.bin")
+    again = path.with_name("again")
+    again.write_bytes(path.read_bytes())  # another file under the same name
+    again.replace(path)
+    same(PlainStore.open(location), range(4))
+    assert sorted(hashed) == sorted([*names, "one.data.bin"])
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[" * 100_000, b'{"format": 7, "x": 1}'])
+@pytest.mark.parametrize("name", ["store.json", "versions/00000001.json"])
+def test_json_that_is_none_of_ours_is_named(tmp_path, name, content):
+    PlainStore.create(str(tmp_path / "store"), SCHEMA).append(*documents(range(2)))
+    (tmp_path / "store" / name).write_bytes(content)
+    with pytest.raises(StoreError, match=name):
+        PlainStore.open(str(tmp_path / "store"))
+
+
+def test_a_store_of_a_newer_format_is_refused(tmp_path):
+    PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    path = tmp_path / "store/store.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(StoreError, match="format 2"):
+        PlainStore.open(str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize("name", ["one.lengths.bin", "index.bin"])
+def test_numbers_that_lead_nowhere_are_refused_though_every_digest_fits(tmp_path, name):
+    store = PlainStore.create(str(tmp_path / "store"), SCHEMA)
+    store.append(*documents(range(4)))
+    (path,) = (tmp_path / "store").glob(f"fragments/*/{name}")
+    content = path.read_bytes()[:-4] + b"\xff\xff\xff\x7f"
+    path.write_bytes(content)
+    version = tmp_path / "store/versions/00000001.json"
+    stored = from_json(version.read_bytes(), Version, source="")
+    stored.fragments[0].files[name] = hashlib.sha256(content).hexdigest()
+    version.write_bytes(to_json(stored.sealed()))
+    with pytest.raises(StoreError, match=name):
+        same(PlainStore.open(str(tmp_path / "store")), range(4))
+
+
+def test_a_folder_that_cannot_be_written_is_a_store_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        PlainStore.create(str(tmp_path / "file"), SCHEMA)
+
+
+def test_a_full_disk_while_a_store_is_made_leaves_a_folder_that_can_be_opened_later(tmp_path, monkeypatch):
+    for failing in range(1, 6):
+        location = str(tmp_path / str(failing))
+        with monkeypatch.context() as patch:
+            FullDisk(patch, failing)
+            with pytest.raises(StoreError, match="No space left"):
+                PlainStore.create(location, SCHEMA)
+        assert PlainStore.create(location, SCHEMA).append(*documents(range(2))) == 2

@@ -7,7 +7,8 @@ import torch
 from polyhead.plan import Codec, Pool
 from polyhead.project.recipes import Joint, Training
 from polyhead.sharing.part import PooledPart
-from polyhead.store.features import FeatureStore, key_of
+from polyhead.store.corpus.base import document_id
+from polyhead.store.features import FeatureStore
 from polyhead.testing import tiny_path, tiny_tasks, tiny_trunk
 from polyhead.text.tokenize import Tokenizer
 from polyhead.text.words import words_of
@@ -25,7 +26,7 @@ LENGTHS = (3, 1, 5, 2)
 def features(tmp_path):
     rng = np.random.default_rng(0)
     store = FeatureStore.open(tmp_path, digest="a" * 64, layers=2, width=4, codec=Codec(name="float32"))
-    keys = [key_of((str(i),)) for i in range(len(LENGTHS))]
+    keys = [document_id((str(i),)) for i in range(len(LENGTHS))]
     store.append(keys, [rng.normal(size=(n, 2, 4)).astype(np.float32) for n in LENGTHS])
     return store.features(keys)
 

@@ -354,7 +354,7 @@ def test_a_full_disk_while_features_are_written_is_a_store_error_and_finished_ta
     folder = copied(home, tmp_path)
     train_project(tiny.project(folder, "mood"), folder=folder)
     with monkeypatch.context() as patched:
-        patched.setattr("polyhead.store.layout.write_file", full_disk)
+        patched.setattr("polyhead.store.corpus.plain.write_file", full_disk)
         with pytest.raises(StoreError, match="bytes were needed"):
             train_project(tiny.project(folder, "mood", "names"), folder=folder)
     assert readable(folder) == ("mood",)

@@ -8,6 +8,7 @@ done yet, which is all that an interrupted job needs to know.
 from __future__ import annotations
 
 import hashlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Self
@@ -21,7 +22,6 @@ from polyhead.errors import StoreError
 from polyhead.plan import Codec
 
 ID_BYTES = 16
-SAFE_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"  # of features and columns: they become names of files
 
 
 def document_id(texts: Sequence[str], extra: str = "") -> bytes:
@@ -29,6 +29,17 @@ def document_id(texts: Sequence[str], extra: str = "") -> bytes:
     # The length before each string keeps ("ab", "c") and ("a", "bc") apart; lone surrogates have bytes too.
     encoded = [text.encode("utf-8", "surrogatepass") for text in (extra, *texts)]
     return hashlib.sha256(b"".join(len(e).to_bytes(8, "little") + e for e in encoded)).digest()[:ID_BYTES]
+
+
+def is_name(name: str) -> bool:
+    """Whether features or a column may have this name, which becomes the name of files."""
+    return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", name) is not None
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises StoreError where `what` cannot have this name."""
+    if not is_name(name):
+        raise StoreError(f"{what} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
 
 
 class FeatureColumn(Value):

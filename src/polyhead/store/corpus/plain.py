@@ -37,6 +37,7 @@ from polyhead.files import (
     is_temporary,
     make_folder,
     open_plain,
+    opened_folder,
     put_if_absent,
     read_plain,
     remove_files,
@@ -46,17 +47,19 @@ from polyhead.files import (
 )
 from polyhead.store.corpus.base import (
     ID_BYTES,
-    SAFE_NAME,
     CorpusStore,
     Fragment,
     IdIndex,
     PackedRows,
     Schema,
     as_ids,
+    check_name,
     checked,
+    is_name,
 )
 
 FORMAT = 1
+FOLDERS = ("versions", "fragments", "results")
 KEPT_VERSIONS = 8  # the newest ones; a reader that listed an older one lists again
 LARGEST_RESULTS = 2**34  # bytes of one fragment's column
 ATTEMPTS = 1000  # at a version's number, of which each lost one means that another writer made progress
@@ -107,13 +110,13 @@ class PlainStore(CorpusStore):
         """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
         folder = Path(location)
         for column in schema.features:
-            _named(column.digest, "features")
+            check_name(column.digest, "features")
             if column.layers < 1 or column.width < 1:
                 got = f"{column.layers} and {column.width}"
                 raise StoreError("a store needs at least one layer and one dimension", got=got)
         with _writable(folder, "the store cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
-            for name in ("versions", "fragments", "results"):
+            for name in FOLDERS:
                 make_folder(folder / name, root=folder)
             with suppress(FileExistsError):
                 put_if_absent(folder / "store.json", to_json(StoreFile(format=FORMAT, schema=schema)), root=folder)
@@ -217,7 +220,7 @@ class PlainStore(CorpusStore):
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds a column of results to a fragment, or replaces it."""
-        _named(column, "a column of results")
+        check_name(column, "a column of results")
         stored = self._stored(fragment)
         for name, array in results.items():
             if array.ndim < 1 or len(array) != stored.rows:
@@ -290,6 +293,12 @@ class PlainStore(CorpusStore):
     def sweep(self, *, age: float) -> int:
         """Removes files that no version needs and that are older than `age` seconds; returns their bytes."""
         self.refresh()
+        for name in FOLDERS:
+            with (
+                _writable(self._folder / name, "nothing is removed"),
+                opened_folder(self._folder / name, root=self._folder),
+            ):
+                pass
         versions = [_read_version(path) for number in self._numbers() if (path := self._path(number)).exists()]
         stored = [each for version in versions for each in version.fragments]
         fragments = {each.name for each in stored}
@@ -320,7 +329,10 @@ class PlainStore(CorpusStore):
                 self.results(stored.name, column)
 
     def _numbers(self) -> list[int]:
-        names = os.listdir(self._folder / "versions")
+        try:
+            names = os.listdir(self._folder / "versions")
+        except OSError as error:
+            raise _damaged(self._folder / "versions", error.strerror or str(error)) from None
         return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
 
     def _path(self, number: int) -> Path:
@@ -420,11 +432,11 @@ class PlainStore(CorpusStore):
         """Puts a version under the next number; False where another writer was first."""
         number, version = self._number + 1, version.sealed()
         content = to_json(version)
-        try:
-            with _writable(self._folder, "a version cannot be written", needed=len(content)):
+        with _writable(self._folder, "a version cannot be written", needed=len(content)):
+            try:
                 put_if_absent(self._path(number), content, root=self._folder)
-        except FileExistsError:
-            return False
+            except FileExistsError:
+                return False
         self._number, self._version = number, version
         outdated = [self._path(old).name for old in self._numbers() if old <= number - KEPT_VERSIONS]
         if outdated:
@@ -469,12 +481,6 @@ def _groups(fragments: Sequence[Stored], rows: int) -> Iterator[tuple[Stored, ..
             group.append(stored)
 
 
-def _named(name: str, what: str) -> None:
-    """Raises StoreError for a name that cannot be a file's."""
-    if not re.fullmatch(SAFE_NAME, name):
-        raise StoreError(f"{what} cannot have this name", got=name, allowed="letters, digits, '-', '_' and '.'")
-
-
 def _memory(array: np.ndarray) -> memoryview:
     """The bytes of an array."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
@@ -487,7 +493,8 @@ def _old(entry: os.DirEntry[str], before: float) -> bool:
 
 def _damaged(path: Path, why: str) -> StoreError:
     """The error of a file that is not as it was written."""
-    return StoreError(f"{path} is damaged: {why}", do="restore it from a copy, or extract into another folder")
+    do = "restore it from a copy, or delete the store and encode its texts again"
+    return StoreError(f"{path} is damaged: {why}", do=do)
 
 
 @functools.lru_cache(maxsize=2**16)
@@ -500,10 +507,10 @@ def _check_content(path: Path, digest: str) -> None:
     """Raises StoreError where a file's SHA-256 is another."""
     try:
         with open_plain(path) as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            content = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _damaged(path, str(error)) from None
-    if found != digest:
+    if content != digest:
         raise _damaged(path, "it was changed since it was written")
 
 
@@ -514,7 +521,7 @@ def _read_version(path: Path) -> Version:
         raise _damaged(path, "it was changed since it was written")
     for stored in version.fragments:
         names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
-        if stored.rows < 0 or not all(re.fullmatch(SAFE_NAME, name) for name in names):
+        if stored.rows < 0 or not all(map(is_name, names)):
             raise _damaged(path, "it names files outside the store, or fewer rows than none")
     return version
 
@@ -531,11 +538,9 @@ def _read_json(path: Path, kind: type[ValueT]) -> ValueT:
 
 @contextmanager
 def _writable(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
-    """Turns a disk's errors into a StoreError that says how many bytes were needed; FileExistsError passes."""
+    """Turns a disk's errors into a StoreError that says how many bytes were needed."""
     try:
         yield
-    except FileExistsError:
-        raise
     except OSError as error:
         raise StoreError(
             f"{path}: {what}" + (f", {needed} bytes were needed" if needed else ""),

@@ -19,7 +19,8 @@ from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Codec, Path, Pool
 from polyhead.store.codec import calibrate
 from polyhead.store.codecs import EXACT
-from polyhead.store.features import FeatureStore, key_of
+from polyhead.store.corpus.base import document_id
+from polyhead.store.features import FeatureStore
 from polyhead.text.batch import Batch, batches
 from polyhead.text.tokenize import Encoded, Input, Tokenizer, windows_of
 from polyhead.text.words import first_subtokens
@@ -45,7 +46,7 @@ class FeatureRequest(msgspec.Struct, frozen=True, kw_only=True):
         words = self.words if self.words is not None else [None] * len(self.inputs)
         windows = self.windows if self.windows is not None else [0] * len(self.inputs)
         several = zip(self.inputs, words, windows, strict=True)
-        return [key_of(text, _read(own, window)) for text, own, window in several]
+        return [document_id(text, _read(own, window)) for text, own, window in several]
 
     def each(self, windows: WindowedExamples | None) -> FeatureRequest:
         """The same for every window of the inputs, each with the words that it reads; without windows as it is."""
@@ -275,7 +276,7 @@ def _rows(value: Pooled, *, ragged: bool = True) -> list[np.ndarray]:
     return [row[:length] for row, length in zip(values, lengths, strict=True)]
 
 
-KEY_BYTES = len(key_of(("",)))
+KEY_BYTES = len(document_id(("",)))
 
 
 class Journal:
@@ -293,10 +294,10 @@ class Journal:
         if not lacking and not self._file.exists():
             return []  # nothing is written where nothing is to be done
         started = self._read()
-        texts = {key_of(text): text for text in known} if started else {}
-        if started and {key_of(text) for text in lacking} <= set(started) <= set(texts):
+        texts = {document_id(text): text for text in known} if started else {}
+        if started and {document_id(text) for text in lacking} <= set(started) <= set(texts):
             return [texts[key] for key in started]
-        self._write([key_of(text) for text in lacking])
+        self._write([document_id(text) for text in lacking])
         return list(lacking)
 
     def end(self) -> None:
