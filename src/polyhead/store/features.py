@@ -95,8 +95,8 @@ class FeatureStore:
     @property
     def nbytes(self) -> int:
         """Encoded bytes on disk, without keys and lengths."""
-        tokens = sum(fragment.tokens[self._column.digest] for fragment in self._store.fragments)
-        return tokens * self._column.token_bytes
+        digest = self._column.digest
+        return sum(self._store.rows(fragment.name, digest).data.nbytes for fragment in self._store.fragments)
 
     def missing(self, keys: Sequence[bytes]) -> list[int]:
         """Indices of the keys that the store lacks, those that other writers have added since included."""

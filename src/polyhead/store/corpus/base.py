@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import msgspec
@@ -74,6 +74,58 @@ class Schema(Value):
         )
 
 
+def check_schema(there: Schema, wanted: Schema, location: str) -> None:
+    """Raises StoreError where the store at `location` keeps something else than what is wanted."""
+    for name in ("features", "source"):
+        if getattr(there, name) != getattr(wanted, name):
+            raise StoreError(
+                f"{location} keeps other features: its {name} differ{'' if name == 'features' else 's'}",
+                got=getattr(there, name),
+                allowed=getattr(wanted, name),
+                do="use another place, or delete this store",
+            )
+
+
+def check_columns(schema: Schema) -> None:
+    """Raises StoreError where features of a new store have no layers or dimensions, or a name that no file can have."""
+    for column in schema.features:
+        check_name(column.digest, "features")
+        if column.layers < 1 or column.width < 1:
+            got = f"{column.layers} and {column.width}"
+            raise StoreError("a store needs at least one layer and one dimension", got=got)
+
+
+def check_results(column: str, results: Mapping[str, np.ndarray], rows: int) -> None:
+    """Raises StoreError where results have no name, or are not as many as a fragment's rows."""
+    check_name(column, "a column of results")
+    if not results:
+        raise StoreError(f"column '{column}' has no results", do="give at least one array")
+    for name, array in results.items():
+        check_name(name, "results")
+        if array.ndim not in (1, 2) or len(array) != rows:
+            got, allowed = f"'{name}' of shape {array.shape}", f"({rows},) or ({rows}, numbers)"
+            raise StoreError("results of another number of rows", got=got, allowed=allowed)
+
+
+def groups(fragments: Sequence[Fragment], rows: int) -> Iterator[tuple[Fragment, ...]]:
+    """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
+    group: list[Fragment] = []
+    for fragment in (*fragments, None):
+        fits = fragment is not None and (
+            not group
+            or (
+                sum(each.rows for each in group) + fragment.rows <= rows
+                and set(group[0].results) == set(fragment.results)
+            )
+        )
+        if not fits:
+            if len(group) > 1:
+                yield tuple(group)
+            group = []
+        if fragment is not None:
+            group.append(fragment)
+
+
 class PackedRows(msgspec.Struct, frozen=True, kw_only=True):
     """Encoded features of some documents, one after another."""
 
@@ -105,7 +157,6 @@ class Fragment(Value):
 
     name: str
     rows: int
-    tokens: dict[str, int]  # of each feature column
     results: tuple[str, ...]  # columns of results that this fragment has
 
 
@@ -161,8 +212,8 @@ class CorpusStore(ABC):
         """The features of a fragment's documents, not copied where the store can."""
 
     @abstractmethod
-    def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
-        """Where each document is, int64 (rows, 2): the number of its fragment and its row there; -1 where it is not."""
+    def index(self, fragment: str) -> IdIndex:
+        """The index of a fragment's ids."""
 
     @abstractmethod
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
@@ -193,6 +244,22 @@ class CorpusStore(ABC):
     @abstractmethod
     def verify(self) -> None:
         """Reads every byte; raises StoreError that names a file changed since it was written."""
+
+    def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
+        """Where each document is, int64 (rows, 2): the number of its fragment and its row there; -1 where it is not."""
+        ids = as_ids(ids)
+        places = np.full((len(ids), 2), -1, np.int64)
+        for number, fragment in enumerate(self.fragments):
+            rows = self.index(fragment.name).find(ids)
+            there = rows >= 0
+            places[there, 0], places[there, 1] = number, rows[there]
+        return places
+
+    def lacking(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of ids that the store lacks, each id once, in order, int64."""
+        absent = np.flatnonzero(self.find(ids)[:, 0] < 0)
+        rows: np.ndarray = absent[first_of_each(ids[absent])]
+        return rows
 
     def take(self, ids: Sequence[bytes] | np.ndarray, digest: str) -> PackedRows:
         """Features of documents by id, in the order given, repeats allowed; raises StoreError where one is absent."""
@@ -244,6 +311,13 @@ def checked(schema: Schema, ids: np.ndarray, features: Mapping[str, PackedRows])
                 got=f"{rows.data.dtype} {rows.data.shape}",
                 allowed=f"uint8 ({tokens}, {column.token_bytes})",
             )
+
+
+def first_of_each(ids: np.ndarray) -> np.ndarray:
+    """The first row of every different id, ascending, int64."""
+    _, first = np.unique(np.ascontiguousarray(ids).view(f"V{ID_BYTES}")[:, 0], return_index=True)
+    rows: np.ndarray = np.sort(first)
+    return rows
 
 
 class IdIndex:

@@ -53,8 +53,11 @@ from polyhead.store.corpus.base import (
     PackedRows,
     Schema,
     as_ids,
-    check_name,
+    check_columns,
+    check_results,
+    check_schema,
     checked,
+    groups,
     is_name,
 )
 
@@ -109,11 +112,7 @@ class PlainStore(CorpusStore):
     def create(cls, location: str, schema: Schema) -> Self:
         """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
         folder = Path(location)
-        for column in schema.features:
-            check_name(column.digest, "features")
-            if column.layers < 1 or column.width < 1:
-                got = f"{column.layers} and {column.width}"
-                raise StoreError("a store needs at least one layer and one dimension", got=got)
+        check_columns(schema)
         with _writable(folder, "the store cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
             for name in FOLDERS:
@@ -121,15 +120,7 @@ class PlainStore(CorpusStore):
             with suppress(FileExistsError):
                 put_if_absent(folder / "store.json", to_json(StoreFile(format=FORMAT, schema=schema)), root=folder)
         store = cls.open(location)
-        for name in ("features", "source"):
-            there, wanted = getattr(store.schema, name), getattr(schema, name)
-            if there != wanted:
-                raise StoreError(
-                    f"{folder} keeps other features: its {name} differ{'' if name == 'features' else 's'}",
-                    got=there,
-                    allowed=wanted,
-                    do="use another folder, or delete this one",
-                )
+        check_schema(store.schema, schema, location)
         return store
 
     @classmethod
@@ -153,8 +144,7 @@ class PlainStore(CorpusStore):
     def fragments(self) -> tuple[Fragment, ...]:
         """The fragments of this version, oldest first."""
         return tuple(
-            Fragment(name=each.name, rows=each.rows, tokens=each.tokens, results=tuple(each.results))
-            for each in self._version.fragments
+            Fragment(name=each.name, rows=each.rows, results=tuple(each.results)) for each in self._version.fragments
         )
 
     def refresh(self) -> None:
@@ -181,7 +171,7 @@ class PlainStore(CorpusStore):
         rows_written = np.empty(0, np.int64)
         for _ in range(ATTEMPTS):
             self.refresh()
-            rows = self._new(ids)
+            rows = self.lacking(ids)
             if not np.array_equal(rows, rows_written):  # at first, and when another writer added some of them
                 self._discard(written)
                 written, rows_written = self._write(ids[rows], {k: v.take(rows) for k, v in features.items()}), rows
@@ -208,26 +198,21 @@ class PlainStore(CorpusStore):
             self._rows[fragment, digest] = PackedRows.of(lengths, data)
         return self._rows[fragment, digest]
 
-    def find(self, ids: Sequence[bytes] | np.ndarray) -> np.ndarray:
-        """Where each document is, int64 (rows, 2): the number of its fragment and its row there; -1 where it is not."""
-        ids = as_ids(ids)
-        places = np.full((len(ids), 2), -1, np.int64)
-        for number, stored in enumerate(self._version.fragments):
-            rows = self._index(stored).find(ids)
-            there = rows >= 0
-            places[there, 0], places[there, 1] = number, rows[there]
-        return places
+    def index(self, fragment: str) -> IdIndex:
+        """The index of a fragment's ids, memory-mapped."""
+        if fragment not in self._indices:
+            stored = self._stored(fragment)
+            index = self._mapped(stored, "index.bin", np.uint8, (12 * stored.rows,))
+            prefixes, rows = index[: 8 * stored.rows].view("<u8"), index[8 * stored.rows :].view("<u4")
+            if len(rows) and int(rows.max()) >= stored.rows:
+                raise _damaged(self._file(stored, "index.bin"), "it names rows that are not there")
+            self._indices[fragment] = IdIndex(self.ids(fragment), prefixes, rows)
+        return self._indices[fragment]
 
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds a column of results to a fragment, or replaces it."""
-        check_name(column, "a column of results")
         stored = self._stored(fragment)
-        for name, array in results.items():
-            if array.ndim < 1 or len(array) != stored.rows:
-                shape, allowed = f"'{name}' of shape {array.shape}", f"({stored.rows}, ...)"
-                raise StoreError("results of another number of rows", got=shape, allowed=allowed)
-        if not results:
-            raise StoreError(f"column '{column}' has no results", do="give at least one array")
+        check_results(column, results, stored.rows)
         file = f"{fragment}-{secrets.token_hex(4)}.safetensors"
         content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
         path = self._folder / "results" / column / file
@@ -274,18 +259,18 @@ class PlainStore(CorpusStore):
         """Joins neighbouring fragments into some of up to about so many rows; returns how many fragments went."""
         self.refresh()
         gone = 0
-        for group in list(_groups(self._version.fragments, rows)):
-            joined = self._join(group)
-            names = [each.name for each in group]
+        for group in list(groups(self.fragments, rows)):
+            stored = [self._stored(fragment.name) for fragment in group]
+            joined = self._join(stored)
             for _ in range(ATTEMPTS):
                 there = list(self._version.fragments)
-                at = next((i for i, each in enumerate(there) if each.name == names[0]), None)
-                if at is None or there[at : at + len(group)] != list(group):
+                at = next((i for i, each in enumerate(there) if each.name == stored[0].name), None)
+                if at is None or there[at : at + len(stored)] != stored:
                     self._discard(joined)  # another process joined them, or added a column
                     break
-                there[at : at + len(group)] = [joined]
+                there[at : at + len(stored)] = [joined]
                 if self._commit(msgspec.structs.replace(self._version, fragments=tuple(there))):
-                    gone += len(group) - 1
+                    gone += len(stored) - 1
                     break
                 self.refresh()
         return gone
@@ -348,23 +333,6 @@ class PlainStore(CorpusStore):
         raise StoreError(
             f"the store has no fragment '{fragment}'", do="read `fragments` again: it was joined with others since"
         )
-
-    def _index(self, stored: Stored) -> IdIndex:
-        if stored.name not in self._indices:
-            ids = self._mapped(stored, "ids.bin", np.uint8, (stored.rows, ID_BYTES))
-            index = self._mapped(stored, "index.bin", np.uint8, (12 * stored.rows,))
-            prefixes, rows = index[: 8 * stored.rows].view("<u8"), index[8 * stored.rows :].view("<u4")
-            if len(rows) and int(rows.max()) >= stored.rows:
-                raise _damaged(self._file(stored, "index.bin"), "it names rows that are not there")
-            self._indices[stored.name] = IdIndex(ids, prefixes, rows)
-        return self._indices[stored.name]
-
-    def _new(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of ids that the store lacks, each id once, in order."""
-        lacking = np.flatnonzero(self.find(ids)[:, 0] < 0)
-        _, first = np.unique(np.ascontiguousarray(ids[lacking]).view(f"V{ID_BYTES}")[:, 0], return_index=True)
-        rows: np.ndarray = lacking[np.sort(first)]
-        return rows
 
     def _write(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Stored | None:
         """Writes a fragment that no version names yet; None for no rows."""
@@ -463,22 +431,6 @@ class PlainStore(CorpusStore):
 
     def _busy(self) -> StoreError:
         return StoreError(f"{self._folder} is written to by too many processes at once", do="try again later")
-
-
-def _groups(fragments: Sequence[Stored], rows: int) -> Iterator[tuple[Stored, ...]]:
-    """Neighbouring fragments, two or more, of up to so many rows together and with the same columns of results."""
-    group: list[Stored] = []
-    for stored in (*fragments, None):
-        fits = stored is not None and (
-            not group
-            or (sum(each.rows for each in group) + stored.rows <= rows and set(group[0].results) == set(stored.results))
-        )
-        if not fits:
-            if len(group) > 1:
-                yield tuple(group)
-            group = []
-        if stored is not None:
-            group.append(stored)
 
 
 def _memory(array: np.ndarray) -> memoryview:
