@@ -12,10 +12,11 @@ from disk import FullDisk, run_forking
 from polyhead.config import from_json, to_json
 from polyhead.errors import StoreError
 from polyhead.plan import Codec
-from polyhead.store.corpus import plain
+from polyhead.store.corpus import versions
 from polyhead.store.corpus.base import FeatureColumn, IdIndex, PackedRows, Schema, document_id
 from polyhead.store.corpus.lance import LanceStore
-from polyhead.store.corpus.plain import PlainStore, Version
+from polyhead.store.corpus.plain import PlainStore
+from polyhead.store.corpus.versions import Version
 
 ONE = FeatureColumn(digest="one", layers=1, width=8, codec=Codec(name="sign"))
 TWO = FeatureColumn(digest="two", layers=2, width=4, codec=Codec(name="float16"))
@@ -447,8 +448,8 @@ def test_bytes_on_disk_of_one_bit_features_are_at_most_five_percent_over_the_bit
 
 
 def test_each_file_is_hashed_once_by_a_process_and_again_when_it_is_another(tmp_path, monkeypatch):
-    location, hashed, check = str(tmp_path / "store"), [], plain._check_content
-    monkeypatch.setattr(plain, "_check_content", lambda path, digest: hashed.append(path.name) or check(path, digest))
+    location, hashed, check = str(tmp_path / "store"), [], versions.check_content
+    monkeypatch.setattr(versions, "check_content", lambda path, digest: hashed.append(path.name) or check(path, digest))
     PlainStore.create(location, SCHEMA).append(*documents(range(4)))
     for _ in range(3):
         same(PlainStore.open(location), range(4))

@@ -21,10 +21,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from polyhead.config import from_json, to_json
+from polyhead.config import from_json
 from polyhead.errors import ConfigError, MissingExtra, StoreError
+from polyhead.store.corpus.arrow import ABOUT, array_of, arrow_schema, ids_of, packed_rows, plain_array, table_of
 from polyhead.store.corpus.base import (
-    ID_BYTES,
     CorpusStore,
     Fragment,
     IdIndex,
@@ -39,7 +39,6 @@ from polyhead.store.corpus.base import (
 )
 
 FORMAT = "2.2"  # of data files: pinned, as older versions of Lance do not read newer ones
-ABOUT = b"polyhead:schema"
 ATTEMPTS = 1000  # at a commit, of which each lost one means that another writer made progress
 
 
@@ -124,7 +123,9 @@ class LanceStore(CorpusStore):
             if not len(rows):
                 return 0
             if not np.array_equal(rows, written):  # at first, and when another writer added some of them
-                table = self._table(ids[rows], {digest: each.take(rows) for digest, each in features.items()})
+                table = table_of(
+                    self._arrow, self.schema, ids[rows], {digest: each.take(rows) for digest, each in features.items()}
+                )
                 fragments, written = self._write(table), rows
             if self._commit([*self._metadata(), *self._numbered(fragments)]):
                 return len(rows)
@@ -132,10 +133,7 @@ class LanceStore(CorpusStore):
 
     def ids(self, fragment: str) -> np.ndarray:
         """The ids of a fragment's documents, (rows, 16) uint8."""
-        column = self._read(fragment, ["id"]).column("id").combine_chunks()
-        raw = np.frombuffer(column.buffers()[1] or b"", np.uint8)
-        start = column.offset * ID_BYTES
-        return raw[start : start + len(column) * ID_BYTES].reshape(-1, ID_BYTES)
+        return ids_of(self._read(fragment, ["id"]).column("id"))
 
     def index(self, fragment: str) -> IdIndex:
         """The index of a fragment's ids, made when it is first needed."""
@@ -148,12 +146,9 @@ class LanceStore(CorpusStore):
         if (fragment, digest) not in self._rows:
             column = self.schema.column(digest)
             table = self._read(fragment, [f"tokens_{digest}", f"features_{digest}"])
-            lengths = table.column(f"tokens_{digest}").to_numpy()
-            values = table.column(f"features_{digest}").combine_chunks()
-            offsets = np.frombuffer(values.buffers()[1], np.int64)[values.offset : values.offset + len(values) + 1]
-            raw = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
-            rows = PackedRows.of(lengths, raw.reshape(-1, column.token_bytes))
-            if not np.array_equal(rows.offsets * column.token_bytes, offsets - offsets[0]):
+            tokens, features = table.column(f"tokens_{digest}"), table.column(f"features_{digest}")
+            rows = packed_rows(tokens, features, column.token_bytes)
+            if rows is None:
                 raise StoreError(
                     f"fragment {fragment} of {self._location} is damaged: its lengths do not fit its features",
                     do="restore it from a copy, or delete the store and encode its texts again",
@@ -164,7 +159,7 @@ class LanceStore(CorpusStore):
     def put_results(self, fragment: str, column: str, results: Mapping[str, np.ndarray]) -> None:
         """Adds a column of results to a fragment, or replaces it."""
         check_results(column, results, self._fragment(fragment).count_rows())
-        arrays = {f"{column}__{name}": self._array(array) for name, array in results.items()}
+        arrays = {f"{column}__{name}": array_of(self._arrow, array) for name, array in results.items()}
         for name, array in arrays.items():
             self._declare(column, name, array.type)
         added = [self._write_column(name, array) for name, array in arrays.items()]
@@ -267,17 +262,6 @@ class LanceStore(CorpusStore):
         with reading(self._location):
             return self._fragment(fragment).to_table(columns=columns)
 
-    def _table(self, ids: np.ndarray, features: Mapping[str, PackedRows]) -> Any:
-        pa = self._arrow
-        columns = {"id": pa.FixedSizeBinaryArray.from_buffers(pa.binary(ID_BYTES), len(ids), [None, pa.py_buffer(ids)])}
-        for column in self.schema.features:
-            rows = features[column.digest]
-            offsets = np.ascontiguousarray(rows.offsets * column.token_bytes)
-            buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows.data))]
-            columns[f"tokens_{column.digest}"] = pa.array(rows.lengths.astype(np.uint32))
-            columns[f"features_{column.digest}"] = pa.Array.from_buffers(pa.large_binary(), len(ids), buffers)
-        return pa.table(columns, schema=arrow_schema(pa, self.schema))
-
     def _write(self, table: Any) -> list[Any]:
         """Writes a fragment that no version names yet."""
         with writing(self._location, table.num_rows, table.nbytes):
@@ -365,14 +349,6 @@ class LanceStore(CorpusStore):
             return
         raise self._busy()
 
-    def _array(self, array: np.ndarray) -> Any:
-        """An array of results as Arrow's; more than one number a row is a list of fixed length."""
-        pa = self._arrow
-        if array.ndim == 1:
-            return pa.array(array)
-        flat = np.ascontiguousarray(array).reshape(len(array), -1)
-        return pa.FixedSizeListArray.from_arrays(pa.array(flat.reshape(-1)), flat.shape[1])
-
     def _busy(self) -> StoreError:
         return StoreError(f"{self._location} is written to by too many processes at once", do="try again later")
 
@@ -386,25 +362,6 @@ def modules() -> tuple[Any, Any]:
     except ImportError:
         raise MissingExtra("pylance", "lance", "a store in Lance") from None
     return lance, pyarrow
-
-
-def arrow_schema(pa: Any, schema: Schema) -> Any:
-    """The fields of a store without results."""
-    plain = {"lance-encoding:compression": "none"}
-    fields = [pa.field("id", pa.binary(ID_BYTES))]
-    for column in schema.features:
-        fields.append(pa.field(f"tokens_{column.digest}", pa.uint32()))
-        fields.append(pa.field(f"features_{column.digest}", pa.large_binary(), metadata=plain))
-    return pa.schema(fields, metadata={ABOUT: to_json(schema)})
-
-
-def plain_array(pa: Any, array: Any) -> np.ndarray:
-    """An array of results as numpy's: (rows,), or (rows, numbers) of lists of fixed length."""
-    if pa.types.is_fixed_size_list(array.type):
-        flat: np.ndarray = array.flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(len(array), array.type.list_size)
-    values: np.ndarray = array.to_numpy(zero_copy_only=False)
-    return values
 
 
 def is_conflict(error: Exception) -> bool:

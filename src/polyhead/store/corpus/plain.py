@@ -15,14 +15,13 @@ left is named by no version, so nobody reads it, and `sweep` removes it later.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -30,13 +29,11 @@ import msgspec
 import numpy as np
 from safetensors.numpy import load, save
 
-from polyhead.config import Value, ValueT, from_json, to_json
-from polyhead.errors import ConfigError, StoreError
+from polyhead.config import to_json
+from polyhead.errors import StoreError
 from polyhead.files import (
-    LARGEST_CONFIG,
     is_temporary,
     make_folder,
-    open_plain,
     opened_folder,
     put_if_absent,
     read_plain,
@@ -58,7 +55,19 @@ from polyhead.store.corpus.base import (
     check_schema,
     checked,
     groups,
-    is_name,
+)
+from polyhead.store.corpus.versions import (
+    Stored,
+    StoreFile,
+    Version,
+    check_content,
+    damaged,
+    is_older,
+    mapped,
+    memory,
+    read_json,
+    read_version,
+    writable,
 )
 
 FORMAT = 1
@@ -66,36 +75,6 @@ FOLDERS = ("versions", "fragments", "results")
 KEPT_VERSIONS = 8  # the newest ones; a reader that listed an older one lists again
 LARGEST_RESULTS = 2**34  # bytes of one fragment's column
 ATTEMPTS = 1000  # at a version's number, of which each lost one means that another writer made progress
-Stamp = tuple[int, int, int]
-
-
-class StoreFile(Value):
-    """`store.json`."""
-
-    format: int
-    schema: Schema
-
-
-class Stored(Value):
-    """A fragment as a version names it: the SHA-256 of each file, and of its results."""
-
-    name: str
-    rows: int
-    tokens: dict[str, int]
-    files: dict[str, str]
-    results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
-
-
-class Version(Value):
-    """One version of the store, with the SHA-256 of its own JSON (without this digest)."""
-
-    fragments: tuple[Stored, ...] = ()
-    digest: str = ""
-
-    def sealed(self) -> Version:
-        """The same with its digest."""
-        bare = msgspec.structs.replace(self, digest="")
-        return msgspec.structs.replace(bare, digest=hashlib.sha256(to_json(bare)).hexdigest())
 
 
 class PlainStore(CorpusStore):
@@ -113,7 +92,7 @@ class PlainStore(CorpusStore):
         """Opens the store in this folder, made where there is none; raises StoreError where another one is there."""
         folder = Path(location)
         check_columns(schema)
-        with _writable(folder, "the store cannot be made"):
+        with writable(folder, "the store cannot be made"):
             folder.mkdir(parents=True, exist_ok=True)
             for name in FOLDERS:
                 make_folder(folder / name, root=folder)
@@ -129,7 +108,7 @@ class PlainStore(CorpusStore):
         path = Path(location) / "store.json"
         if not path.exists():
             raise StoreError(f"there is no store at {location}", do="make one with `polyhead features extract`")
-        file = _read_json(path, StoreFile)
+        file = read_json(path, StoreFile)
         if file.format != FORMAT:
             got, allowed = f"format {file.format}", f"format {FORMAT}"
             raise StoreError(f"{path} was written by another version", got=got, allowed=allowed)
@@ -156,7 +135,7 @@ class PlainStore(CorpusStore):
             path = self._path(number)
             if not path.exists():  # old by now, and removed since it was listed
                 continue
-            self._version, self._number = _read_version(path), number
+            self._version, self._number = read_version(path), number
             names = {each.name for each in self._version.fragments}
             self._indices = {name: index for name, index in self._indices.items() if name in names}
             self._rows = {key: rows for key, rows in self._rows.items() if key[0] in names}
@@ -194,7 +173,7 @@ class PlainStore(CorpusStore):
             lengths = self._mapped(stored, f"{digest}.lengths.bin", np.dtype("<u4"), (stored.rows,))
             data = self._mapped(stored, f"{digest}.data.bin", np.uint8, (tokens, column.token_bytes))
             if int(lengths.sum(dtype=np.int64)) != tokens:
-                raise _damaged(self._file(stored, f"{digest}.lengths.bin"), "its lengths do not add up")
+                raise damaged(self._file(stored, f"{digest}.lengths.bin"), "its lengths do not add up")
             self._rows[fragment, digest] = PackedRows.of(lengths, data)
         return self._rows[fragment, digest]
 
@@ -205,7 +184,7 @@ class PlainStore(CorpusStore):
             index = self._mapped(stored, "index.bin", np.uint8, (12 * stored.rows,))
             prefixes, rows = index[: 8 * stored.rows].view("<u8"), index[8 * stored.rows :].view("<u4")
             if len(rows) and int(rows.max()) >= stored.rows:
-                raise _damaged(self._file(stored, "index.bin"), "it names rows that are not there")
+                raise damaged(self._file(stored, "index.bin"), "it names rows that are not there")
             self._indices[fragment] = IdIndex(self.ids(fragment), prefixes, rows)
         return self._indices[fragment]
 
@@ -216,7 +195,7 @@ class PlainStore(CorpusStore):
         file = f"{fragment}-{secrets.token_hex(4)}.safetensors"
         content = save({name: np.ascontiguousarray(array) for name, array in results.items()})
         path = self._folder / "results" / column / file
-        with _writable(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
+        with writable(path, f"results of {stored.rows} rows cannot be written", needed=len(content)):
             make_folder(path.parent, root=self._folder)
             digest = write_file(path, [content])
             sync_folder(path.parent)
@@ -240,9 +219,9 @@ class PlainStore(CorpusStore):
         try:
             content = read_plain(path, limit=LARGEST_RESULTS)
         except OSError as error:
-            raise _damaged(path, error.strerror or str(error)) from None
+            raise damaged(path, error.strerror or str(error)) from None
         if hashlib.sha256(content).hexdigest() != digest:
-            raise _damaged(path, "it was changed since it was written")
+            raise damaged(path, "it was changed since it was written")
         arrays: dict[str, np.ndarray] = load(content)
         return arrays
 
@@ -280,28 +259,28 @@ class PlainStore(CorpusStore):
         self.refresh()
         for name in FOLDERS:
             with (
-                _writable(self._folder / name, "nothing is removed"),
+                writable(self._folder / name, "nothing is removed"),
                 opened_folder(self._folder / name, root=self._folder),
             ):
                 pass
-        versions = [_read_version(path) for number in self._numbers() if (path := self._path(number)).exists()]
+        versions = [read_version(path) for number in self._numbers() if (path := self._path(number)).exists()]
         stored = [each for version in versions for each in version.fragments]
         fragments = {each.name for each in stored}
         results = {(column, file) for each in stored for column, (file, _) in each.results.items()}
         freed, now = 0, time.time()
         for entry in os.scandir(self._folder / "fragments"):
-            if entry.name not in fragments and entry.is_dir(follow_symlinks=False) and _old(entry, now - age):
+            if entry.name not in fragments and entry.is_dir(follow_symlinks=False) and is_older(entry, now - age):
                 freed += sum(file.stat(follow_symlinks=False).st_size for file in os.scandir(entry.path))
                 remove_tree(Path(entry.path), root=self._folder)
         for column in os.scandir(self._folder / "results"):
             if not column.is_dir(follow_symlinks=False):
                 continue
             for entry in list(os.scandir(column.path)):
-                if (column.name, entry.name) not in results and _old(entry, now - age):
+                if (column.name, entry.name) not in results and is_older(entry, now - age):
                     freed += entry.stat(follow_symlinks=False).st_size
                     remove_files(Path(column.path), [entry.name])
         for entry in list(os.scandir(self._folder / "versions")):
-            if is_temporary(entry.name) and _old(entry, now - age):
+            if is_temporary(entry.name) and is_older(entry, now - age):
                 remove_files(self._folder / "versions", [entry.name])
         return freed
 
@@ -309,7 +288,7 @@ class PlainStore(CorpusStore):
         """Reads every byte; raises StoreError that names a file changed since it was written."""
         for stored in self._version.fragments:
             for name in stored.files:
-                _check_content(self._file(stored, name), stored.files[name])
+                check_content(self._file(stored, name), stored.files[name])
             for column in stored.results:
                 self.results(stored.name, column)
 
@@ -317,7 +296,7 @@ class PlainStore(CorpusStore):
         try:
             names = os.listdir(self._folder / "versions")
         except OSError as error:
-            raise _damaged(self._folder / "versions", error.strerror or str(error)) from None
+            raise damaged(self._folder / "versions", error.strerror or str(error)) from None
         return sorted(int(name[:-5]) for name in names if re.fullmatch(r"\d{8,18}\.json", name))
 
     def _path(self, number: int) -> Path:
@@ -347,9 +326,9 @@ class PlainStore(CorpusStore):
         folder = self._folder / "fragments" / name
         needed = sum(array.nbytes for arrays in contents.values() for array in arrays)
         try:
-            with _writable(self._folder, f"{len(ids)} rows cannot be written", needed=needed):
+            with writable(self._folder, f"{len(ids)} rows cannot be written", needed=needed):
                 make_folder(folder, root=self._folder)
-                files = {file: write_file(folder / file, map(_memory, arrays)) for file, arrays in contents.items()}
+                files = {file: write_file(folder / file, map(memory, arrays)) for file, arrays in contents.items()}
                 sync_folder(folder)
         except StoreError:
             remove_tree(folder, root=self._folder)
@@ -378,7 +357,7 @@ class PlainStore(CorpusStore):
             content = save({name: np.concatenate([part[name] for part in arrays]) for name in arrays[0]})
             file = f"{joined.name}-{secrets.token_hex(4)}.safetensors"
             folder = self._folder / "results" / column_name
-            with _writable(folder, f"results of {len(ids)} rows cannot be written", needed=len(content)):
+            with writable(folder, f"results of {len(ids)} rows cannot be written", needed=len(content)):
                 results[column_name] = (file, write_file(folder / file, [content]))
                 sync_folder(folder)
         return msgspec.structs.replace(joined, results=results)
@@ -400,7 +379,7 @@ class PlainStore(CorpusStore):
         """Puts a version under the next number; False where another writer was first."""
         number, version = self._number + 1, version.sealed()
         content = to_json(version)
-        with _writable(self._folder, "a version cannot be written", needed=len(content)):
+        with writable(self._folder, "a version cannot be written", needed=len(content)):
             try:
                 put_if_absent(self._path(number), content, root=self._folder)
             except FileExistsError:
@@ -412,91 +391,8 @@ class PlainStore(CorpusStore):
         return True
 
     def _mapped(self, stored: Stored, name: str, kind: type | np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-        """An array of a fragment, memory-mapped, its bytes checked once a process."""
-        path, kind = self._file(stored, name), np.dtype(kind)
-        size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
-        try:
-            with open_plain(path, root=self._folder) as file:
-                status = os.fstat(file.fileno())
-                if status.st_size != size:
-                    what = "truncated" if status.st_size < size else "too long"
-                    raise _damaged(path, f"it is {what}: {status.st_size} bytes, {size} were written")
-                stamp = (status.st_ino, status.st_size, status.st_mtime_ns)
-                _checked_once(path, stored.files.get(name, ""), stamp)
-                if not size:
-                    return np.empty(shape, kind)  # an empty file cannot be mapped
-                return np.asarray(np.memmap(file, kind, "r", shape=shape))
-        except OSError as error:
-            raise _damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None
+        path, digest = self._file(stored, name), stored.files.get(name, "")
+        return mapped(path, np.dtype(kind), shape, digest=digest, root=self._folder)
 
     def _busy(self) -> StoreError:
         return StoreError(f"{self._folder} is written to by too many processes at once", do="try again later")
-
-
-def _memory(array: np.ndarray) -> memoryview:
-    """The bytes of an array."""
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _old(entry: os.DirEntry[str], before: float) -> bool:
-    """Whether a file or folder was last changed before a time."""
-    return entry.stat(follow_symlinks=False).st_mtime <= before
-
-
-def _damaged(path: Path, why: str) -> StoreError:
-    """The error of a file that is not as it was written."""
-    do = "restore it from a copy, or delete the store and encode its texts again"
-    return StoreError(f"{path} is damaged: {why}", do=do)
-
-
-@functools.lru_cache(maxsize=2**16)
-def _checked_once(path: Path, digest: str, stamp: Stamp) -> None:
-    """Hashes a file once a process, and again when it is another (90 MB take 50 ms)."""
-    _check_content(path, digest)
-
-
-def _check_content(path: Path, digest: str) -> None:
-    """Raises StoreError where a file's SHA-256 is another."""
-    try:
-        with open_plain(path) as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise _damaged(path, str(error)) from None
-    if content != digest:
-        raise _damaged(path, "it was changed since it was written")
-
-
-def _read_version(path: Path) -> Version:
-    """A version, of which every name stays inside the store's folder."""
-    version = _read_json(path, Version)
-    if version != version.sealed():
-        raise _damaged(path, "it was changed since it was written")
-    for stored in version.fragments:
-        names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
-        if stored.rows < 0 or not all(map(is_name, names)):
-            raise _damaged(path, "it names files outside the store, or fewer rows than none")
-    return version
-
-
-def _read_json(path: Path, kind: type[ValueT]) -> ValueT:
-    """A JSON file of the store; raises StoreError that names it."""
-    try:
-        return from_json(read_plain(path, limit=LARGEST_CONFIG), kind, source=str(path))
-    except OSError as error:
-        raise _damaged(path, str(error)) from None
-    except (ConfigError, RecursionError) as error:
-        raise _damaged(path, str(error)) from None
-
-
-@contextmanager
-def _writable(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
-    """Turns a disk's errors into a StoreError that says how many bytes were needed."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"{path}: {what}" + (f", {needed} bytes were needed" if needed else ""),
-            got=error.strerror,
-            do="make room, or give a folder that can be written; nothing was kept of this change",
-            needed=needed,
-        ) from error

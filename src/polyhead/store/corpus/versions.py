@@ -1,0 +1,135 @@
+"""Files of a plain store: what a version names, checks of what is read, errors of what cannot be written."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from polyhead.config import Value, ValueT, from_json, to_json
+from polyhead.errors import ConfigError, StoreError
+from polyhead.files import LARGEST_CONFIG, open_plain, read_plain
+from polyhead.store.corpus.base import Schema, is_name
+
+Stamp = tuple[int, int, int]  # what changes with a file's content: its number, size and time
+
+
+class StoreFile(Value):
+    """`store.json`."""
+
+    format: int
+    schema: Schema
+
+
+class Stored(Value):
+    """A fragment as a version names it: the SHA-256 of each file, and of its results."""
+
+    name: str
+    rows: int
+    tokens: dict[str, int]
+    files: dict[str, str]
+    results: dict[str, tuple[str, str]] = {}  # column: file and its SHA-256
+
+
+class Version(Value):
+    """One version of the store, with the SHA-256 of its own JSON (without this digest)."""
+
+    fragments: tuple[Stored, ...] = ()
+    digest: str = ""
+
+    def sealed(self) -> Version:
+        """The same with its digest."""
+        bare = msgspec.structs.replace(self, digest="")
+        return msgspec.structs.replace(bare, digest=hashlib.sha256(to_json(bare)).hexdigest())
+
+
+def memory(array: np.ndarray) -> memoryview:
+    """The bytes of an array."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def mapped(path: Path, kind: np.dtype, shape: tuple[int, ...], *, digest: str, root: Path) -> np.ndarray:
+    """An array of a file, memory-mapped, its bytes checked once a process; no step below `root` may be a link."""
+    size = kind.itemsize * int(np.prod(shape, dtype=np.int64))
+    try:
+        with open_plain(path, root=root) as file:
+            status = os.fstat(file.fileno())
+            if status.st_size != size:
+                what = "truncated" if status.st_size < size else "too long"
+                raise damaged(path, f"it is {what}: {status.st_size} bytes, {size} were written")
+            check_once(path, digest, (status.st_ino, status.st_size, status.st_mtime_ns))
+            if not size:
+                return np.empty(shape, kind)  # an empty file cannot be mapped
+            return np.asarray(np.memmap(file, kind, "r", shape=shape))
+    except OSError as error:
+        raise damaged(path, "it is missing" if isinstance(error, FileNotFoundError) else str(error)) from None
+
+
+def is_older(entry: os.DirEntry[str], before: float) -> bool:
+    """Whether a file or folder was last changed before a time."""
+    return entry.stat(follow_symlinks=False).st_mtime <= before
+
+
+def damaged(path: Path, why: str) -> StoreError:
+    """The error of a file that is not as it was written."""
+    do = "restore it from a copy, or delete the store and encode its texts again"
+    return StoreError(f"{path} is damaged: {why}", do=do)
+
+
+@functools.lru_cache(maxsize=2**16)
+def check_once(path: Path, digest: str, stamp: Stamp) -> None:
+    """Hashes a file once a process, and again when it is another (90 MB take 50 ms)."""
+    check_content(path, digest)
+
+
+def check_content(path: Path, digest: str) -> None:
+    """Raises StoreError where a file's SHA-256 is another."""
+    try:
+        with open_plain(path) as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise damaged(path, str(error)) from None
+    if content != digest:
+        raise damaged(path, "it was changed since it was written")
+
+
+def read_version(path: Path) -> Version:
+    """A version, of which every name stays inside the store's folder."""
+    version = read_json(path, Version)
+    if version != version.sealed():
+        raise damaged(path, "it was changed since it was written")
+    for stored in version.fragments:
+        names = [stored.name, *stored.tokens, *stored.results, *(file for file, _ in stored.results.values())]
+        if stored.rows < 0 or not all(map(is_name, names)):
+            raise damaged(path, "it names files outside the store, or fewer rows than none")
+    return version
+
+
+def read_json(path: Path, kind: type[ValueT]) -> ValueT:
+    """A JSON file of the store; raises StoreError that names it."""
+    try:
+        return from_json(read_plain(path, limit=LARGEST_CONFIG), kind, source=str(path))
+    except OSError as error:
+        raise damaged(path, str(error)) from None
+    except (ConfigError, RecursionError) as error:
+        raise damaged(path, str(error)) from None
+
+
+@contextmanager
+def writable(path: Path, what: str, *, needed: int = 0) -> Iterator[None]:
+    """Turns a disk's errors into a StoreError that says how many bytes were needed."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{path}: {what}" + (f", {needed} bytes were needed" if needed else ""),
+            got=error.strerror,
+            do="make room, or give a folder that can be written; nothing was kept of this change",
+            needed=needed,
+        ) from error
