@@ -64,11 +64,11 @@ def train(folder: Path) -> None:
     """One run of the example, which goes on where another was killed."""
     from polyhead.train.loop import fit
     from polyhead.train.loop.events import Events
-    from polyhead.train.recipes.joint import train_together
+    from polyhead.train.run import train_project
 
     fit.SAVE_SECONDS = SECONDS
     project = fewer(read_project(EXAMPLE), folder)
-    train_together(project, folder=EXAMPLE.parent, cache=folder / "cache", events=Events(say=say))
+    train_project(project, folder=EXAMPLE.parent, cache=folder / "cache", events=Events(say=say))
 
 
 def fewer(project: Project, folder: Path) -> Project:

@@ -20,8 +20,6 @@ from polyhead.tasks.task import Task
 from polyhead.train.data.prepare import prepare
 from polyhead.train.heads import run as running
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.fine_tune import fine_tune_project
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.record.decided import Decisions, TrainOptions, choices
 from polyhead.train.run import train_project
 
@@ -302,21 +300,18 @@ def test_other_test_rows_alone_train_and_publish_nothing(train, home):
 
 def test_learned_trunks_know_nothing_of_test_rows_either(home, tmp_path):
     recipes = {
-        "joint": (Joint(), train_together),
-        "fine_tune": (
-            FineTune(search=Search(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.0,))),
-            fine_tune_project,
-        ),
+        "joint": Joint(),
+        "fine_tune": FineTune(search=Search(learning_rates=(1e-4,), epsilons=(1e-8,), dropouts=(0.0,))),
     }
     fewer = DataFile(path="data/messages-test.jsonl", limit=5)
-    for name, (recipe, run) in recipes.items():
+    for name, recipe in recipes.items():
         made = tiny.project(home, "mood", training=POOR)
         made = msgspec.structs.replace(made, recipe=recipe, bundle=str(tmp_path / name))
-        run(made, folder=home)
+        train_project(made, folder=home)
         before = content(tmp_path / name)
         tasks = (msgspec.structs.replace(made.tasks[0], test=fewer),)
-        known = msgspec.to_builtins(run(msgspec.structs.replace(made, tasks=tasks), folder=home))
-        assert known.get("kept") or known["tasks"]["mood"]["kept"]
+        known = train_project(msgspec.structs.replace(made, tasks=tasks), folder=home)
+        assert (known.bundles.get("mood") or known).kept == ("mood",)
         assert content(tmp_path / name) == before
 
 

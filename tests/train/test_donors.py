@@ -20,9 +20,6 @@ from polyhead.train.data.leaks import LEAST, without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.donors import train_donors
-from polyhead.train.recipes.fine_tune import fine_tune_project
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.starts import start_parts
 from polyhead.train.run import train_project
@@ -38,7 +35,7 @@ TOGETHER = Joint(families=(), micro_batches=1, layer_dropout=0.0)
 def home(tmp_path_factory):
     """A folder with data, a trunk, and the donors of two tasks."""
     folder = tmp_path_factory.mktemp("home")
-    train_donors(project(folder, recipe=Donors(), bundle="donors"), folder=folder)
+    train_project(project(folder, recipe=Donors(), bundle="donors"), folder=folder)
     return folder
 
 
@@ -99,9 +96,9 @@ def test_a_bundle_of_donors_stands_on_the_trunk_as_it_was_and_answers(home):
 
 def test_donors_come_one_by_one_and_those_that_are_there_stay(home, tmp_path):
     made = project(home, recipe=Donors(), bundle=str(tmp_path / "donors"))
-    assert set(train_donors(made, folder=home, only=("urgency",)).trained) == {"urgency"}
+    assert set(train_project(made, folder=home, only=("urgency",)).trained) == {"urgency"}
     before = Bundle.open(tmp_path / "donors").part("urgency")
-    second = train_donors(made, folder=home)
+    second = train_project(made, folder=home)
     assert set(second.trained) == {"mood"} and second.kept == ("urgency",)
     after, whole = Bundle.open(tmp_path / "donors"), Bundle.open(home / "donors")
     for array, value in after.part("urgency").items():
@@ -116,7 +113,7 @@ def test_a_group_and_isolated_prompts_over_a_frozen_trunk_start_from_them_too(ho
     changes = {"isolated": True, "shared": 0} if isolated else {"shared": 0}
     strategy = msgspec.structs.replace(STRATEGY, **changes)
     donors = str(tmp_path / "donors")
-    train_donors(project(home, strategy=strategy, recipe=Donors(), bundle=donors), folder=home)
+    train_project(project(home, strategy=strategy, recipe=Donors(), bundle=donors), folder=home)
     own = project(home, strategy=strategy, recipe=Frozen(), bundle=str(tmp_path / "own"))
     kept = project(home, strategy=strategy, recipe=Frozen(), bundle=str(tmp_path / "kept"), donors=donors)
     for made in (own, kept):
@@ -130,15 +127,15 @@ def test_a_group_and_isolated_prompts_over_a_frozen_trunk_start_from_them_too(ho
 def test_a_joint_run_from_donors_is_known_again_and_other_donors_make_another_trunk(home, tmp_path):
     shutil.copytree(home / "donors", tmp_path / "donors")
     made = project(home, bundle=str(tmp_path / "joint"), donors=str(tmp_path / "donors"))
-    first = train_together(made, folder=home)
-    assert not first.kept and train_together(made, folder=home).kept
+    first = train_project(made, folder=home)
+    assert not first.kept and train_project(made, folder=home).kept
     moved = str(tmp_path / "moved")  # the same donors elsewhere are the same
     shutil.copytree(home / "donors", moved)
-    assert train_together(msgspec.structs.replace(made, donors=moved), folder=home).kept
+    assert train_project(msgspec.structs.replace(made, donors=moved), folder=home).kept
     again, other = str(tmp_path / "again"), msgspec.structs.replace(TRAINING, weight_decay=0.5)
-    train_donors(project(home, recipe=Donors(), bundle=again, training=other), folder=home)
+    train_project(project(home, recipe=Donors(), bundle=again, training=other), folder=home)
     with pytest.raises(BundleError, match="holds another trunk, or was trained otherwise"):
-        train_together(msgspec.structs.replace(made, donors=again), folder=home)
+        train_project(msgspec.structs.replace(made, donors=again), folder=home)
 
 
 def test_tasks_without_prompts_are_read_so_that_no_donor_learns_their_texts(home, tmp_path):
@@ -147,7 +144,7 @@ def test_tasks_without_prompts_are_read_so_that_no_donor_learns_their_texts(home
     pooled = tiny.ENTRIES["topics"]
     pooled = msgspec.structs.replace(pooled, strategy=Pooled(), train=pooled.test, test=pooled.train)
     made, told = msgspec.structs.replace(made, tasks=(*made.tasks, pooled)), []
-    outcome = train_donors(made, folder=home, events=Events(say=told.append))
+    outcome = train_project(made, folder=home, events=Events(say=told.append))
     assert set(outcome.trained) == {"mood"} and "topics: without prompts, so read for their texts alone" in told
     texts = [json.loads(line)["text"] for line in (home / pooled.test).read_text().splitlines()]
     short = [text for text in texts if sum(map(str.isalnum, text)) < LEAST]
@@ -165,7 +162,7 @@ def test_a_donor_that_trained_on_rows_of_the_validation_split_is_refused(home, t
     made = project(home, "mood", recipe=Donors(), bundle=str(tmp_path / "donors"))
     shared = tuple(msgspec.structs.replace(entry, validation=0.3) for entry in made.tasks)
     made = msgspec.structs.replace(made, tasks=shared)
-    train_donors(made, folder=home)
+    train_project(made, folder=home)
     made = msgspec.structs.replace(made, recipe=TOGETHER, bundle="b", donors=str(tmp_path / "donors"))
     assert prepare(made, home)[0].donor is not None
     with pytest.raises(ConfigError) as error:
@@ -181,7 +178,7 @@ def test_some_tasks_alone_hold_out_what_all_of_them_do(home, tmp_path):
     made = project(home, strategy=strategy, recipe=Donors(), bundle=str(tmp_path / "donors"))
     shared = tuple(msgspec.structs.replace(entry, validation=0.3) for entry in made.tasks)
     made = msgspec.structs.replace(made, tasks=shared)
-    train_donors(made, folder=home)
+    train_project(made, folder=home)
     frozen = msgspec.structs.replace(
         made, recipe=Frozen(), donors=str(tmp_path / "donors"), bundle=str(tmp_path / "all")
     )
@@ -193,7 +190,7 @@ def test_one_task_fine_tunes_a_trunk_from_its_donor(home, tmp_path):
     search = Search(learning_rates=(1e-30,), epsilons=(1e-8,), dropouts=(0.0,))  # nothing moves
     made = project(home, recipe=FineTune(search=search), bundle=str(tmp_path / "out"), donors="donors")
     strategy = msgspec.structs.replace(STRATEGY, shared=0)
-    fine_tune_project(msgspec.structs.replace(made, strategy=strategy), folder=home)
+    train_project(msgspec.structs.replace(made, strategy=strategy), folder=home)
     found, donors = Bundle.open(tmp_path / "out" / "mood").part("mood"), Bundle.open(home / "donors")
     assert found["prompt.weight"].tobytes() == donors.part("mood")["prompt.weight"].tobytes()
 
@@ -235,7 +232,7 @@ def test_what_cannot_start_from_a_bundle_of_donors_is_refused_before_training(ho
         refused(error, "mood", said)
     shorter = TrunkChoice(name="trunk", max_tokens=12)
     with pytest.raises(WrongTrunk, match="a donor over another trunk"):
-        train_together(project(home, trunk=shorter, bundle=str(tmp_path / "b"), donors="donors"), folder=home)
+        train_project(project(home, trunk=shorter, bundle=str(tmp_path / "b"), donors="donors"), folder=home)
     own = msgspec.structs.replace(STRATEGY.without_donors(), shared=0)
     for strategy, said in ((Pooled(), "strategy 'pooled'"), (own, "2 prompts in its input")):
         other = str(tmp_path / said[-5:].strip("'"))
@@ -259,7 +256,7 @@ def test_a_project_in_which_donors_would_mean_nothing_is_refused(home, tmp_path)
             project(home, recipe=recipe, donors="donors")
         refused(error, "leave 'donors' out")
     with pytest.raises(ConfigError) as error:
-        train_donors(project(home, strategy=Pooled(), recipe=Donors()), folder=home)
+        train_project(project(home, strategy=Pooled(), recipe=Donors()), folder=home)
     refused(error, "no task with prompts")
     with pytest.raises(UnknownTask, match="moods"):
-        train_donors(project(home, recipe=Donors()), folder=home, only=("moods",))
+        train_project(project(home, recipe=Donors()), folder=home, only=("moods",))

@@ -17,10 +17,9 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.fine_tune import fine_tune_project
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.learned import lineage_of
 from polyhead.train.recipes.refine import refine
+from polyhead.train.run import train_project
 from polyhead.trunk.data import arrays_digest
 
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, patience=2)
@@ -44,10 +43,11 @@ def project(home, out, *names, recipe=None, **named):
 def test_each_task_has_a_bundle_with_what_the_best_candidate_learned(home, tmp_path):
     told = []
     made = project(home, tmp_path / "out")
-    found = fine_tune_project(made, folder=home, events=Events(say=told.append))
+    found = train_project(made, folder=home, events=Events(say=told.append))
     start = load_trunk(str(home / "trunk"))
-    assert list(found.tasks) == list(NAMES) and found.learned_from == start.digest
-    for name, one in found.tasks.items():
+    assert list(found.bundles) == list(NAMES)
+    for name, one in found.bundles.items():
+        assert one.learned_from == start.digest
         (prepared,) = prepare(msgspec.structs.replace(made, tasks=tuple(t for t in made.tasks if t.name == name)), home)
         known = refine(prepared, start, search=SEARCH, precision="float32")
         bundle, lineage = Bundle.open(tmp_path / "out" / name), lineage_of(tmp_path / "out" / name)
@@ -58,10 +58,12 @@ def test_each_task_has_a_bundle_with_what_the_best_candidate_learned(home, tmp_p
         assert lineage.search["chosen"] == msgspec.to_builtins(known.chosen)
         assert lineage.training["learning_rate"] == known.chosen.learning_rate
         for split in ("validation", "test"):
-            assert one.scores[split] == pytest.approx(known.scores[split], abs=1e-6)
+            assert one.scores[name][split] == pytest.approx(known.scores[split], abs=1e-6)
         session = Session(tmp_path / "out" / name)
         outputs = session.outputs(name, prepared.test.examples.inputs, words=prepared.test.examples.words)
-        assert prepared.test.examples.scores(prepared.task, outputs) == pytest.approx(one.scores["test"], abs=1e-6)
+        assert prepared.test.examples.scores(prepared.task, outputs) == pytest.approx(
+            one.scores[name]["test"], abs=1e-6
+        )
     chosen = [line for line in told if line.endswith(", chosen")]
     assert len(chosen) == 2 and all(line.strip().startswith("rate ") for line in chosen)
     assert not list((tmp_path / "out-cache").rglob("*.pt"))
@@ -69,53 +71,56 @@ def test_each_task_has_a_bundle_with_what_the_best_candidate_learned(home, tmp_p
 
 def test_a_second_run_keeps_what_is_there_and_other_numbers_are_refused(home, tmp_path):
     made = project(home, tmp_path / "out", "mood")
-    first = fine_tune_project(made, folder=home)
-    again = fine_tune_project(made, folder=home)
-    assert again.tasks["mood"].kept and not first.tasks["mood"].kept
-    assert msgspec.structs.replace(again.tasks["mood"], kept=False) == first.tasks["mood"]
+    first = train_project(made, folder=home)
+    again = train_project(made, folder=home)
+    assert again.bundles["mood"].kept and not first.bundles["mood"].kept
+    assert (again.bundles["mood"].scores, again.bundles["mood"].tried) == (
+        first.bundles["mood"].scores,
+        first.bundles["mood"].tried,
+    )
     for other in (FineTune(search=STILL), FineTune(search=SEARCH, smoothing=Smoothing())):
         with pytest.raises(BundleError, match="trained otherwise"):
-            fine_tune_project(msgspec.structs.replace(made, recipe=other), folder=home)
-    assert lineage_of(tmp_path / "out" / "mood").search["chosen"] == msgspec.to_builtins(first.tasks["mood"].chosen)
+            train_project(msgspec.structs.replace(made, recipe=other), folder=home)
+    assert lineage_of(tmp_path / "out" / "mood").search["chosen"] == msgspec.to_builtins(first.bundles["mood"].chosen)
 
 
 def test_a_kept_head_starts_as_pre_finetuning_left_it(home, tmp_path):
     """At a rate of nothing the answers are those of the bundle that the trunk is from."""
     joint = Joint(micro_batches=2, layer_dropout=0.0, steps=4)
-    train_together(project(home, tmp_path / "joint", recipe=joint), folder=home)
+    train_project(project(home, tmp_path / "joint", recipe=joint), folder=home)
     over = TrunkChoice(name=str(tmp_path / "joint"))
     recipe = FineTune(search=STILL, head="kept")
     made = project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over)
-    fine_tune_project(made, folder=home)
+    train_project(made, folder=home)
     texts = [("the lamp is broken",), ("my phone is good today",)]
     before, after = (Session(place).outputs("mood", texts) for place in (tmp_path / "joint", tmp_path / "out" / "mood"))
     assert np.allclose(before, after, atol=1e-6)
     fresh = msgspec.structs.replace(made, recipe=FineTune(search=STILL), bundle=str(tmp_path / "fresh"))
-    fine_tune_project(fresh, folder=home)
+    train_project(fresh, folder=home)
     assert not np.allclose(before, Session(tmp_path / "fresh" / "mood").outputs("mood", texts), atol=1e-3)
 
 
 def test_a_kept_head_that_is_not_there_is_said_before_any_training(home, tmp_path):
     recipe = FineTune(search=STILL, head="kept")
     with pytest.raises(ConfigError, match="'mood' has no part in the trunk") as caught:
-        fine_tune_project(project(home, tmp_path / "out", recipe=recipe), folder=home)
+        train_project(project(home, tmp_path / "out", recipe=recipe), folder=home)
     assert "no bundle" in str(caught.value)
     joint = Joint(micro_batches=1, steps=1)
-    train_together(project(home, tmp_path / "joint", "mood", recipe=joint), folder=home)
+    train_project(project(home, tmp_path / "joint", "mood", recipe=joint), folder=home)
     over = TrunkChoice(name=str(tmp_path / "joint"))
     turned = msgspec.structs.replace(tiny.ENTRIES["mood"], labels=("good", "bad"))
     made = msgspec.structs.replace(project(home, tmp_path / "out", "mood", recipe=recipe, trunk=over), tasks=(turned,))
     with pytest.raises(ConfigError, match="asks something else"):
-        fine_tune_project(made, folder=home)
+        train_project(made, folder=home)
     with pytest.raises(ConfigError, match="'names' has no part"):
-        fine_tune_project(project(home, tmp_path / "out", recipe=recipe, trunk=over), folder=home)
+        train_project(project(home, tmp_path / "out", recipe=recipe, trunk=over), folder=home)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_search_that_was_stopped_goes_on(home, tmp_path, monkeypatch):
     """Killed in its second candidate: the first is not trained again, and all is as if nothing had been."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    straight = fine_tune_project(project(home, tmp_path / "straight", "mood"), folder=home)
+    straight = train_project(project(home, tmp_path / "straight", "mood"), folder=home)
     made, scored, score = project(home, tmp_path / "out", "mood"), [], JointCourse.scores
 
     class Killed(Exception):
@@ -129,46 +134,46 @@ def test_a_search_that_was_stopped_goes_on(home, tmp_path, monkeypatch):
 
     monkeypatch.setattr(JointCourse, "scores", scores)
     with pytest.raises(Killed):
-        fine_tune_project(made, folder=home)
-    again = fine_tune_project(made, folder=home)
+        train_project(made, folder=home)
+    again = train_project(made, folder=home)
     # of a candidate both epochs and the kept one are scored; killed in the second candidate, of the first then one is
     assert len(scored) == 4 + 1 + 3
-    assert again.tasks["mood"].trunk == straight.tasks["mood"].trunk
-    assert again.tasks["mood"].tried == straight.tasks["mood"].tried
+    assert again.bundles["mood"].trunk == straight.bundles["mood"].trunk
+    assert again.bundles["mood"].tried == straight.bundles["mood"].tried
     assert not list((tmp_path / "out-cache").rglob("*.pt"))
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(home, tmp_path):
     made = project(home, tmp_path / "out", "mood")
-    fine_tune_project(made, folder=home)
+    train_project(made, folder=home)
     claim(tmp_path / "out" / ".mood.learning", BUILDING)
     (tmp_path / "out" / ".mood.learning" / "bundle" / "kept").mkdir(parents=True)
-    assert fine_tune_project(made, folder=home).tasks["mood"].kept
+    assert train_project(made, folder=home).bundles["mood"].kept
     assert not (tmp_path / "out" / ".mood.learning").exists()
 
 
 def test_what_a_later_task_cannot_do_is_said_before_the_first_is_tuned(home, tmp_path):
     with pytest.raises(TrainError, match="read separately"):
-        fine_tune_project(project(home, tmp_path / "out", "mood", "alike"), folder=home)
+        train_project(project(home, tmp_path / "out", "mood", "alike"), folder=home)
     with pytest.raises(UnknownTask, match="moods"):
-        fine_tune_project(project(home, tmp_path / "out"), folder=home, only=("moods",))
+        train_project(project(home, tmp_path / "out"), folder=home, only=("moods",))
     assert not (tmp_path / "out").exists()
-    fine_tune_project(project(home, tmp_path / "out"), folder=home, only=("names",))
+    train_project(project(home, tmp_path / "out"), folder=home, only=("names",))
     with pytest.raises(BundleError, match="trained otherwise"):
-        fine_tune_project(project(home, tmp_path / "out", recipe=FineTune(search=STILL)), folder=home)
+        train_project(project(home, tmp_path / "out", recipe=FineTune(search=STILL)), folder=home)
     assert {one.name for one in (tmp_path / "out").iterdir()} == {"names"}
     with pytest.raises(BundleError, match="is a bundle"):
-        fine_tune_project(project(home, tmp_path / "out" / "names"), folder=home)
+        train_project(project(home, tmp_path / "out" / "names"), folder=home)
 
 
 def test_numbers_that_the_search_replaces_make_no_other_run(home, tmp_path):
     made = project(home, tmp_path / "out", "mood")
-    fine_tune_project(made, folder=home)
+    train_project(made, folder=home)
     other = msgspec.structs.replace(TRAINING, learning_rate=0.5, dropout=0.5)
-    assert fine_tune_project(msgspec.structs.replace(made, training=other), folder=home).tasks["mood"].kept
+    assert train_project(msgspec.structs.replace(made, training=other), folder=home).bundles["mood"].kept
     other = msgspec.structs.replace(TRAINING, batch=4)
     with pytest.raises(BundleError, match="trained otherwise"):
-        fine_tune_project(msgspec.structs.replace(made, training=other), folder=home)
+        train_project(msgspec.structs.replace(made, training=other), folder=home)
 
 
 def test_what_the_joint_recipe_held_out_is_held_out_here(home, tmp_path):

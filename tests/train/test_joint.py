@@ -26,7 +26,7 @@ from polyhead.train.data.prepare import prepare
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse, MixedFeed, text_examples
-from polyhead.train.recipes.joint import _outlook, train_together
+from polyhead.train.recipes.joint import joint_outlook
 from polyhead.train.recipes.learned import alone, lineage_of
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.run import train_project
@@ -213,7 +213,7 @@ def test_learned_weights_of_losses_are_trained_and_stay_out_of_the_bundle(home):
 def test_a_bundle_of_its_own_answers_as_it_was_scored(home, tmp_path):
     lines = []
     made = project(home, bundle=str(tmp_path / "learned"))
-    outcome = train_together(made, folder=home, events=Events(say=lines.append))
+    outcome = train_project(made, folder=home, events=Events(say=lines.append))
     bundle = Bundle.open(tmp_path / "learned")
     assert set(bundle.tasks) == set(NAMES) and bundle.digest == outcome.trunk != outcome.learned_from
     assert {record.trunk for record in bundle.tasks.values()} == {bundle.digest}
@@ -231,22 +231,22 @@ def test_a_bundle_of_its_own_answers_as_it_was_scored(home, tmp_path):
 
 def test_the_same_again_is_kept_and_other_data_is_refused(home, tmp_path):
     made = project(home, "mood", "same", bundle=str(tmp_path / "learned"))
-    first = train_together(made, folder=home)
-    again = train_together(made, folder=home)
+    first = train_project(made, folder=home)
+    again = train_project(made, folder=home)
     assert again.kept and not first.kept
     assert (again.trunk, again.scores) == (first.trunk, first.scores)
     with pytest.raises(BundleError, match="name another bundle"):
-        train_together(project(home, "mood", "urgency", bundle=made.bundle), folder=home)
+        train_project(project(home, "mood", "urgency", bundle=made.bundle), folder=home)
     assert set(Bundle.open(made.bundle).tasks) == {"mood", "same"}
 
 
 def test_tasks_that_were_replaced_or_removed_since_are_told(home, tmp_path):
     """It said "unchanged", with the scores of tasks that were not there."""
     made, told = project(home, "mood", "names", bundle=str(tmp_path / "b")), []
-    scores = train_together(made, folder=home).scores
+    scores = train_project(made, folder=home).scores
     name = next(iter(scores))
     Bundle.open(tmp_path / "b").remove_task(name)
-    assert train_together(made, folder=home, events=Events(say=told.append)).kept
+    assert train_project(made, folder=home, events=Events(say=told.append)).kept
     assert any(f"replaced or removed since then: {name} (" in line for line in told)
     assert not any("unchanged" in line for line in told)
 
@@ -257,7 +257,7 @@ def test_a_blended_trunk_lies_between_what_was_and_what_was_learned(home, tmp_pa
     for share in (1.0, 0.25):
         recipe = msgspec.structs.replace(RECIPE, heads="strip", blend=share)
         made = project(home, "mood", "names", recipe=recipe, bundle=str(tmp_path / str(share)))
-        outcome = train_together(made, folder=home, cache=tmp_path / f"cache-{share}")
+        outcome = train_project(made, folder=home, cache=tmp_path / f"cache-{share}")
         found[share] = Bundle.open(tmp_path / str(share)).trunk().arrays, outcome
     (whole, first), (blended, second) = found[1.0], found[0.25]
     plain = load_trunk(str(home / "trunk")).arrays
@@ -273,17 +273,17 @@ def test_a_trunk_without_heads_is_not_trained_again_and_keeps_its_scores(home, t
     """The bundle has no task that could hold them; the same command used to come back with none."""
     recipe = msgspec.structs.replace(RECIPE, heads="strip")
     made = project(home, "mood", "same", recipe=recipe, bundle=str(tmp_path / "learned"))
-    first = train_together(made, folder=home)
+    first = train_project(made, folder=home)
     monkeypatch.setattr(JointCourse, "learn", lambda *_: pytest.fail("it is trained again"))
-    again = train_together(made, folder=home)
+    again = train_project(made, folder=home)
     assert set(again.scores) == {"mood", "same"} and set(again.scores["mood"]) == {"validation", "test"}
-    assert again == msgspec.structs.replace(first, kept=True, seconds=again.seconds)
+    assert again == msgspec.structs.replace(first, trained={}, kept=("mood", "same"), seconds=again.seconds)
 
 
 def test_a_lineage_says_on_how_many_processes_and_how_a_trunk_was_learned(home, tmp_path):
     """One that was written before these were kept is read as well, and gives the scores that it has."""
     made = project(home, "mood", "same", bundle=str(tmp_path / "learned"))
-    first = train_together(made, folder=home)
+    first = train_project(made, folder=home)
     found = lineage_of(tmp_path / "learned")
     assert found.processes == 1 and found.numerics["precision"] == "float32"
     file = tmp_path / "learned" / "trunk" / LINEAGE
@@ -292,9 +292,9 @@ def test_a_lineage_says_on_how_many_processes_and_how_a_trunk_was_learned(home, 
         del older[name]
     file.write_text(json.dumps(older))
     assert lineage_of(tmp_path / "learned").processes is None
-    assert train_together(made, folder=home).scores == first.scores
+    assert train_project(made, folder=home).scores == first.scores
     remove_tasks(tmp_path / "learned", ["same"])
-    again = train_together(made, folder=home).scores
+    again = train_project(made, folder=home).scores
     assert again["mood"] == first.scores["mood"] and again["same"] == {"validation": found.validation["same"]}
 
 
@@ -307,16 +307,14 @@ def test_the_outlook_counts_windows_and_budgets(home):
     learns = JointCourse(prepared, paths, data, recipe, training=TRAINING, precision="float32")
     texts = list(prepared[0].train.examples.inputs)
     windows = len(Tokenizer(data.tokenizer, data.settings).encode(texts, windows=windows_of(8)))
-    row = next(line.split() for line in _outlook(prepared, learns) if line.startswith("names"))
+    row = next(line.split() for line in joint_outlook(learns) if line.startswith("names"))
     assert int(row[5]) == windows > 32
 
 
 def test_a_learned_trunk_serves_as_a_frozen_one(home, tmp_path):
     """Heads are stripped, the trunk keeps its lineage, and tasks come over it as over any other."""
     recipe = msgspec.structs.replace(RECIPE, heads="strip")
-    outcome = train_together(
-        project(home, "mood", "same", recipe=recipe, bundle=str(tmp_path / "learned")), folder=home
-    )
+    outcome = train_project(project(home, "mood", "same", recipe=recipe, bundle=str(tmp_path / "learned")), folder=home)
     assert not Bundle.open(tmp_path / "learned").tasks
     lineage = lineage_of(tmp_path / "learned")
     assert lineage is not None and lineage.trunk == outcome.trunk and set(lineage.tasks) == {"mood", "same"}
@@ -381,7 +379,7 @@ def test_a_place_that_is_no_bundle_is_refused_before_training(home, tmp_path):
         (place / "notes.txt" if name == "folder" else place).write_text("mine")
         events = []
         with pytest.raises(BundleError, match="no bundle"):
-            train_together(project(home, "mood", bundle=str(place)), folder=home, events=Events(say=events.append))
+            train_project(project(home, "mood", bundle=str(place)), folder=home, events=Events(say=events.append))
         assert not any("micro-batches" in line for line in events)
         assert not (tmp_path / name / ".learned.learning").exists()
 
@@ -389,17 +387,17 @@ def test_a_place_that_is_no_bundle_is_refused_before_training(home, tmp_path):
 def test_two_trainings_of_one_bundle_do_not_meet(home, tmp_path):
     made = project(home, "mood", bundle=str(tmp_path / "learned"))
     with alone(tmp_path / "learned"), pytest.raises(BundleError, match="another training"):
-        train_together(made, folder=home)
-    train_together(made, folder=home)
+        train_project(made, folder=home)
+    train_project(made, folder=home)
     assert {entry.name for entry in tmp_path.iterdir()} <= {"learned", "learned-cache"}
 
 
 def test_what_a_killed_run_left_is_removed_by_the_next(home, tmp_path):
     made = project(home, "mood", bundle=str(tmp_path / "learned"))
-    train_together(made, folder=home)
+    train_project(made, folder=home)
     claim(tmp_path / ".learned.learning", BUILDING)
     (tmp_path / ".learned.learning" / "bundle" / "kept").mkdir(parents=True)
-    assert train_together(made, folder=home).kept
+    assert train_project(made, folder=home).kept
     assert not (tmp_path / ".learned.learning").exists()
 
 

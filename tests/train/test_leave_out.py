@@ -10,11 +10,11 @@ from polyhead.bundle.read import Bundle
 from polyhead.errors import BadName, BundleError, ConfigError, TrainError, UnknownTask
 from polyhead.project.recipes import Frozen, Joint, LeaveOut, Sampling, TrunkOnly, Weighting
 from polyhead.project.tables import DataFile, TrunkChoice, read_project, with_seed
+from polyhead.train.job import FrozenTrunk
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes import leave_out as leave_out_run
-from polyhead.train.recipes.joint import train_together
+from polyhead.train.recipes.joint import LearnsTogether
 from polyhead.train.recipes.learned import lineage_of
-from polyhead.train.recipes.leave_out import train_leave_out
 from polyhead.train.run import train_project
 from polyhead.trunk.data import arrays_digest
 
@@ -44,22 +44,24 @@ def digests(bundle):
 
 def test_a_round_is_a_trunk_of_the_other_tasks_and_then_a_part_over_it_frozen(home, tmp_path):
     told = []
-    found = train_leave_out(project(home, tmp_path / "out"), folder=home, events=Events(say=told.append))
-    assert [one.name for one in found.rounds] == list(NAMES)
+    found = train_project(project(home, tmp_path / "out"), folder=home, events=Events(say=told.append))
+    assert list(found.bundles) == list(NAMES)
     others = ("urgency", "same")
     made = project(home, tmp_path / "trunk", *others, recipe=LEARN, training=LEARNING)
-    train_together(made, folder=home)
+    train_project(made, folder=home)
     over = TrunkChoice(name=str(tmp_path / "trunk"))
     alone = project(home, tmp_path / "part", "mood", recipe=Frozen(), trunk=over)
     train_project(alone, folder=home)
     assert digests(tmp_path / "out" / "mood") == digests(tmp_path / "part")
     assert set(Bundle.open(tmp_path / "out" / "mood").tasks) == {"mood"}
-    assert set(lineage_of(tmp_path / "out" / "mood").tasks) == set(others) == set(found.rounds[0].learned_from)
-    assert found.rounds[0].scores["mood"] == Bundle.open(tmp_path / "part").scores("mood")["splits"]
-    assert len({one.trunk for one in found.rounds}) == 3
+    assert set(lineage_of(tmp_path / "out" / "mood").tasks) == set(others) == set(found.bundles["mood"].taught)
+    assert found.bundles["mood"].scores["mood"] == Bundle.open(tmp_path / "part").scores("mood")["splits"]
+    assert len({one.trunk for one in found.bundles.values()}) == 3
     table = [line.split() for line in told[-4:-1]]
     assert [row[:2] for row in table] == [[name, name] for name in NAMES]
-    assert table[0][3:] == [f"{found.rounds[0].scores['mood'][s]['accuracy']:.4f}" for s in ("validation", "test")]
+    assert table[0][3:] == [
+        f"{found.bundles['mood'].scores['mood'][s]['accuracy']:.4f}" for s in ("validation", "test")
+    ]
 
 
 def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, tmp_path):
@@ -70,7 +72,7 @@ def test_a_text_on_which_the_left_out_task_is_evaluated_teaches_no_trunk(home, t
     changed = msgspec.structs.replace(tiny.ENTRIES["urgency"], train=DataFile(path="data/both.jsonl"), test=None)
     made = project(home, tmp_path / "out")
     made = msgspec.structs.replace(made, tasks=(made.tasks[0], changed, made.tasks[2]))
-    train_leave_out(made, folder=home, only=("mood", "same"))
+    train_project(made, folder=home, only=("mood", "same"))
     texts = [row["text"] for row in rows[32:]]
     long = sum(sum(map(str.isalnum, text)) >= 25 for text in texts)
     assert long > 0
@@ -92,12 +94,13 @@ def test_rows_that_are_held_out_teach_no_trunk_and_are_held_out_once(home, tmp_p
     made = msgspec.structs.replace(project(home, tmp_path / "out", recipe=recipe), tasks=entries)
     seen = []
 
-    def noted(learns, *, given, held, **named):
-        seen.append((given, held))
-        return train_together(learns, given=given, held=held, **named)
+    class Noted(LearnsTogether):
+        def __init__(self, run, recipe, prepared, *, held):
+            seen.append((prepared, held))
+            super().__init__(run, recipe, prepared, held=held)
 
-    monkeypatch.setattr(leave_out_run, "train_together", noted)
-    train_leave_out(made, folder=home)
+    monkeypatch.setattr(leave_out_run, "LearnsTogether", Noted)
+    train_project(made, folder=home)
     assert len(seen) == (3 if leave == "task" else 1)
     for given, held in seen:
         evaluated = {text for one in held for text in one.validation.examples.inputs}
@@ -112,7 +115,7 @@ def test_weights_and_shares_by_task_count_for_those_that_a_round_learns_from(hom
     shares = Sampling(kind="schedule", schedule=({"mood": 1.0, "urgency": 1.0, "same": 2.0},))
     learn = msgspec.structs.replace(LEARN, weighting=weighting, sampling=shares)
     made = project(home, tmp_path / "out", recipe=msgspec.structs.replace(RECIPE, learn=learn))
-    train_leave_out(made, folder=home)
+    train_project(made, folder=home)
     told = {name: lineage_of(tmp_path / "out" / name).recipe for name in NAMES}
     assert told["mood"]["weighting"]["fixed"] == {"same": 2.0} and told["same"]["weighting"]["kind"] == "none"
     assert told["same"]["sampling"]["schedule"] == [{"mood": 1.0, "urgency": 1.0}]
@@ -127,21 +130,21 @@ def test_weights_and_shares_by_task_count_for_those_that_a_round_learns_from(hom
         recipe=msgspec.structs.replace(RECIPE, learn=msgspec.structs.replace(LEARN, sampling=alone)),
     )
     with pytest.raises(ConfigError, match="without \\['mood'\\]"):
-        train_leave_out(made, folder=home)
+        train_project(made, folder=home)
     assert not (tmp_path / "other").exists()
 
 
 def test_places_that_are_taken_are_said_before_any_training(home, tmp_path):
-    train_leave_out(project(home, tmp_path / "out"), folder=home, only=("same",))
+    train_project(project(home, tmp_path / "out"), folder=home, only=("same",))
     slower = msgspec.structs.replace(LEARNING, learning_rate=1e-4)
     other = msgspec.structs.replace(RECIPE, training=slower)
     with pytest.raises(BundleError, match="same holds another trunk"):
-        train_leave_out(project(home, tmp_path / "out", recipe=other), folder=home)
+        train_project(project(home, tmp_path / "out", recipe=other), folder=home)
     assert {one.name for one in (tmp_path / "out").iterdir()} == {"same"}
     with pytest.raises(BundleError, match="is a bundle"):
-        train_leave_out(project(home, tmp_path / "out" / "same"), folder=home)
+        train_project(project(home, tmp_path / "out" / "same"), folder=home)
     with pytest.raises(UnknownTask, match="moods"):
-        train_leave_out(project(home, tmp_path / "out"), folder=home, only=("moods",))
+        train_project(project(home, tmp_path / "out"), folder=home, only=("moods",))
 
 
 def test_a_project_file_needs_no_kind_and_no_heads_in_learn(tmp_path):
@@ -162,7 +165,7 @@ def test_a_project_file_needs_no_kind_and_no_heads_in_learn(tmp_path):
 
 def test_events_say_of_which_round_they_are(home, tmp_path):
     file = tmp_path / "events.jsonl"
-    train_leave_out(project(home, tmp_path / "out"), folder=home, events=Events(file=file), only=("mood", "same"))
+    train_project(project(home, tmp_path / "out"), folder=home, events=Events(file=file), only=("mood", "same"))
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert {row["run"] for row in rows if row["event"] == "epoch"} == {"mood", "same"}
 
@@ -170,37 +173,38 @@ def test_events_say_of_which_round_they_are(home, tmp_path):
 def test_groups_are_left_out_as_a_whole_and_nothing_leaves_one_trunk(home, tmp_path):
     groups = {"messages": ("mood", "urgency"), "pairs": ("same",)}
     grouped = msgspec.structs.replace(RECIPE, leave="group", groups=groups)
-    found = train_leave_out(project(home, tmp_path / "out", recipe=grouped), folder=home)
-    assert [(one.name, one.learned_from, tuple(one.scores)) for one in found.rounds] == [
+    found = train_project(project(home, tmp_path / "out", recipe=grouped), folder=home)
+    assert [(name, one.taught, tuple(one.scores)) for name, one in found.bundles.items()] == [
         ("messages", ("same",), ("mood", "urgency")),
         ("pairs", ("mood", "urgency"), ("same",)),
     ]
     whole = msgspec.structs.replace(RECIPE, leave="nothing")
-    (one,) = train_leave_out(project(home, tmp_path / "all", recipe=whole), folder=home).rounds
-    assert (one.name, one.learned_from, tuple(one.scores)) == ("all-tasks", NAMES, NAMES)
+    found = train_project(project(home, tmp_path / "all", recipe=whole), folder=home)
+    one = found.bundles["all-tasks"]
+    assert (one.taught, tuple(one.scores)) == (NAMES, NAMES)
     assert Bundle.open(tmp_path / "all" / "all-tasks").digest == one.trunk
 
 
 def test_a_run_that_was_stopped_between_the_stages_goes_on_and_a_whole_one_is_kept(home, tmp_path, monkeypatch):
-    straight = train_leave_out(project(home, tmp_path / "straight"), folder=home)
+    straight = train_project(project(home, tmp_path / "straight"), folder=home)
     made = project(home, tmp_path / "out")
 
     def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(leave_out_run, "train_project", killed)
+        patched.setattr(FrozenTrunk, "train", killed)
         with pytest.raises(KeyboardInterrupt):
-            train_leave_out(made, folder=home)
+            train_project(made, folder=home)
     stood = (tmp_path / "out" / "mood" / "trunk" / "weights.safetensors").stat().st_mtime_ns
-    again = train_leave_out(made, folder=home)
+    again = train_project(made, folder=home)
     assert (tmp_path / "out" / "mood" / "trunk" / "weights.safetensors").stat().st_mtime_ns == stood
-    assert [one.scores for one in again.rounds] == [one.scores for one in straight.rounds]
+    assert {n: one.scores for n, one in again.bundles.items()} == {n: one.scores for n, one in straight.bundles.items()}
     for name in NAMES:
         assert digests(tmp_path / "out" / name) == digests(tmp_path / "straight" / name)
     told = []
-    kept = train_leave_out(made, folder=home, events=Events(say=told.append))
-    assert kept.rounds == again.rounds
+    kept = train_project(made, folder=home, events=Events(say=told.append))
+    assert all(kept.bundles[n].scores == again.bundles[n].scores and kept.bundles[n].kept == (n,) for n in NAMES)
     assert sum("trained already, unchanged" in line for line in told) >= 3
 
 
@@ -230,7 +234,7 @@ def test_rounds_and_groups_that_do_not_fit_are_refused_with_what_is_wrong(home):
 def test_what_a_later_round_cannot_learn_is_said_before_the_first(home, tmp_path):
     """Without `alike` everything could learn; without `mood` it could not."""
     with pytest.raises(TrainError, match="read separately"):
-        train_leave_out(project(home, tmp_path / "out", "alike", "mood", "same"), folder=home)
+        train_project(project(home, tmp_path / "out", "alike", "mood", "same"), folder=home)
     assert not (tmp_path / "out").exists()
 
 
@@ -239,7 +243,7 @@ def test_another_seed_is_another_trunk_and_another_part(home, tmp_path):
     other = msgspec.structs.replace(with_seed(made, 7), bundle=str(tmp_path / "other"))
     assert other.recipe.training.seed == 7 and {e.training.seed for e in other.tasks} == {7}
     for one in (made, other):
-        train_leave_out(one, folder=home, only=("mood",))
+        train_project(one, folder=home, only=("mood",))
     (first, part), (second, another) = (digests(tmp_path / "one" / "mood"), digests(tmp_path / "other" / "mood"))
     assert first != second and part != another
     assert not (tmp_path / "one" / "same").exists()

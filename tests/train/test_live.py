@@ -23,7 +23,6 @@ from polyhead.train.data.units import prepared_units, units_of
 from polyhead.train.loop.events import Events
 from polyhead.train.recipes import starts
 from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.starts import frequent_tokens, start_parts
 from polyhead.train.run import train_project
@@ -256,7 +255,7 @@ def test_a_trunk_that_learns_with_them_is_a_bundle_that_answers(home, tmp_path, 
     made = project(home, STRATEGIES[name], recipe=recipe)
     made = msgspec.structs.replace(made, bundle=str(tmp_path / "bundle"))
     assert isinstance(made, Project)
-    outcome = train_together(made, folder=home, cache=tmp_path / "cache")
+    outcome = train_project(made, folder=home, cache=tmp_path / "cache")
     bundle = Bundle.open(tmp_path / "bundle")
     assert bundle.digest == outcome.trunk != outcome.learned_from
     answers = Session(bundle).predict([("where is my order?",)])
@@ -318,7 +317,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
 
     before = (root / "bundle.json").read_bytes()
     with monkeypatch.context() as patched:
-        for what in ("heads.run.feature_paths", "recipes.live.train_unit", "heads.run.train_task", "run._extract"):
+        for what in ("heads.run.feature_paths", "recipes.live.train_unit", "heads.run.train_task", "job._extract"):
             patched.setattr(f"polyhead.train.{what}", never)
         with pytest.raises(error) as caught:
             trained(home, root, strategy, *names)
@@ -401,9 +400,7 @@ def test_outlook_card_and_inspect_count_the_same(home, tmp_path, strategy, learn
     said, root = [], tmp_path / "bundle"
     recipe = Joint(families=(), micro_batches=1, layer_dropout=0.0) if learns else None
     made = msgspec.structs.replace(project(home, strategy, recipe=recipe), bundle=str(root))
-    (train_together if learns else train_project)(
-        made, folder=home, cache=tmp_path / "cache", events=Events(say=said.append)
-    )
+    train_project(made, folder=home, cache=tmp_path / "cache", events=Events(say=said.append))
     plan = merge({name: record.path for name, record in Bundle.open(root).tasks.items()})
     for name in NAMES:
         own = cost.added(plan, name, Bundle.open(root).architecture, tokens=32, folded=True)

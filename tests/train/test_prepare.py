@@ -13,7 +13,6 @@ from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.run import train_project
 
 ROWS, TASKS = 300, 8
@@ -107,7 +106,7 @@ def test_rows_that_other_splits_cost_are_told_with_their_task(home, tmp_path):
     lost = len(texts_of(one.train) & texts_of(other.validation))
     back = len(texts_of(other.train) & texts_of(one.validation))
     assert lost > 0
-    train_together(made, folder=home, events=Events(say=said.append))
+    train_project(made, folder=home, events=Events(say=said.append))
     kept = f"t0: {lost} of {len(one.train.examples.inputs)} training rows dropped, with texts of t1 validation ({lost})"
     assert kept in said
     assert any(line.startswith(f"t1: {back} of") for line in said) == (back > 0)

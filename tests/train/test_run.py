@@ -31,7 +31,6 @@ from polyhead.train import job as running
 from polyhead.train.data import extract as extraction
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.learned import Lineage, write_lineage
 from polyhead.train.run import train_project
 
@@ -78,7 +77,6 @@ def copied(home, tmp_path):
 
 def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_path, monkeypatch):
     """Frozen is frozen: the very module that features were taken from holds the same bytes afterwards."""
-    from polyhead.train import run
     from polyhead.train.data.extract import Extractor
     from polyhead.trunk.data import arrays_digest
 
@@ -89,7 +87,7 @@ def test_training_leaves_the_trunk_in_memory_and_on_disk_as_it_was(home, tmp_pat
             super().__init__(*arguments, **named)
             made.append((self, arrays_digest(self.trunk.to_arrays())))
 
-    monkeypatch.setattr(run, "Extractor", Kept)
+    monkeypatch.setattr(running, "Extractor", Kept)
     folder = copied(home, tmp_path)
     train_project(tiny.project(folder, "mood"), folder=folder)
     ((extractor, before),) = made
@@ -276,7 +274,6 @@ KILLED = """
     torch.set_num_threads(1)
     import tiny
     from polyhead.project.recipes import Joint
-    from polyhead.train.recipes.joint import train_together
     from polyhead.train.loop import fit
     from polyhead.train.run import train_project
     fit.SAVE_SECONDS = {seconds}
@@ -304,11 +301,11 @@ def test_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp
 def test_joint_training_killed_outright_and_resumed_is_the_uninterrupted_run(home, tmp_path):
     """The trunk that learned, and every part of it, to the bit."""
     whole, cut = copied(home, tmp_path / "whole"), copied(home, tmp_path / "cut")
-    train_together(together(whole), folder=whole)
+    train_project(together(whole), folder=whole)
     asked = 'msgspec.structs.replace(tiny.project(folder, "mood", "urgency"), recipe=Joint(micro_batches=2))'
-    killed(cut, f"train_together({asked}, folder=folder)", 0.0)
+    killed(cut, f"train_project({asked}, folder=folder)", 0.0)
     assert list(cut.rglob("*.checkpoint")) and not (cut / "bundle").exists()
-    train_together(together(cut), folder=cut)
+    train_project(together(cut), folder=cut)
     one, other = Bundle.open(whole / "bundle"), Bundle.open(cut / "bundle")
     assert one.digest == other.digest
     for name in ("mood", "urgency"):
@@ -609,10 +606,11 @@ def test_kind_of_every_trained_task_is_the_declared_one(home):
 @pytest.mark.parametrize("theirs", ["notes.txt", "tasks/mine.txt", "trunk/mine.txt"])
 def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_it(home, tmp_path, theirs):
     """A bundle without tasks was removed with all that people had put into its folder."""
+    from polyhead.train.record.opened import opened
+
     from polyhead.bundle.create import write_bundle
     from polyhead.errors import WrongTrunk
     from polyhead.testing import tiny_trunk
-    from polyhead.train.record.opened import opened
 
     root = write_bundle(tmp_path / "bundle", tiny_trunk(seed=5)).root
     (root / theirs).parent.mkdir(exist_ok=True)

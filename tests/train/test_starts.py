@@ -11,8 +11,7 @@ from polyhead.project.recipes import Joint, Sampling
 from polyhead.sharing.make import arrays_of_part
 from polyhead.train.data.prepare import prepare
 from polyhead.train.recipes.course import JointCourse
-from polyhead.train.recipes.joint import fingerprint_of
-from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.paths import fingerprint_of, joint_paths
 from polyhead.train.recipes.starts import start_parts
 from polyhead.trunk.data import arrays_digest
 

@@ -10,7 +10,6 @@ from polyhead.project.tables import Project, TaskEntry, TrunkChoice
 from polyhead.strategies import Branch, Pooled
 from polyhead.testing import tiny_trunk
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.run import train_project
 
 TRAINING = Training(seed=1, epochs=1, patience=1, batch=8, learning_rate=1e-3, precision="float32")
@@ -52,7 +51,7 @@ def train(folder, way, far, **entry):
     )
     project = msgspec.structs.replace(project, **WAYS[way])
     events = Noted()
-    (train_together if way == "joint" else train_project)(project, folder=folder, events=events)
+    train_project(project, folder=folder, events=events)
     return [line for line in events.lines if "training answers" in line]
 
 

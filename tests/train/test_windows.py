@@ -34,7 +34,6 @@ from polyhead.train.data.prepared import TRAINER, Prepared, Split
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.loss import distilled
 from polyhead.train.recipes.course import text_examples
-from polyhead.train.recipes.joint import train_together
 from polyhead.train.recipes.together import JointModel
 from polyhead.train.run import train_project
 
@@ -278,7 +277,7 @@ def learned(folder, way, **changes):
     )
     project = msgspec.structs.replace(project, **WAYS[way])
     if way == "joint":
-        return project, train_together(project, folder=folder).scores["far"]
+        return project, train_project(project, folder=folder).scores["far"]
     return project, train_project(project, folder=folder).trained["far"]
 
 

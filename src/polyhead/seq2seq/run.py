@@ -33,12 +33,12 @@ from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.loop.checkpoint import SUFFIX, cache_folder
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.numerics import numerics, precision_of
-from polyhead.train.outcome import Outcome
 from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.record.compared import VersionComparison, beside
 from polyhead.train.record.decided import Decisions, TrainOptions, choices, left_line
 from polyhead.train.record.draft import probes_of, score_table
 from polyhead.train.record.lines import skipped
+from polyhead.train.stage import Outcome
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
 
@@ -88,8 +88,6 @@ def train_with_summaries(
 
 def _without_tasks(root: FilePath, project: Project, folder: FilePath) -> Outcome:
     """An outcome without tasks, in the existing bundle or a new one of the project's trunk."""
-    from polyhead.train.outcome import Outcome
-
     if not (root / BUNDLE).exists():
         write_bundle(root, load_any_trunk(project, folder))
     nothing = Extraction(passes=0, reused=0, tokens=0, cut=0, seconds=0.0)

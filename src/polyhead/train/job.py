@@ -1,64 +1,115 @@
-"""One run of training over a frozen trunk: what its trainers share, and how trained tasks are committed."""
+"""Tasks over a frozen trunk: what a run trains of them, what their trainers share, and how tasks are committed."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path as FilePath
 from pkgutil import resolve_name
 
 import msgspec
 
 from polyhead.bundle.attempts import keep_attempts
+from polyhead.bundle.create import write_bundle
 from polyhead.bundle.families import FamilyDraft
+from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
+from polyhead.bundle.models import check_no_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import Draft, add_tasks
 from polyhead.certify import certified
-from polyhead.files import remove_tree
+from polyhead.errors import TrainError, WrongTrunk
+from polyhead.files import remove_files, remove_tree
+from polyhead.nn.runtime import within_limits
 from polyhead.plan import Path
-from polyhead.project.tables import Choice
-from polyhead.strategies import Strategy
-from polyhead.train.data.extract import Extractor, FeatureRequest
+from polyhead.progress import duration
+from polyhead.project.tables import strategy_of
+from polyhead.train.data.extract import Extraction, Extractor, FeatureRequest
+from polyhead.train.data.features import wanted
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.heads.baseline import with_baselines
+from polyhead.train.data.units import check_readers, prepared_units, units_of
+from polyhead.train.heads.baseline import baseline_path, with_baselines
 from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.loop.events import Events
-from polyhead.train.loop.numerics import numerics
+from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.record.compared import VersionComparison, rivals, unit_is_better
-from polyhead.train.record.decided import Fingerprint, left_line, tag
+from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
 from polyhead.train.record.draft import Trained, drafts_of
-from polyhead.train.record.lines import task_lines
+from polyhead.train.record.lines import outlook, task_lines
+from polyhead.train.stage import Outcome, Run, Scores, Stage
+from polyhead.trunk.data import TrunkData
+
+
+class FrozenTrunk(Stage):
+    """Trains tasks over the frozen trunk and writes each into the bundle as soon as it is done."""
+
+    def __init__(self, run: Run, prepared: Sequence[Prepared]) -> None:
+        self.run, self.prepared = run, prepared
+
+    def check(self) -> None:
+        """Raises TrainError and EmptyData where tasks that read each other's arrays cannot learn together."""
+        prepared_units(self.prepared, Events())
+
+    def train(self) -> Outcome:
+        """What the bundle has, trained the same way, is kept, and what was decided about it holds."""
+        began, run, events = time.monotonic(), self.run, self.run.events
+        within_limits()
+        prepared = prepared_units(self.prepared, events)
+        precision = _one_precision(prepared)
+        features = cache_folder(run.cache, "features", precision).parent
+        extractor = Extractor(run.data, folder=features, precision=precision)
+        job = Job(run, prepared, extractor)
+        trainers = job.trainers()
+        _find_paths(job, trainers)
+        kept = tuple(name for name in job.prints if name not in job.todo and name not in job.left)
+        todo = [p for p in prepared if p.task.name in job.todo]
+        lines = [left_line(name, reason) for name, reason in job.left.items()]
+        lines += rescored(job.bundle, [p for p in prepared if p.task.name in kept])
+        for line in (*lines, *outlook(todo, job.paths, extractor.data.architecture, kept=kept, folds=True)):
+            events.line(line)
+        extraction = _extract(job, trainers)
+        for trainer in trainers:
+            trainer.train()
+        seconds = time.monotonic() - began
+        left = f", {len(job.left)} left as they are" if job.left else ""
+        summary = f"{len(job.scores)} trained, {len(kept)} kept{left}"
+        events.line(f"bundle {run.project.bundle}: {summary}, in {duration(seconds)}")
+        return Outcome(
+            bundle=str(run.root),
+            trained=job.scores,
+            kept=kept,
+            left=job.left,
+            compared=job.compared,
+            extraction=extraction,
+            seconds=seconds,
+        )
 
 
 class Job:
-    """Bundle, cache, trunk and tasks of one run, and what it has trained so far.
+    """Bundle, cache, trunk and tasks of one run, and what it has trained so far."""
 
-    `declared` are the strategies of all tasks of the project, also of those that this run leaves out; `todo` names
-    the tasks to train.
-    """
-
-    def __init__(
-        self,
-        *,
-        root: FilePath,
-        cache: FilePath,
-        bundle: Bundle,
-        extractor: Extractor,
-        events: Events,
-        prepared: Sequence[Prepared],
-        prints: Mapping[str, Fingerprint],
-        todo: set[str],
-        declared: Mapping[str, Strategy],
-        allocation: Choice,
-        if_better: bool,
-    ) -> None:
-        self.root, self.cache, self.bundle, self.extractor, self.events = root, cache, bundle, extractor, events
-        self.prepared, self.todo, self.declared, self.allocation = prepared, todo, declared, allocation
+    def __init__(self, run: Run, prepared: Sequence[Prepared], extractor: Extractor) -> None:
+        self.root, self.cache, self.events = run.root, run.cache, run.events
+        self.prepared, self.extractor, self.allocation = prepared, extractor, run.project.allocation
+        self.bundle = opened(run.root, extractor.data, [p.task.name for p in prepared])
+        # strategies of all tasks of the project, also of those that this run leaves out
+        self.declared = {entry.name: strategy_of(run.project, entry) for entry in run.project.tasks}
+        self.prints = fingerprints_of(prepared, run.project.allocation)
+        lines = self.bundle.lines
+        chosen = choices(
+            untrained(self.bundle, self.prints),
+            units_of({p.task.name: p.strategy for p in prepared if p.strategy.is_live}),
+            {name: tag(fingerprint) for name, fingerprint in self.prints.items()},
+            Decisions.of(self.bundle),
+            run.options,
+            {p.task.name: (self.bundle.tasks[p.task.name].task, p.task) for p in prepared if p.task.name in lines},
+        )
+        self.todo = set(chosen.todo)  # names of the tasks to train
+        self.left = dict(chosen.left)  # tasks that stay as they are: why
         self.paths: dict[str, list[Path]] = {}  # of each task that is trained or chosen, all that are tried
-        self.scores: dict[str, dict[str, dict[str, float]]] = {}
-        self.left: dict[str, str] = {}  # tasks that lost to their live version: why
+        self.scores: Scores = {}
         self.compared: dict[str, VersionComparison] = {}
-        self._prints, self._if_better = prints, if_better
+        self._if_better = run.options.if_better
 
     def trainers(self) -> list[Trainer]:
         """The trainers that the tasks' strategies name, in the order in which they run."""
@@ -70,7 +121,7 @@ class Job:
 
     def folder(self, kind: str, p: Prepared) -> FilePath:
         """For one way of training over exact paths, trunk digest included: no other run resumes from it."""
-        settings = {name: value for name, value in self._prints[p.task.name].items() if name != "allocation"}
+        settings = {name: value for name, value in self.prints[p.task.name].items() if name != "allocation"}
         paths = [msgspec.to_builtins(path) for path in self.paths[p.task.name]]
         name = tag({**settings, "paths": paths, "precision": self.extractor.precision})
         return cache_folder(self.cache, kind, name)
@@ -87,7 +138,7 @@ class Job:
         With `if_better` live versions that are better stay, and the attempt is remembered; else `checkpoints` go.
         """
         several = [(p, with_baselines(p, trained, self.extractor)) for p, trained in several]
-        drafts = drafts_of(several, self.extractor.data, self._prints, numerics(self.extractor.precision))
+        drafts = drafts_of(several, self.extractor.data, self.prints, numerics(self.extractor.precision))
         bundle = Bundle.open(self.root, verify=False)
         tasks = [p for p, _ in several]
         compared = rivals(bundle, tasks, drafts, families, self.events, strict=self._if_better)
@@ -123,7 +174,7 @@ class Job:
     def _remember(self, bundle: Bundle, names: list[str], compared: Mapping[str, VersionComparison]) -> None:
         """Notes which tasks lost, and says so; checkpoints stay, so that `retrain` is quick."""
         attempts = {
-            name: rival.attempt(tag(self._prints[name]), bundle.lines[name].record) for name, rival in compared.items()
+            name: rival.attempt(tag(self.prints[name]), bundle.lines[name].record) for name, rival in compared.items()
         }
         keep_attempts(self.root, attempts)
         for name in names:
@@ -163,3 +214,82 @@ class Trainer(ABC):
     @abstractmethod
     def train(self) -> None:
         """Trains `todo` and commits each step to the bundle."""
+
+
+def _find_paths(job: Job, trainers: Sequence[Trainer]) -> None:
+    """Paths of all trainers; those of live tasks come first, as only they read arrays of others, which is checked."""
+    for trainer in trainers:
+        if any(p.strategy.is_live for p in trainer.prepared):
+            job.paths |= trainer.paths()
+    live = {name: paths[0] for name, paths in job.paths.items()}
+    check_readers(job.bundle, [step for trainer in trainers for step in trainer.steps()], live)
+    for trainer in trainers:
+        if not all(p.strategy.is_live for p in trainer.prepared):
+            job.paths |= trainer.paths()
+
+
+def _one_precision(prepared: Sequence[Prepared]) -> str:
+    precisions = sorted({precision_of(p.training) for p in prepared})
+    if len(precisions) > 1:
+        raise TrainError(
+            "tasks of one run must read the trunk in one precision", got=precisions, do="set one [training] precision"
+        )
+    return precisions[0]
+
+
+def _extract(job: Job, trainers: Sequence[Trainer]) -> Extraction:
+    """Encodes and keeps what the trainers read, and what the linear baselines of these tasks read."""
+    extractor, events = job.extractor, job.events
+    progress = events.progress("encoding", unit="texts")
+    readers = {p.task.name: trainer for trainer in trainers for p in trainer.readers()}
+    requests: list[FeatureRequest] = []
+    for p in job.prepared:
+        if p.task.name not in readers:
+            continue
+        paths = job.paths[p.task.name]
+        for path in paths:
+            requests += readers[p.task.name].requests(p, path)
+        compared = baseline_path(p, paths[0], extractor)
+        requests += [] if compared is None else wanted(p, compared, extractor)
+    extraction = extractor.fill(requests, update=progress.update)
+    progress.finish()
+    rate = extraction.passes / extraction.seconds if extraction.seconds else 0.0
+    if requests:
+        events.line(
+            f"encoded {extraction.passes:,} inputs once ({rate:,.0f} a second), "
+            f"{extraction.reused:,} stored values reused, {extraction.cut:,} inputs cut to the trunk's limit"
+        )
+    events.event("extraction", **msgspec.structs.asdict(extraction))
+    return extraction
+
+
+def opened(root: FilePath, data: TrunkData, names: Iterable[str]) -> Bundle:
+    """The bundle there, if it stands on the same trunk; else a new one.
+
+    `names` are the tasks that will be trained. Raises WrongTrunk for a bundle on another trunk, unless a run that was
+    stopped before its first task left it, and BadName for names of tasks that own their models.
+    """
+    if not (root / BUNDLE).exists():
+        return write_bundle(root, data)
+    bundle = Bundle.open(root)
+    if bundle.digest != data.digest and _holds_nothing_more(root):
+        remove_files(root, [BUNDLE])  # the rest is what is left of a bundle that is not made yet
+        return write_bundle(root, data)
+    if bundle.digest != data.digest:
+        raise WrongTrunk(
+            f"the bundle {root.name} stands on another trunk",
+            got=f"this project's trunk {_described(data)}, the bundle's {_described(bundle.trunk())}",
+            do="name another bundle in the project file, or give the bundle's own trunk and max_tokens",
+        )
+    check_no_models(root, names)
+    return bundle
+
+
+def _holds_nothing_more(root: FilePath) -> bool:
+    """Whether no task was ever written there, the trunk was not learned, and nothing of anybody else's is there."""
+    names = {entry.name for entry in root.iterdir()} | {entry.name for entry in (root / TRUNK).iterdir()}
+    return names <= {BUNDLE, LOCK, TRUNK, TRUNK_RECORD, WEIGHTS, TOKENIZER}
+
+
+def _described(data: TrunkData) -> str:
+    return f"{data.digest[:16]} ({data.name}, max_tokens {data.settings.max_tokens})"

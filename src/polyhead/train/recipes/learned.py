@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path as FilePath
 
 import msgspec
@@ -21,21 +23,27 @@ from polyhead.bundle.write import Draft, add_tasks
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
-from polyhead.errors import BundleError, UnknownTask
+from polyhead.errors import BundleError
 from polyhead.files import held, remove_files, remove_leftovers, replace_file, sync_folder
 from polyhead.nn.load import load_trunk
 from polyhead.plan import merge
+from polyhead.progress import duration
+from polyhead.project.recipes import Candidate, FineTune, Joint, Training
 from polyhead.project.tables import Project
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import owner_of
 from polyhead.train.data.prepared import Prepared, rows_of
 from polyhead.train.heads.baseline import constant_scores
 from polyhead.train.loop.checkpoint import SUFFIX
+from polyhead.train.loop.devices import from_first, joined
 from polyhead.train.loop.events import Events
+from polyhead.train.loop.numerics import numerics, precision_of
 from polyhead.train.recipes.course import JointResult
-from polyhead.train.recipes.paths import with_owner
+from polyhead.train.recipes.paths import joint_paths, with_owner
+from polyhead.train.recipes.refine import CandidateResult, said
 from polyhead.train.record.draft import Trained, card_of, probes_of
 from polyhead.train.record.lines import scores_shown, warnings_of
+from polyhead.train.stage import Outcome, Run, Scores, Stage
 from polyhead.trunk.data import TrunkData
 
 
@@ -83,8 +91,122 @@ def load_any_trunk(project: Project, folder: FilePath) -> TrunkData:
     return msgspec.structs.replace(data, name=project.trunk.name, settings=settings)
 
 
-Scores = dict[str, dict[str, dict[str, float]]]
-"""task -> split -> metric -> value"""
+class Learned(msgspec.Struct, frozen=True, kw_only=True):
+    """What a recipe learned: trunk and parts, the training numbers that were used, and the search that chose them."""
+
+    result: JointResult
+    training: Training
+    chosen: Candidate | None = None
+    tried: tuple[CandidateResult, ...] = ()
+
+
+class LearnedTrunk(Stage):
+    """A bundle whose trunk learns: found again under its fingerprint, or learned, scored and written as a whole.
+
+    A bundle of other tasks or another trunk is never touched. `recipe` is how the tasks learn.
+    """
+
+    declared: Joint | FineTune  # the recipe as the project declares it
+    fingerprint: str  # of what decides the learned trunk
+    first_lines: Sequence[str] = ()
+
+    def __init__(self, run: Run, prepared: Sequence[Prepared], recipe: Joint, *, keeps_heads: bool) -> None:
+        self.run, self.prepared = run, prepared
+        self.data = run.data
+        self._joint, self._keeps_heads = recipe, keeps_heads
+
+    @abstractmethod
+    def learn(self, events: Events) -> Learned:
+        """Trains, or goes on where a run was stopped."""
+
+    @abstractmethod
+    def clean(self) -> None:
+        """Removes checkpoints, which are of no use once the bundle stands."""
+
+    def check(self) -> None:
+        """Raises what training would, as far as that is known before."""
+        joint_paths(self.prepared, self.data, self._joint)
+        known_bundle(self.run.root, self.fingerprint)
+
+    def train(self) -> Outcome:
+        """The bundle there, or made now; of several processes the first one writes and tells."""
+        began, place, root = time.monotonic(), self.run.place, self.run.root
+        lone = alone(root) if place.is_first else nullcontext()
+        with joined(place), lone:
+            events = self.run.events if place.is_first else Events()
+            for line in self.first_lines:
+                events.line(line)
+            outcome = from_first(place, self._known(events))
+            if outcome is None:
+                outcome = from_first(place, self._made(events, began))
+            if place.is_first:
+                remove_workspace(building_of(root))
+                self.clean()
+        return msgspec.structs.replace(outcome, seconds=time.monotonic() - began)
+
+    def _known(self, events: Events) -> Outcome | None:
+        """What an earlier run left, if it trained the same."""
+        known = known_bundle(self.run.root, self.fingerprint)
+        if known is None:
+            return None
+        bundle, lineage = known
+        tell_known(bundle, lineage, keep=self._keeps_heads, events=events)
+        scores = lineage.scores or scores_before(bundle, lineage)
+        outcome = self._outcome(bundle.digest, scores)
+        search = {} if not lineage.search else msgspec.structs.asdict(msgspec.convert(lineage.search, Searched))
+        return msgspec.structs.replace(outcome, kept=tuple(lineage.tasks), **search)
+
+    def _made(self, events: Events, began: float) -> Outcome:
+        learned = self.learn(events)
+        lineage, scores = self._lineage(learned), Scores()
+        if self.run.place.is_first:
+            scores = write_learned(self.run.root, self.prepared, learned.result, lineage, keep=self._keeps_heads)
+            tasks = "one task" if len(self.prepared) == 1 else f"{len(self.prepared)} tasks"
+            how = f"a trunk learned from {tasks}, {lineage.trunk[:16]}, in {duration(time.monotonic() - began)}"
+            lines = [line for p in self.prepared for line in score_lines(p, scores[p.task.name])]
+            for line in (*search_lines(learned), *lines, f"bundle {self.run.project.bundle}: {how}"):
+                events.line(line)
+        outcome = self._outcome(lineage.trunk, scores)
+        return msgspec.structs.replace(outcome, trained=scores, chosen=learned.chosen, tried=learned.tried)
+
+    def _outcome(self, trunk: str, scores: Scores) -> Outcome:
+        return Outcome(
+            bundle=str(self.run.root),
+            trunk=trunk,
+            learned_from=self.data.digest,
+            taught=tuple(p.task.name for p in self.prepared),
+            scores=scores,
+            seconds=0.0,
+        )
+
+    def _lineage(self, learned: Learned) -> Lineage:
+        result, place = learned.result, self.run.place
+        search = Searched(chosen=learned.chosen, tried=learned.tried) if learned.chosen is not None else None
+        return Lineage(
+            trunk=result.blended.digest,
+            learned_from={"name": self.data.name, "digest": self.data.digest},
+            recipe=msgspec.to_builtins(self.declared),
+            training=msgspec.to_builtins(learned.training),
+            tasks={
+                p.task.name: {"kind": p.task.kind, "rows": len(p.train.examples.targets), "sha256": p.train.digest}
+                for p in self.prepared
+            },
+            epochs=len(result.fitted.history),
+            best_epoch=result.fitted.best_epoch,
+            validation=result.validation,
+            fingerprint=self.fingerprint,
+            polyhead=__version__,
+            processes=place.world,
+            numerics=numerics(precision_of(learned.training, place.device), place.device),
+            search=msgspec.to_builtins(search) if search is not None else {},
+        )
+
+
+class Searched(Value):
+    """A search as a lineage keeps it."""
+
+    chosen: Candidate
+    tried: tuple[CandidateResult, ...]
 
 
 def known_bundle(root: FilePath, fingerprint: str) -> tuple[Bundle, Lineage] | None:
@@ -172,22 +294,6 @@ def _build(
     return scores
 
 
-def check_bundles(root: FilePath) -> None:
-    """Raises BundleError where a folder of bundles is to be and a bundle is."""
-    if (root / BUNDLE).exists():
-        raise BundleError(
-            f"{root} is a bundle, and this recipe makes a folder of several",
-            got=BUNDLE,
-            do="name another folder as the project's bundle",
-        )
-
-
-def check_tasks(only: Sequence[str], known: Sequence[str]) -> None:
-    """Raises UnknownTask for names that the project does not have."""
-    if unknown := sorted(set(only) - set(known)):
-        raise UnknownTask("the project declares no such task", got=unknown, allowed=list(known))
-
-
 def check_empty(root: FilePath) -> None:
     """Raises BundleError where the bundle's place holds something; a lock alone is nothing."""
     names = [root.name] if root.is_file() else sorted(e.name for e in root.iterdir()) if root.is_dir() else []
@@ -202,9 +308,8 @@ def building_of(root: FilePath) -> FilePath:
     return root.with_name(f".{root.name}.learning")
 
 
-def clean(root: FilePath, checkpoint: FilePath) -> None:
-    """Removes what is of no use once the bundle stands, also what a killed run left."""
-    remove_workspace(building_of(root))
+def remove_checkpoint(checkpoint: FilePath) -> None:
+    """Removes it and those beside it, also what a killed run left of them."""
     if not checkpoint.parent.is_dir():
         return
     for file in (checkpoint, *checkpoint.parent.glob(f"{checkpoint.stem}-*{SUFFIX}")):  # of donors and probed heads too
@@ -264,3 +369,15 @@ def score_lines(prepared: Prepared, splits: Mapping[str, Mapping[str, float]]) -
     baselines = {"constant": constant_scores(prepared, prepared.validation.examples)}
     shown = scores_shown(task, scores, baselines, rows=rows)
     return [f"{task.name}: {shown}", *warnings_of(task, scores, baselines, rows)]
+
+
+def search_lines(learned: Learned) -> list[str]:
+    """A line a candidate, the chosen one marked."""
+    lines = []
+    for candidate in learned.tried:
+        mark = ", chosen" if candidate.candidate == learned.chosen else ""
+        result = candidate.error
+        if candidate.score is not None:
+            result = f"validation {candidate.score:.4f} after epoch {candidate.best_epoch}"
+        lines.append(f"  {said(candidate.candidate)}: {result}{mark}")
+    return lines

@@ -1,159 +1,103 @@
-"""`polyhead train` with the recipe `leave_out`: trunks that never saw a task, frozen under that task's new part."""
+"""The recipe `leave_out`: trunks that never saw a task, frozen under that task's new part."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path as FilePath
 
 import msgspec
 
 from polyhead.bundle.read import Bundle
-from polyhead.config import Value
 from polyhead.progress import duration
-from polyhead.project.recipes import Frozen, LeaveOut, Round, TrunkOnly
-from polyhead.project.tables import JOINT_TRAINING, Project, TrunkChoice
+from polyhead.project.recipes import Frozen, LeaveOut, Round
+from polyhead.project.tables import JOINT_TRAINING, TrunkChoice
 from polyhead.tasks.kinds import kind_of
-from polyhead.train.data.leaks import without_leaks
-from polyhead.train.data.prepare import prepare
 from polyhead.train.data.prepared import Prepared
-from polyhead.train.data.units import prepared_units
+from polyhead.train.job import FrozenTrunk
 from polyhead.train.loop.checkpoint import cache_folder
-from polyhead.train.loop.devices import Place
-from polyhead.train.loop.events import Events
-from polyhead.train.recipes.joint import fingerprint_of, train_together
-from polyhead.train.recipes.learned import check_bundles, check_tasks, known_bundle, load_any_trunk
-from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.run import train_project
-from polyhead.trunk.data import TrunkData
+from polyhead.train.recipes.joint import LearnsTogether
+from polyhead.train.recipes.learned import load_any_trunk
+from polyhead.train.stage import Bundles, Outcome, Run, Stage
 
 
-class LeftOut(Value):
-    """One round: a trunk, and what stands on it."""
-
-    name: str
-    bundle: str
-    trunk: str  # digest
-    learned_from: tuple[str, ...]  # tasks
-    scores: dict[str, dict[str, dict[str, float]]]  # task that was left out -> split -> metric -> value
-
-
-class LeaveOutOutcome(Value):
-    """What a run of `train` with the recipe `leave_out` did."""
-
-    rounds: tuple[LeftOut, ...]
-    seconds: float
-
-
-def train_leave_out(
-    project: Project,
-    *,
-    folder: FilePath,
-    cache: FilePath | None = None,
-    events: Events | None = None,
-    place: Place | None = None,
-    only: tuple[str, ...] = (),
-) -> LeaveOutOutcome:
+class LeavingOut(Bundles):
     """Each round learns a trunk without some tasks, then those tasks' parts over it; both go on where they stopped.
 
-    A round's bundle is `<project.bundle>/<name>`. With `only`, the rounds of these tasks alone. No row on which a task
-    of the round is evaluated is among those that its trunk learned from. What can be known to fail does so before any
-    training.
-    """
-    began, events, recipe = time.monotonic(), events or Events(), project.recipe
-    assert isinstance(recipe, LeaveOut)
-    root = (folder / project.bundle).resolve()
-    cache = cache or root.with_name(root.name + "-cache")
-    check_bundles(root)
-    names = [entry.name for entry in project.tasks]
-    check_tasks(only, names)
-    rounds = [one for one in recipe.rounds(names) if not only or not set(only).isdisjoint(one.tasks)]
-    events.line(f"{len(rounds)} trunks, each with a bundle in {project.bundle}:")
-    for one in rounds:
-        events.line(f"  {one.name}: learns from {len(one.learned)} tasks, then frozen for {_listed(one.tasks)}")
-    data, done = load_any_trunk(project, folder), []
-    prepared = {p.task.name: p for p in prepare(project, folder)}
-    todo = [_Round(project, recipe, one, prepared, folder) for one in rounds]
-    for stage in todo:
-        stage.check(data)
-    for number, stage in enumerate(todo, 1):
-        events.line(f"{number} of {len(rounds)}: {stage.name}")
-        done.append(stage.run(cache_folder(cache, stage.name), events.within(stage.name), place))
-    for line in _table(project, done):
-        events.line(line)
-    seconds = time.monotonic() - began
-    events.line(f"{len(rounds)} trunks in {duration(seconds)}")
-    return LeaveOutOutcome(rounds=tuple(done), seconds=seconds)
-
-
-class _Round:
-    """A round as two projects over one bundle: of the tasks that teach the trunk, and of those that stand on it.
-
-    All rounds read the same split of the files, so that what one task holds out none of them learns.
+    A round's bundle is `<project.bundle>/<name>`; of some tasks alone, the rounds that leave out one of them. All
+    rounds read the same split of the files, so that what one task holds out none of them learns.
     """
 
-    def __init__(
-        self, project: Project, recipe: LeaveOut, one: Round, prepared: Mapping[str, Prepared], folder: FilePath
-    ) -> None:
-        self.name, self._one, self._folder = one.name, one, folder
-        bundle, entries = f"{project.bundle}/{one.name}", {entry.name: entry for entry in project.tasks}
+    def __init__(self, run: Run, recipe: LeaveOut) -> None:
+        rounds = recipe.rounds([entry.name for entry in run.project.tasks])
+        self.rounds = [one for one in rounds if not run.only or not set(run.only).isdisjoint(one.tasks)]
+        prepared = {p.task.name: p for p in run.prepared}
+        super().__init__(run, {one.name: LeftOut(run.part(one.name), recipe, one, prepared) for one in self.rounds})
+
+    def begin(self) -> list[str]:
+        """What each trunk learns from."""
+        return [
+            f"{len(self.rounds)} trunks, each with a bundle in {self.run.project.bundle}:",
+            *(
+                f"  {one.name}: learns from {len(one.learned)} tasks, then frozen for {_listed(one.tasks)}"
+                for one in self.rounds
+            ),
+        ]
+
+    def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
+        """A line a task: how well it does over a trunk that learned without it."""
+        tasks = {entry.name: entry.task() for entry in self.run.project.tasks}
+        wide = max(len(name) for trunk, outcome in outcomes.items() for name in (trunk, *outcome.scores))
+        lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
+        for trunk, outcome in outcomes.items():
+            for name, splits in outcome.scores.items():
+                metric = kind_of(tasks[name]).default_metric(tasks[name])
+                shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
+                lines.append(f"{name:{wide}s}  {trunk:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
+        return [*lines, f"{len(outcomes)} trunks in {duration(seconds)}"]
+
+
+class LeftOut(Stage):
+    """A round as two stages of one bundle: of the tasks that teach the trunk, and of those that stand on it.
+
+    No row on which a task of the round is evaluated is among those that its trunk learned from.
+    """
+
+    def __init__(self, run: Run, recipe: LeaveOut, one: Round, prepared: Mapping[str, Prepared]) -> None:
+        self.run, self._round = msgspec.structs.replace(run, cache=cache_folder(run.cache, one.name)), one
+        project, entries = run.project, {entry.name: entry for entry in run.project.tasks}
         seed = (project.training or JOINT_TRAINING).seed
         training = recipe.training or msgspec.structs.replace(JOINT_TRAINING, seed=seed)
-        self._learns = msgspec.structs.replace(
-            project,
-            tasks=tuple(msgspec.structs.replace(entries[name], training=None) for name in one.learned),
-            bundle=bundle,
-            training=training,
-            recipe=recipe.learn_in(one),
-        )
-        self._stands = msgspec.structs.replace(
+        taught = [msgspec.structs.replace(prepared[name], training=training) for name in one.learned]
+        self._held = [prepared[name] for name in one.tasks]
+        self._learns = LearnsTogether(self.run, recipe.learn_in(one), taught, held=self._held)
+        self._project = msgspec.structs.replace(
             project,
             tasks=tuple(entries[name] for name in one.tasks),
-            bundle=bundle,
-            trunk=TrunkChoice(name=f"./{bundle}" if bundle.startswith("~") else bundle),
+            trunk=TrunkChoice(name=f"./{project.bundle}" if project.bundle.startswith("~") else project.bundle),
             recipe=Frozen(),
         )
-        self._teaching = [msgspec.structs.replace(prepared[name], training=training) for name in one.learned]
-        self._held = [prepared[name] for name in one.tasks]
 
-    def check(self, data: TrunkData) -> None:
-        """Raises what running it would, as far as that is known before any training."""
-        recipe = self._learns.recipe
-        assert isinstance(recipe, TrunkOnly)
-        joint_paths(self._teaching, data, recipe)
-        clean, _ = without_leaks(self._teaching, others=self._held)
-        known_bundle((self._folder / self._learns.bundle).resolve(), fingerprint_of(clean, recipe, data))
-        prepared_units(self._held, Events())
+    def check(self) -> None:
+        """Checks both stages."""
+        self._learns.check()
+        FrozenTrunk(self.run, self._held).check()
 
-    def run(self, cache: FilePath, events: Events, place: Place | None) -> LeftOut:
-        """Both stages; what is there of them is kept."""
-        folder, taught, held = self._folder, self._teaching, self._held
-        learned = train_together(
-            self._learns, folder=folder, cache=cache, events=events, place=place, given=taught, held=held
-        )
-        train_project(self._stands, folder=folder, cache=cache, events=events, given=held)
-        bundle = Bundle.open(learned.bundle)
-        return LeftOut(
-            name=self.name,
-            bundle=learned.bundle,
+    def train(self) -> Outcome:
+        """Trains both stages."""
+        began, learned = time.monotonic(), self._learns.train()
+        data = load_any_trunk(self._project, self.run.folder)
+        run = msgspec.structs.replace(self.run, project=self._project, data=data)
+        outcome = FrozenTrunk(run, self._held).train()
+        bundle = Bundle.open(self.run.root)
+        return msgspec.structs.replace(
+            outcome,
             trunk=learned.trunk,
-            learned_from=self._one.learned,
+            learned_from=learned.learned_from,
+            taught=self._round.learned,
             # A task may have been removed since.
-            scores={task: bundle.split_scores(task) for task in self._one.tasks if task in bundle.lines},
+            scores={task: bundle.split_scores(task) for task in self._round.tasks if task in bundle.lines},
+            seconds=time.monotonic() - began,
         )
-
-
-def _table(project: Project, rounds: list[LeftOut]) -> list[str]:
-    """A line a task: how well it does over a trunk that learned without it."""
-    tasks = {entry.name: entry.task() for entry in project.tasks}
-    wide = max(len(name) for round_ in rounds for name in (round_.name, *round_.scores))
-    lines = [f"{'task':{wide}s}  {'trunk':{wide}s}  {'metric':10s}  validation    test"]
-    for round_ in rounds:
-        for name, splits in round_.scores.items():
-            metric = kind_of(tasks[name]).default_metric(tasks[name])
-            shown = [f"{splits[s][metric]:.4f}" if s in splits else "–" for s in ("validation", "test")]
-            lines.append(f"{name:{wide}s}  {round_.name:{wide}s}  {metric:10s}  {shown[0]:>10s}  {shown[1]:>6s}")
-    return lines
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -1,7 +1,8 @@
-"""The paths of tasks whose trunk learns with them: live states, and heads that a family may share."""
+"""Tasks whose trunk learns with them: their paths of live states, and what decides the learned trunk."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -111,3 +112,19 @@ def with_trunk(path: Path, digest: str) -> Path:
     """The same path over another trunk."""
     embed = msgspec.structs.replace(path.embed, trunk=digest)
     return Path(nodes=(embed, *path.nodes[1:]))
+
+
+def fingerprint_of(prepared: Sequence[Prepared], recipe: Joint, data: TrunkData) -> str:
+    """A short digest of what decides the learned trunk; where and in how much memory it is computed does not."""
+    recipe = msgspec.structs.replace(recipe, checkpointing=False, parallel="ddp")
+    settings = msgspec.to_builtins(recipe)
+    if not recipe.head_epochs:  # as before there were any
+        del settings["head_epochs"], settings["head_learning_rate"]
+    if recipe.blend == 1:
+        del settings["blend"]
+    if recipe.tokens is not None and (recipe.steps is None or recipe.sampling.kind == "shuffled"):
+        settings["passes"] = "by tokens"  # at first they were counted by `batch`
+    if recipe.head_epochs and recipe.sampling.kind == "schedule":
+        settings["probes"] = "by size"  # at first by the schedule's first epochs
+    content = [data.digest, settings, [p.fingerprint() for p in prepared]]
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]

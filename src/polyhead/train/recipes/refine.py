@@ -25,8 +25,7 @@ from polyhead.train.loop.devices import Place
 from polyhead.train.loop.events import Events
 from polyhead.train.loop.smooth import normalise_heads, settle_heads
 from polyhead.train.recipes.course import JointCourse, JointResult, text_examples
-from polyhead.train.recipes.joint import fingerprint_of
-from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.paths import fingerprint_of, joint_paths
 from polyhead.train.recipes.together import JointModel
 from polyhead.trunk.data import TrunkData, arrays_digest
 

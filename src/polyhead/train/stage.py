@@ -1,0 +1,122 @@
+"""One run of `train`: what it was asked for, the stages that it goes through, and its outcome."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+
+import msgspec
+
+from polyhead.bundle.format import BUNDLE
+from polyhead.errors import BundleError
+from polyhead.project.recipes import Candidate
+from polyhead.project.tables import Project
+from polyhead.train.data.extract import Extraction
+from polyhead.train.data.prepared import Prepared
+from polyhead.train.loop.devices import Place
+from polyhead.train.loop.events import Events
+from polyhead.train.recipes.refine import CandidateResult
+from polyhead.train.record.compared import VersionComparison
+from polyhead.train.record.decided import TrainOptions
+from polyhead.trunk.data import TrunkData
+
+Scores = dict[str, dict[str, dict[str, float]]]
+"""task -> split -> metric -> value"""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of `train` did to one bundle, or to the bundles of one folder."""
+
+    bundle: str  # folder of the bundle, or of `bundles`
+    bundles: dict[str, Outcome] = {}  # of a recipe that makes several
+    trained: Scores = {}  # of the tasks that were trained now
+    kept: tuple[str, ...] = ()  # tasks that were trained already, unchanged
+    left: dict[str, str] = {}  # tasks that were not trained this way, and stay so: why
+    compared: dict[str, VersionComparison] = {}  # tasks that had a live version: it beside the new one
+    extraction: Extraction | None = None  # of a frozen trunk
+    trunk: str | None = None  # digest of the bundle's trunk, where it learned
+    learned_from: str | None = None  # digest of the trunk from which that began
+    taught: tuple[str, ...] = ()  # tasks that it learned from
+    scores: Scores = {}  # of those tasks, trained now or kept; where a trunk left tasks out, of these
+    chosen: Candidate | None = None  # by a search
+    tried: tuple[CandidateResult, ...] = ()
+    seconds: float
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is asked for: a project, the tasks that it reads, what is written where, and who hears of it."""
+
+    project: Project
+    prepared: list[Prepared]
+    data: TrunkData  # of the trunk that is frozen, or from which training starts
+    folder: FilePath  # where the project's relative paths start
+    root: FilePath  # of the bundle, or of a folder of bundles
+    cache: FilePath
+    events: Events
+    place: Place
+    only: tuple[str, ...]
+    options: TrainOptions
+
+    def part(self, name: str) -> Run:
+        """The same for one bundle of a folder of bundles."""
+        project = msgspec.structs.replace(self.project, bundle=f"{self.project.bundle}/{name}")
+        return msgspec.structs.replace(self, project=project, root=self.root / name, events=self.events.within(name))
+
+
+class Stage(ABC):
+    """Makes a bundle, or several; what is there of it is kept."""
+
+    run: Run
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raises what training would, as far as that is known before: of several stages none is then trained."""
+
+    @abstractmethod
+    def train(self) -> Outcome:
+        """Finds out what is trained already, trains the rest, and writes it."""
+
+
+class Bundles(Stage):
+    """Several bundles in one folder, each a stage of its own."""
+
+    def __init__(self, run: Run, stages: Mapping[str, Stage]) -> None:
+        self.run, self.stages = run, stages
+        if (run.root / BUNDLE).exists():
+            raise BundleError(
+                f"{run.root} is a bundle, and this recipe makes a folder of several",
+                got=BUNDLE,
+                do="name another folder as the project's bundle",
+            )
+
+    def check(self) -> None:
+        """Checks all of them."""
+        for stage in self.stages.values():
+            stage.check()
+
+    def train(self) -> Outcome:
+        """Trains one after the other, once it is known that none is refused."""
+        began, outcomes = time.monotonic(), dict[str, Outcome]()
+        self.check()
+        self.say(self.begin())
+        for number, (name, stage) in enumerate(self.stages.items(), 1):
+            self.say([f"{number} of {len(self.stages)}: {name}"])
+            outcomes[name] = stage.train()
+        seconds = time.monotonic() - began
+        self.say(self.end(outcomes, seconds))
+        return Outcome(bundle=str(self.run.root), bundles=outcomes, seconds=seconds)
+
+    def say(self, lines: list[str]) -> None:
+        """Lines for people."""
+        for line in lines:
+            self.run.events.line(line)
+
+    @abstractmethod
+    def begin(self) -> list[str]:
+        """What is said before training."""
+
+    @abstractmethod
+    def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
+        """What is said of all bundles together."""
