@@ -15,8 +15,9 @@ import torch
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.train.data.prepared import Prepared
 from polyhead.train.loop.feed import Batch
-from polyhead.train.recipes.course import JointCourse, MixedFeed
+from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.sampling import MixedFeed
 from studies.aghajanyan2021.mixes import JOINT, LEARNING, Mix, folders
 from studies.aghajanyan2021.runs import Runs
 from studies.results import Claim, Study, results, write_results

@@ -246,7 +246,7 @@ class Runs(runs.Runs):
 
     def _start(self, course: JointCourse, method: Method) -> None:
         """Takes prompts and poolers from donors, as `train.starts` does, but each is trained once for all methods."""
-        from polyhead.train.recipes.starts import take
+        from polyhead.train.recipes.course import take
 
         strategy = method.strategy
         if not isinstance(strategy, Prompted) or not strategy.donor_arrays():
@@ -258,7 +258,7 @@ class Runs(runs.Runs):
         from safetensors.numpy import load_file, save_file
 
         from polyhead.train.data.prepare import alone
-        from polyhead.train.recipes.starts import donor
+        from polyhead.train.recipes.course import donor
 
         asking = msgspec.structs.replace(prepared, strategy=strategy)
         one = alone(asking)

@@ -197,7 +197,7 @@ class Runs:
         return self._whole(task, seed, self.layers // 2, teacher=teacher)
 
     def _whole(self, task: str, seed: int, layers: int, *, teacher: FilePath | None) -> dict[str, object]:
-        from polyhead.train.recipes.whole import train_whole
+        from studies.wei2021.whole import train_whole
 
         branches = self.branches(task, seed)
         clock = _Clock()
@@ -259,7 +259,7 @@ class Runs:
         return found
 
     def _restored(self, branches: Branches, file: FilePath) -> list[np.ndarray]:
-        from polyhead.train.recipes.whole import restore_whole
+        from studies.wei2021.whole import restore_whole
 
         whole = restore_whole(
             branches.prepared,

@@ -147,7 +147,7 @@ def graded(place, one):
 
 def parts_of(one, place):
     from polyhead.train.loop.devices import devices_of
-    from polyhead.train.recipes.course import MixedFeed
+    from polyhead.train.recipes.sampling import MixedFeed
 
     made = course_of(one, place)
     devices = devices_of(place, made.loss, parallel=one.recipe.parallel)

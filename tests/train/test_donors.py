@@ -19,9 +19,8 @@ from polyhead.strategies import Pooled, Prompted
 from polyhead.train.data.leaks import LEAST, without_leaks
 from polyhead.train.data.prepare import prepare
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.course import JointCourse, start_parts
 from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.starts import start_parts
 from polyhead.train.run import train_project
 from tiny import to_toml
 

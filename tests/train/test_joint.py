@@ -25,10 +25,11 @@ from polyhead.text.tokenize import Tokenizer, windows_of
 from polyhead.train.data.prepare import prepare
 from polyhead.train.loop import fit as fitting
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes.course import JointCourse, MixedFeed, text_examples
+from polyhead.train.recipes.course import JointCourse, text_examples
 from polyhead.train.recipes.joint import joint_outlook
 from polyhead.train.recipes.learned import alone, lineage_of
 from polyhead.train.recipes.paths import joint_paths
+from polyhead.train.recipes.sampling import MixedFeed
 from polyhead.train.run import train_project
 from polyhead.trunk.data import arrays_digest
 

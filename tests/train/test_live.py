@@ -21,10 +21,9 @@ from polyhead.strategies import Adapter, InLayer, OnTop, Pooled, Prompted
 from polyhead.train.data.prepare import prepare
 from polyhead.train.data.units import prepared_units, units_of
 from polyhead.train.loop.events import Events
-from polyhead.train.recipes import starts
-from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes import course as starts
+from polyhead.train.recipes.course import JointCourse, frequent_tokens, start_parts
 from polyhead.train.recipes.paths import joint_paths
-from polyhead.train.recipes.starts import frequent_tokens, start_parts
 from polyhead.train.run import train_project
 
 NAMES = ("mood", "urgency")

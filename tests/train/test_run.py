@@ -606,7 +606,7 @@ def test_kind_of_every_trained_task_is_the_declared_one(home):
 @pytest.mark.parametrize("theirs", ["notes.txt", "tasks/mine.txt", "trunk/mine.txt"])
 def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_it(home, tmp_path, theirs):
     """A bundle without tasks was removed with all that people had put into its folder."""
-    from polyhead.train.record.opened import opened
+    from polyhead.train.job import opened
 
     from polyhead.bundle.create import write_bundle
     from polyhead.errors import WrongTrunk

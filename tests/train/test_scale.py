@@ -19,7 +19,7 @@ from polyhead.train.loop import events as telling
 from polyhead.train.loop.devices import Place, on
 from polyhead.train.loop.events import Events, Meter, Update, tensorboard
 from polyhead.train.loop.feed import SORTED_CHUNK, Batch, LengthSorted
-from polyhead.train.recipes.course import MixedFeed
+from polyhead.train.recipes.sampling import MixedFeed
 
 NAMES = ("mood", "urgency", "names", "same")
 TRAINING = msgspec.structs.replace(tiny.TRAINING, epochs=2, learning_rate=1e-3, dropout=0.2)

@@ -10,9 +10,8 @@ from polyhead.nn.load import load_trunk
 from polyhead.project.recipes import Joint, Sampling
 from polyhead.sharing.make import arrays_of_part
 from polyhead.train.data.prepare import prepare
-from polyhead.train.recipes.course import JointCourse
+from polyhead.train.recipes.course import JointCourse, start_parts
 from polyhead.train.recipes.paths import fingerprint_of, joint_paths
-from polyhead.train.recipes.starts import start_parts
 from polyhead.trunk.data import arrays_digest
 
 NAMES = ("mood", "urgency", "same")

@@ -1,101 +1,47 @@
-"""Tasks that learn together, from single-task micro-batches: with their trunk, or over a frozen one."""
+"""Tasks that learn together, from single-task micro-batches: with their trunk, or over a frozen one.
+
+Parts may start from heads that were probed first, as random heads would distort the trunk (Kumar et al. 2022); prompts
+from frequent tokens or donors (MTOP).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
 import msgspec
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyhead.errors import ConfigError
 from polyhead.plan import Path
-from polyhead.project.recipes import Joint, Training
+from polyhead.project.recipes import ONE_TASK, Joint, Sampling, Training
 from polyhead.sharing.make import arrays_of_part
+from polyhead.strategies import Strategy
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
 from polyhead.tasks.task import Task
+from polyhead.text.question import read_alone
 from polyhead.text.tokenize import Tokenizer
 from polyhead.train.data.examples import TextExamples, outputs_of, tell_unread
+from polyhead.train.data.prepare import alone, asked_of_donors
 from polyhead.train.data.prepared import Prepared, Split
 from polyhead.train.data.windows import reads_windows
+from polyhead.train.loop.checkpoint import SUFFIX
 from polyhead.train.loop.devices import Place, devices_of, gathered
 from polyhead.train.loop.events import Events, Meter
-from polyhead.train.loop.feed import Batch, stream
+from polyhead.train.loop.feed import stream
 from polyhead.train.loop.fit import EPSILON, Curriculum, Fitted
 from polyhead.train.loop.smooth import normalise_heads, settle_heads
-from polyhead.train.recipes.paths import with_trunk
-from polyhead.train.recipes.sampling import Mixture, batches_in_a_pass, mixture_of
-from polyhead.train.recipes.starts import start_parts
+from polyhead.train.recipes.paths import joint_paths, with_trunk
+from polyhead.train.recipes.sampling import MixedFeed, batches_in_a_pass, mixture_of
 from polyhead.train.recipes.together import JointLoss, JointModel, keep_texts
 from polyhead.train.recipes.weighting import Objective
 from polyhead.trunk.data import TrunkData
 
-
-class MixedFeed:
-    """Micro-batches of several tasks: each task's examples in passes of its own, which outlast the epochs.
-
-    Each process of several reads on in every task's pass, and makes the batches that it is to compute. A micro-batch
-    has at most `tokens` tokens, padding included, where they are given.
-    """
-
-    def __init__(
-        self,
-        examples: Mapping[str, TextExamples],
-        mixture: Mixture,
-        training: Training,
-        *,
-        tokens: int | None = None,
-        place: Place | None = None,
-    ) -> None:
-        self._examples, self._mixture, self._training = examples, mixture, training
-        self._tokens, self._place = tokens, place or Place()
-        self.steps = mixture.steps
-        self._cursors = {name: [0, 0, 0] for name in examples}  # pass, batches of it that were read, examples in all
-        self._open: dict[str, Iterator[np.ndarray]] = {}
-
-    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
-        """One epoch."""
-        for names in self._mixture.updates(epoch):
-            members = [self._next(name) for name in names]
-            yield [
-                (name, self._examples[name].batch(several) if self._place.owns(index) else None)
-                for index, (name, several) in enumerate(zip(names, members, strict=True))
-            ]
-
-    def seen(self, epochs: int) -> int:
-        """Examples that were read so far."""
-        return sum(cursor[2] for cursor in self._cursors.values())
-
-    def state(self) -> dict[str, list[int]]:
-        """How far each task's examples were read."""
-        return {name: list(cursor) for name, cursor in self._cursors.items()}
-
-    def restore(self, state: dict[str, list[int]]) -> None:
-        """Goes on from there."""
-        self._cursors = {name: list(cursor) for name, cursor in state.items()}
-        self._open = {}
-
-    def _next(self, name: str) -> np.ndarray:
-        cursor = self._cursors[name]
-        if name not in self._open:
-            self._open[name] = self._pass(name, cursor[0])
-            for _ in range(cursor[1]):
-                next(self._open[name])
-        members = next(self._open[name], None)
-        if members is None:
-            cursor[:2] = [cursor[0] + 1, 0]
-            self._open[name] = self._pass(name, cursor[0])
-            members = next(self._open[name])
-        cursor[1] += 1
-        cursor[2] += len(members)
-        return members
-
-    def _pass(self, name: str, number: int) -> Iterator[np.ndarray]:
-        generator = np.random.default_rng(stream(self._training.seed, "order", name, number))
-        return self._examples[name].drawn(self._training.batch, generator, tokens=self._tokens)
+FREQUENT = 5000  # tokens of a data set that a prompt may start from
 
 
 class JointResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,30 +150,6 @@ class JointCourse:
         with devices.published():
             return self._learned(fitted)
 
-    def over_frozen_trunk(
-        self,
-        prepared: Sequence[Prepared],
-        paths: Mapping[str, Path],
-        recipe: Joint,
-        *,
-        training: Training,
-        checkpoint: FilePath | None,
-        place: Place,
-    ) -> JointCourse:
-        """Another course over the same trunk, frozen, in the same precision."""
-        return JointCourse(
-            prepared,
-            paths,
-            self.data,
-            recipe,
-            training=training,
-            precision=self.precision,
-            checkpoint=checkpoint,
-            place=place,
-            events=self.events,
-            frozen=True,
-        )
-
     def rate(self, name: str) -> float:
         """The multiple of the learning rate at which this parameter of the loss learns."""
         return 1.0 if name.startswith("model.model.trunk.") else self.recipe.head_rate
@@ -310,3 +232,131 @@ def _some(split: Split, rows: int | None) -> Examples:
     if rows is None or rows >= count:
         return split.examples
     return split.examples.take(sorted({round(i) for i in np.linspace(0, count - 1, rows)}))
+
+
+def start_parts(course: JointCourse, *, checkpoint: FilePath | None = None) -> None:
+    """Gives parts the start that recipe and strategies ask for; random ones have it already.
+
+    What is trained for it is trained now, over the course's trunk, frozen; where it is interrupted it goes on beside
+    `checkpoint`. A course that goes on from a checkpoint needs none of it.
+    """
+    if checkpoint is not None and checkpoint.exists():
+        return
+    _start_prompts(course, checkpoint)
+    if course.recipe.head_epochs and not course.frozen:
+        _probe(course, checkpoint)
+
+
+def _probe(course: JointCourse, checkpoint: FilePath | None) -> None:
+    """All parts learn together for the recipe's `head_epochs`; the best of these epochs is kept.
+
+    A schedule counts the epochs that follow, and its first ones may leave tasks out: here they come by their sizes.
+    """
+    recipe = msgspec.structs.replace(course.recipe, head_epochs=0, head_rate=1.0)
+    if recipe.sampling.kind == "schedule":
+        recipe = msgspec.structs.replace(recipe, sampling=Sampling(cap=recipe.sampling.cap))
+    epochs, rate = course.recipe.head_epochs, course.recipe.head_learning_rate
+    training = msgspec.structs.replace(
+        course.training, epochs=epochs, patience=epochs, least_updates=0, learning_rate=rate
+    )
+    probing = _over_frozen_trunk(
+        course,
+        list(course.prepared.values()),
+        course.paths,
+        recipe,
+        training=training,
+        checkpoint=_beside(checkpoint, "heads"),
+        place=course.place,
+    )
+    for name, part in course.module.model.parts.items():
+        _fill(probing.module.model.parts[name], arrays_of_part(part))
+    probed = probing.learn("heads over the frozen trunk", fresh=False)
+    settle_heads(course.module)  # as those that were probed are
+    for name, arrays in probed.arrays.items():
+        _fill(course.module.model.parts[name], arrays)
+    for owner, arrays in probed.families.items():
+        _fill(course.module.model.families[owner], arrays)
+    if recipe.smoothing is not None and recipe.smoothing.spectral:
+        normalise_heads(course.module)
+
+
+def _beside(checkpoint: FilePath | None, what: str) -> FilePath | None:
+    return checkpoint.with_name(f"{checkpoint.stem}-{what}{SUFFIX}") if checkpoint is not None else None
+
+
+def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
+    kept = [name for name, prepared in course.prepared.items() if prepared.donor is not None]
+    if kept:
+        course.events.line(f"{', '.join(kept)}: what starts from donors is taken from the bundle of donors")
+    for name, prepared in course.prepared.items():
+        strategy, part = prepared.strategy, course.module.model.parts[name]
+        if strategy.frequent_rows:
+            rows = frequent_tokens(prepared, course.tokenizer, strategy.frequent_rows)
+            words = course.data.arrays["embeddings.word.weight"][rows]
+            _fill(part, {"prompt.weight": np.asarray(words)})
+        if strategy.donor_arrays():
+            take(part, strategy, donor(course, prepared, checkpoint))
+
+
+def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.ndarray:
+    """Ids of `rows` random tokens among the most frequent of the task's training texts, special tokens left out."""
+    counts: Counter[int] = Counter()
+    special = {one for e in tokenizer.encode([("",)]) for one in e.ids}
+    for encoded in tokenizer.encode(read_alone(prepared.train.examples.inputs)):
+        counts.update(int(one) for one in encoded.ids if one not in special)
+    known = [token for token, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:FREQUENT]]
+    generator = np.random.default_rng(stream(prepared.training.seed, "prompt", prepared.task.name))
+    return generator.choice(np.array(known), size=rows, replace=len(known) < rows)
+
+
+def donor(course: JointCourse, prepared: Prepared, checkpoint: FilePath | None) -> dict[str, np.ndarray]:
+    """Prompt, pooler and head of the task alone over the frozen trunk: a run's before this one, or trained now."""
+    if prepared.donor is not None:
+        return prepared.donor.arrays
+    name, own = prepared.task.name, alone(prepared)
+    file = _beside(checkpoint, f"donor-{name}")
+    trained = _over_frozen_trunk(
+        course,
+        [own],
+        joint_paths([own], course.data, ONE_TASK),
+        ONE_TASK,
+        training=own.training,
+        checkpoint=file if course.place.is_first else None,
+        place=Place(device=course.place.device),
+    )
+    return trained.learn(f"{name} (donor)").arrays[name]
+
+
+def take(part: nn.Module, strategy: Strategy, arrays: Mapping[str, np.ndarray]) -> None:
+    """Gives a part what the strategy asks of its donor's arrays."""
+    _fill(part, asked_of_donors(strategy, arrays))
+
+
+def _fill(part: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    own = part.state_dict()
+    part.load_state_dict({**own, **{name: torch.tensor(np.asarray(value)) for name, value in arrays.items()}})
+
+
+def _over_frozen_trunk(
+    course: JointCourse,
+    prepared: Sequence[Prepared],
+    paths: Mapping[str, Path],
+    recipe: Joint,
+    *,
+    training: Training,
+    checkpoint: FilePath | None,
+    place: Place,
+) -> JointCourse:
+    """Another course over the same trunk, frozen, in the same precision."""
+    return JointCourse(
+        prepared,
+        paths,
+        course.data,
+        recipe,
+        training=training,
+        precision=course.precision,
+        checkpoint=checkpoint,
+        place=place,
+        events=course.events,
+        frozen=True,
+    )

@@ -15,7 +15,9 @@ import numpy as np
 
 from polyhead.errors import ConfigError
 from polyhead.project.recipes import Joint, Sampling, Training
-from polyhead.train.loop.feed import LengthSorted, stream
+from polyhead.train.data.examples import TextExamples
+from polyhead.train.loop.devices import Place
+from polyhead.train.loop.feed import Batch, LengthSorted, stream
 
 
 class ExpectedShares(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,70 @@ class Mixture:
 
     def _check_epoch(self, epoch: int) -> None:
         assert 0 <= epoch < self._epochs, epoch
+
+
+class MixedFeed:
+    """Micro-batches of several tasks: each task's examples in passes of its own, which outlast the epochs.
+
+    Each process of several reads on in every task's pass, and makes the batches that it is to compute. A micro-batch
+    has at most `tokens` tokens, padding included, where they are given.
+    """
+
+    def __init__(
+        self,
+        examples: Mapping[str, TextExamples],
+        mixture: Mixture,
+        training: Training,
+        *,
+        tokens: int | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self._examples, self._mixture, self._training = examples, mixture, training
+        self._tokens, self._place = tokens, place or Place()
+        self.steps = mixture.steps
+        self._cursors = {name: [0, 0, 0] for name in examples}  # pass, batches of it that were read, examples in all
+        self._open: dict[str, Iterator[np.ndarray]] = {}
+
+    def updates(self, epoch: int) -> Iterator[Sequence[tuple[str, Batch | None]]]:
+        """One epoch."""
+        for names in self._mixture.updates(epoch):
+            members = [self._next(name) for name in names]
+            yield [
+                (name, self._examples[name].batch(several) if self._place.owns(index) else None)
+                for index, (name, several) in enumerate(zip(names, members, strict=True))
+            ]
+
+    def seen(self, epochs: int) -> int:
+        """Examples that were read so far."""
+        return sum(cursor[2] for cursor in self._cursors.values())
+
+    def state(self) -> dict[str, list[int]]:
+        """How far each task's examples were read."""
+        return {name: list(cursor) for name, cursor in self._cursors.items()}
+
+    def restore(self, state: dict[str, list[int]]) -> None:
+        """Goes on from there."""
+        self._cursors = {name: list(cursor) for name, cursor in state.items()}
+        self._open = {}
+
+    def _next(self, name: str) -> np.ndarray:
+        cursor = self._cursors[name]
+        if name not in self._open:
+            self._open[name] = self._pass(name, cursor[0])
+            for _ in range(cursor[1]):
+                next(self._open[name])
+        members = next(self._open[name], None)
+        if members is None:
+            cursor[:2] = [cursor[0] + 1, 0]
+            self._open[name] = self._pass(name, cursor[0])
+            members = next(self._open[name])
+        cursor[1] += 1
+        cursor[2] += len(members)
+        return members
+
+    def _pass(self, name: str, number: int) -> Iterator[np.ndarray]:
+        generator = np.random.default_rng(stream(self._training.seed, "order", name, number))
+        return self._examples[name].drawn(self._training.batch, generator, tokens=self._tokens)
 
 
 def mixture_of(

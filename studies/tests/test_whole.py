@@ -13,8 +13,8 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.train.data.examples import TextExamples
 from polyhead.train.loop.loss import distilled
 from polyhead.train.recipes.together import JointModel
-from polyhead.train.recipes.whole import lowest, restore_whole, train_whole, whole_path
 from polyhead.trunk.data import arrays_digest
+from studies.wei2021.whole import lowest, restore_whole, train_whole, whole_path
 from tiny_branch import DEPTH, TRAINING, extractor_of, home_in, prepared_of, seeded, untimed, weights_of
 
 STRATEGY = Branch(hidden=8)
