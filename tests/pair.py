@@ -156,7 +156,7 @@ def learn(place, job):
     """What a training leaves: arrays by name, the history, the scores; None where it was stopped."""
     from polyhead.train.loop import fit
 
-    course, save, saved = course_of(job, place), fit._Run.save, []
+    course, save, saved = course_of(job, place), fit.Curriculum.save, []
 
     def noted(run):
         save(run)
@@ -164,20 +164,20 @@ def learn(place, job):
         if run.done == job.stop:
             raise Stopped
 
-    within = fit._Run.save_inside
+    within = fit.Curriculum.save_inside
 
     def begun(run, state):
         within(run, state)
         if (run.done, state.updates) == (0, job.inside):
             raise Stopped
 
-    fit.SAVE_SECONDS, fit.ASKED_EVERY, fit._Run.save, fit._Run.save_inside = 0.0, 1, noted, begun
+    fit.SAVE_SECONDS, fit.ASKED_EVERY, fit.Curriculum.save, fit.Curriculum.save_inside = 0.0, 1, noted, begun
     try:
         learned = course.learn()
     except Stopped:
         return None
     finally:
-        fit.SAVE_SECONDS, fit.ASKED_EVERY, fit._Run.save, fit._Run.save_inside = 5.0, 64, save, within
+        fit.SAVE_SECONDS, fit.ASKED_EVERY, fit.Curriculum.save, fit.Curriculum.save_inside = 5.0, 64, save, within
     arrays = {f"trunk.{name}": value for name, value in learned.data.arrays.items()}
     for task, several in learned.arrays.items():
         arrays |= {f"{task}.{name}": value for name, value in several.items()}

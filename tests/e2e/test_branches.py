@@ -284,13 +284,13 @@ import torch
 torch.set_num_threads(1)
 from polyhead.train.loop import fit
 fit.SAVE_SECONDS = 0.0
-saved, count = fit._Run.save, [0]
+saved, count = fit.Curriculum.save, [0]
 def save(run):
     saved(run)
     count[0] += 1
     if count[0] == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-fit._Run.save = save
+fit.Curriculum.save = save
 """
 
 
@@ -302,7 +302,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
     done = shell(["train", path], before=KILL)
     assert done.code == -signal.SIGKILL, done.err
     assert tuple(Bundle.open(root).tasks) == ("topics",)  # three epochs; two more in the search
-    saved, trained = fit._Run.save, []
+    saved, trained = fit.Curriculum.save, []
 
     def save(this):
         saved(this)
@@ -312,7 +312,7 @@ def test_training_killed_and_interrupted_ends_in_the_bundle_of_the_uninterrupted
 
     with monkeypatch.context() as patched:
         patched.setattr(fit, "SAVE_SECONDS", 0.0)
-        patched.setattr(fit._Run, "save", save)
+        patched.setattr(fit.Curriculum, "save", save)
         assert run("train", path).code != 0
     # Of the search 3 + 2 x 2 epochs are 2 done; urgency and the teacher of names have 3 each; then a student begins.
     assert len(trained) == 5 + 3 + 3 + 1 and tuple(Bundle.open(root).tasks) == ("topics",)

@@ -71,8 +71,10 @@ def kept(home, tmp_path_factory):
 @pytest.fixture
 def trained(monkeypatch):
     """The modules that were trained for an epoch, one entry an epoch."""
-    epochs, epoch = [], fitting._Run.epoch
-    monkeypatch.setattr(fitting._Run, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given))
+    epochs, epoch = [], fitting.Curriculum.epoch
+    monkeypatch.setattr(
+        fitting.Curriculum, "epoch", lambda run, *given: epochs.append(id(run.module)) or epoch(run, *given)
+    )
     return epochs
 
 
@@ -184,8 +186,8 @@ def test_branches_that_are_kept_are_found_again_without_training(home, kept, tmp
 def test_checkpoints_go_when_all_branches_are_kept(home, kept, tmp_path, monkeypatch):
     """Optimizer states are three times the size of what is kept; nothing reads them any more."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
-    save, seen = fitting._Run.save, []
-    monkeypatch.setattr(fitting._Run, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0])
+    save, seen = fitting.Curriculum.save, []
+    monkeypatch.setattr(fitting.Curriculum, "save", lambda run: (save(run), seen.append(run.checkpoint.exists()))[0])
     grown(home, kept, tmp_path)
     assert len(seen) == 9 and all(seen)
     assert not list(tmp_path.glob("*.checkpoint"))
@@ -198,7 +200,7 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     prepared, whole = grown(home, kept, tmp_path / "whole")
     trained.clear()
-    save = fitting._Run.save
+    save = fitting.Curriculum.save
 
     def saved(run):
         save(run)
@@ -206,7 +208,7 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting._Run, "save", saved)
+        patched.setattr(fitting.Curriculum, "save", saved)
         with pytest.raises(KeyboardInterrupt):
             grown(home, kept, tmp_path / "cut")
     assert kept_grove(tmp_path / "cut") is None

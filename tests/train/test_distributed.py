@@ -344,7 +344,7 @@ def held(place, one):
     learning, devices, feed = parts_of(one, place)
     curriculum = Curriculum(devices, feed, score=lambda: 0.0, training=one.training)
     curriculum.train()
-    moments = [s for state in curriculum._run.optimizer.state.values() for n, s in state.items() if n != "step"]
+    moments = [s for state in curriculum.optimizer.state.values() for n, s in state.items() if n != "step"]
     return {
         "whole": sum(p.numel() for p in learning.parameters()),
         "weights": sum(p.to_local().numel() for p in devices.module.parameters()),

@@ -196,7 +196,7 @@ def test_what_was_drawn_before_changes_nothing():
 @pytest.mark.parametrize("epochs", [1, 2, 5], ids=["one", "two", "five"])
 def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatch, epochs):
     whole, wanted = run()
-    saved = fitting._Run.save
+    saved = fitting.Curriculum.save
 
     def save(this):
         saved(this)
@@ -204,7 +204,7 @@ def test_resumed_after_some_epochs_is_the_uninterrupted_run(tmp_path, monkeypatc
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting._Run, "save", save)
+        patched.setattr(fitting.Curriculum, "save", save)
         with pytest.raises(KeyboardInterrupt):
             run(checkpoint=tmp_path / "c.checkpoint")
     points = Points()
@@ -222,7 +222,7 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
     heard, update = [], Meter.update
     monkeypatch.setattr(Meter, "update", lambda this, done: (heard.append(done), update(this, done))[1])
     whole, wanted = run()
-    straight, saved = list(heard), fitting._Run.save_inside
+    straight, saved = list(heard), fitting.Curriculum.save_inside
 
     def save(this, begun):
         saved(this, begun)
@@ -230,7 +230,7 @@ def test_resumed_inside_an_epoch_is_the_uninterrupted_run(tmp_path, monkeypatch,
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting._Run, "save_inside", save)
+        patched.setattr(fitting.Curriculum, "save_inside", save)
         with pytest.raises(KeyboardInterrupt):
             run(checkpoint=tmp_path / "c.checkpoint")
     heard.clear()
@@ -289,7 +289,7 @@ def test_a_course_in_pieces_is_the_whole_run_byte_for_byte(steps):
         torch.rand(5)  # what others draw between the pieces changes nothing
         best = made.advance(epochs)
         assert len(points.seen) == points.steps(4) * min(epochs, 6)
-        assert best == made.best == max(row["score"] for row in fitted.history[:epochs])
+        assert best == made.best_score == max(row["score"] for row in fitted.history[:epochs])
     assert untimed(made.finish()) == untimed(fitted)
     assert state(module) == state(whole) and not module.training
 
@@ -328,7 +328,7 @@ def test_a_course_stopped_between_two_calls_goes_on_from_its_checkpoint(tmp_path
     whole, fitted = run()
     course(checkpoint=tmp_path / "c.checkpoint")[2].advance(epochs)
     module, points, resumed = course(module=line(seed=99), checkpoint=tmp_path / "c.checkpoint")
-    assert resumed.best == max(row["score"] for row in fitted.history[:epochs])
+    assert resumed.best_score == max(row["score"] for row in fitted.history[:epochs])
     resumed.advance(epochs)
     assert points.seen == []
     resumed.advance(6)

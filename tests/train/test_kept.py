@@ -86,17 +86,17 @@ def test_a_stopped_run_goes_on_to_the_same_bits(home, tmp_path, monkeypatch):
     whole = course_of(home, **changes).learn()
     stopped = course_of(home, **changes)
     stopped._checkpoint = tmp_path / "c.checkpoint"
-    save = fit._Run.save
+    save = fit.Curriculum.save
 
     def killed(run):
         save(run)
         if run.done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit._Run, "save", killed)
+    monkeypatch.setattr(fit.Curriculum, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn()
-    monkeypatch.setattr(fit._Run, "save", save)
+    monkeypatch.setattr(fit.Curriculum, "save", save)
     resumed = course_of(home, **changes)
     resumed._checkpoint = tmp_path / "c.checkpoint"
     again = resumed.learn()

@@ -111,7 +111,7 @@ def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bi
     whole = course_of(home, strategy, epochs=3).learn()
     stopped = course_of(home, strategy, epochs=3)
     stopped._checkpoint = file
-    save, saved = fit._Run.save, []
+    save, saved = fit.Curriculum.save, []
 
     def killed(run):
         save(run)
@@ -119,10 +119,10 @@ def test_a_checkpoint_holds_what_learns_and_a_stopped_run_goes_on_to_the_same_bi
         if run.done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fit._Run, "save", killed)
+    monkeypatch.setattr(fit.Curriculum, "save", killed)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn()
-    monkeypatch.setattr(fit._Run, "save", save)
+    monkeypatch.setattr(fit.Curriculum, "save", save)
     state = read_checkpoint(file)
     assert saved == [1, 2] and not any("trunk" in name for name in (*state["module"], *state["best"][0]))
     resumed = course_of(home, strategy, epochs=3)

@@ -213,7 +213,7 @@ def test_changed_training_numbers_replace_the_task_and_keep_its_old_version(home
 
 def interrupted_after(monkeypatch, epochs):
     """Ctrl-C right after that many checkpoints."""
-    saved, count = fitting._Run.save, [0]
+    saved, count = fitting.Curriculum.save, [0]
 
     def save(run):
         saved(run)
@@ -221,7 +221,7 @@ def interrupted_after(monkeypatch, epochs):
         if count[0] == epochs:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(fitting._Run, "save", save)
+    monkeypatch.setattr(fitting.Curriculum, "save", save)
 
 
 @pytest.mark.parametrize("epochs", [1, 3, 6], ids=["first epoch", "third epoch", "second task"])
@@ -277,12 +277,12 @@ KILLED = """
     from polyhead.train.loop import fit
     from polyhead.train.run import train_project
     fit.SAVE_SECONDS = {seconds}
-    saved = fit._Run.save
+    saved = fit.Curriculum.save
     def save(run):
         saved(run)
         if run.done == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-    fit._Run.save = save
+    fit.Curriculum.save = save
     folder = Path(sys.argv[1])
     {train}
 """
@@ -606,11 +606,10 @@ def test_kind_of_every_trained_task_is_the_declared_one(home):
 @pytest.mark.parametrize("theirs", ["notes.txt", "tasks/mine.txt", "trunk/mine.txt"])
 def test_a_bundle_of_another_trunk_is_not_replaced_where_something_else_lies_in_it(home, tmp_path, theirs):
     """A bundle without tasks was removed with all that people had put into its folder."""
-    from polyhead.train.job import opened
-
     from polyhead.bundle.create import write_bundle
     from polyhead.errors import WrongTrunk
     from polyhead.testing import tiny_trunk
+    from polyhead.train.job import opened
 
     root = write_bundle(tmp_path / "bundle", tiny_trunk(seed=5)).root
     (root / theirs).parent.mkdir(exist_ok=True)

@@ -43,13 +43,13 @@ def alone(home, kept):
 @pytest.fixture
 def trained(monkeypatch):
     """How many epochs each module was trained."""
-    counts, epoch = {}, fitting._Run.epoch
+    counts, epoch = {}, fitting.Curriculum.epoch
 
     def counted(run, *arguments):
         counts[id(run.module)] = counts.get(id(run.module), 0) + 1
         return epoch(run, *arguments)
 
-    monkeypatch.setattr(fitting._Run, "epoch", counted)
+    monkeypatch.setattr(fitting.Curriculum, "epoch", counted)
     return counts
 
 
@@ -122,7 +122,7 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept,
     """Candidates that went further than the rung that is judged again must not push others out."""
     monkeypatch.setattr(fitting, "SAVE_SECONDS", 0.0)
     wanted = halving(branches(home, kept), DEPTHS, SEEDS)
-    save, count = fitting._Run.save, [0]
+    save, count = fitting.Curriculum.save, [0]
 
     def saved(run):
         save(run)
@@ -131,14 +131,14 @@ def test_a_search_that_was_interrupted_goes_on_as_if_it_had_not_been(home, kept,
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(fitting._Run, "save", saved)
+        patched.setattr(fitting.Curriculum, "save", saved)
         with pytest.raises(KeyboardInterrupt):
             halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     count[0] = -1000
     epochs = []
-    epoch = fitting._Run.epoch
+    epoch = fitting.Curriculum.epoch
     with monkeypatch.context() as patched:
-        patched.setattr(fitting._Run, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
+        patched.setattr(fitting.Curriculum, "epoch", lambda run, *given: epochs.append(run) or epoch(run, *given))
         found = halving(branches(home, kept, checkpoints=tmp_path), DEPTHS, SEEDS)
     assert len(epochs) == 13 - after  # 3 x 1 + 1 x 2 + 2 x 4, less what was done
     assert bytes_of(found.best.arrays) == bytes_of(wanted.best.arrays)
@@ -167,11 +167,11 @@ class Curves:
 
     def course(self, path, *, seed):
         most = max(map(len, self.curves.values()))
-        made = SimpleNamespace(done=0, best=-np.inf, key=(path, seed), most=most)
+        made = SimpleNamespace(done=0, best_score=-np.inf, key=(path, seed), most=most)
 
         def advance(epochs=most):
             made.done = max(made.done, epochs)
-            made.best = max(self.curves[made.key][: made.done])
+            made.best_score = max(self.curves[made.key][: made.done])
 
         made.advance = advance
         self.running[made.key] = made

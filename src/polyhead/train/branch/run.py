@@ -282,12 +282,12 @@ def _ended(branches: Branches, key: Key, module: OnTap, course: Course) -> tuple
 
 
 def _candidate(key: Key, course: Course) -> Candidate:
-    return Candidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best)
+    return Candidate(layers=key[0], seed=key[1], epochs=course.done, score=course.best_score)
 
 
 def _worse_half(running: Mapping[Key, tuple[OnTap, Course]]) -> list[Key]:
     keep = max(LEAST_LEFT, -(-len(running) // 2))
-    return sorted(running, key=lambda key: (-running[key][1].best, key))[keep:]
+    return sorted(running, key=lambda key: (-running[key][1].best_score, key))[keep:]
 
 
 def _searched(ended: Mapping[Key, tuple[TrainedBranch, Candidate]], fallen: Sequence[Candidate]) -> DepthSearch:

@@ -231,7 +231,7 @@ class Trials:
         raced = math.ceil(course.most * RACED)
         course.advance(raced)
         # A resumed run that is beyond this round has passed it.
-        if course.passed(raced) or not self._far_behind(outputs_of(module.eval(), validation), course.best):
+        if course.passed(raced) or not self._far_behind(outputs_of(module.eval(), validation), course.best_score):
             course.advance()
         fitted = course.finish()
         return Trial(
@@ -259,7 +259,7 @@ class Trials:
         progress = self._events.progress(label, unit="rounds")
         best_score, best_round, best_outputs = -float("inf"), 0, list[np.ndarray]()
         rounds = list[list[np.ndarray]]()
-        most, patience = runs[0][1].most, runs[0][1].patience
+        most, patience = runs[0][1].most, runs[0][1].schedule.patience
         raced = math.ceil(most * RACED)
         for number in range(1, most + 1):
             outputs: list[np.ndarray] = []

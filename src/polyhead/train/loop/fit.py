@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -87,65 +86,70 @@ class Curriculum:
         last: bool = False,
     ) -> None:
         """`schedule` None: the epochs that `training` says, however few updates these have."""
-        schedule = schedule or training.schedule(feed.steps, passes=1)
-        self._run = _Run(devices, feed, training, schedule, rate, checkpoint, epsilon, last)
-        self._run.resume()
+        self.devices, self.module, self.feed = devices, devices.module, feed
+        self.training, self.checkpoint, self.last = training, checkpoint, last
+        self.schedule = schedule or training.schedule(feed.steps, passes=1)
+        self.parameters = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer = adamw(self.module, training, rate, epsilon=epsilon)
+        self.history: list[dict[str, float]] = []
+        self.best_state = copied(self.module)
+        self.best_score, self.best_epoch = -float("inf"), 0
         self._score, self._meter = score, meter or Meter(Events())
         self._events, self._label, self._seconds = events or Events(), label, 0.0
-
-    @property
-    def best(self) -> float:
-        """The best validation score so far."""
-        return self._run.best_score
+        self._begun: _Begun | None = None  # where a resumed run stands inside an epoch
+        self._saved, self._cost = time.monotonic(), 0.0  # the last checkpoint, and the seconds it took
+        self._epoch_began, self._spent = time.monotonic(), 0.0  # this epoch: here, and seconds of it before
+        self._resume()
 
     @property
     def done(self) -> int:
         """Epochs trained so far; fewer than asked for where patience ran out."""
-        return self._run.done
+        return len(self.history)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all epochs are trained, or patience ran out."""
+        stale = not self.last and self.done - self.best_epoch >= self.schedule.patience
+        return self.done >= self.most or (self.done > 0 and stale)
 
     def passed(self, epochs: int) -> bool:
         """Whether the run went on after so many epochs."""
-        return self._run.done > epochs or (self._run.done == epochs and self._run.begun is not None)
+        return self.done > epochs or (self.done == epochs and self._begun is not None)
 
     @property
     def most(self) -> int:
         """Epochs that the run may take."""
-        return self._run.schedule.rounds
-
-    @property
-    def patience(self) -> int:
-        """Epochs without a better score after which it is over."""
-        return self._run.schedule.patience
+        return self.schedule.rounds
 
     @property
     def steps(self) -> int:
         """Updates an epoch."""
-        return self._run.feed.steps
+        return self.feed.steps
 
     def advance(self, epochs: int | None = None) -> float:
         """Trains until so many epochs are done, or it is over earlier; gives the best validation score."""
         epochs = self.most if epochs is None else min(epochs, self.most)
-        run, meter, began, steps = self._run, self._meter, time.monotonic(), self._run.feed.steps
-        before = run.done * steps + (run.begun.updates if run.begun else 0)
+        meter, began, steps = self._meter, time.monotonic(), self.steps
+        before = self.done * steps + (self._begun.updates if self._begun else 0)
         progress = self._progress = self._events.progress(self._label, unit="updates", done=before)
-        while not run.is_over and run.done < epochs:
-            run.epoch_began = started = time.monotonic()
+        while not self.is_over and self.done < epochs:
+            self._epoch_began = started = time.monotonic()
             meter.start()
-            mean_loss = run.epoch(partial(self._step, started), meter.read)
+            mean_loss = self.epoch()
             meter.tell()
-            run.module.eval()
-            with run.devices.published():
+            self.module.eval()
+            with self.devices.published():
                 score = self._score()
-            run.note(mean_loss, score, run.spent + time.monotonic() - started)
-            run.spent = 0.0
-            last = run.history[-1]
-            meter.epoch(last, step=run.done * steps)
-            line = f"loss {last['loss']:.4f}" + (f", validation {last['score']:.4f}" if "score" in last else "")
-            progress.update(run.done * steps, (epochs if run.last else self.most) * steps, line)
-            run.save()
+            self._note(mean_loss, score, self._spent + time.monotonic() - started)
+            self._spent = 0.0
+            row = self.history[-1]
+            meter.epoch(row, step=self.done * steps)
+            line = f"loss {row['loss']:.4f}" + (f", validation {row['score']:.4f}" if "score" in row else "")
+            progress.update(self.done * steps, (epochs if self.last else self.most) * steps, line)
+            self.save()
         progress.finish()
         self._seconds += time.monotonic() - began
-        return self.best
+        return self.best_score
 
     def train(self) -> Fitted:
         """Trains to the end, and leaves the module with the weights of its best validation epoch."""
@@ -154,25 +158,120 @@ class Curriculum:
 
     def finish(self) -> Fitted:
         """Leaves the module with its best weights, in evaluation mode."""
-        run = self._run
-        restore(run.module, run.best_state)
-        run.module.eval()
+        restore(self.module, self.best_state)
+        self.module.eval()
         return Fitted(
-            best_epoch=run.best_epoch,
-            score=run.best_score,
-            history=tuple(run.history),
-            examples_seen=run.feed.seen(run.done),
+            best_epoch=self.best_epoch,
+            score=self.best_score,
+            history=tuple(self.history),
+            examples_seen=self.feed.seen(self.done),
             seconds=self._seconds,
-            steps=run.feed.steps,
+            steps=self.steps,
         )
 
-    def _step(self, started: float, update: Update, mean_loss: float) -> None:
+    def epoch(self) -> float:
+        """One epoch of updates; gives the mean loss over them."""
+        training, number, steps = self.training, self.done, self.feed.steps
+        begun, self._begun = self._begun, None
+        if begun is None:
+            begun = _Begun(feed=self.feed.state())
+            torch.manual_seed(self._stream(number))
+        total = begun.total
+        self.module.train()
+        for index, update in enumerate(self.feed.updates(number)):
+            tasks = [task for task, _ in update]
+            if index < begun.updates:
+                self._meter.read(tasks)
+                continue
+            if index == begun.updates > 0:
+                torch.manual_seed(self._stream(number, index))
+                draw_on(begun.random, self.devices.place)  # unless there are more or fewer processes now
+            share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
+            for group in self.optimizer.param_groups:
+                group["lr"] = training.learning_rate * share * group["scale"]
+            self.optimizer.zero_grad(set_to_none=True)
+            done = self.devices.learn(update)
+            when = f"epoch {number + 1}, step {index + 1}"
+            done.check(tasks, when=when)
+            clipped(self.parameters, training.clip, when=when)
+            self.optimizer.step()
+            total += sum(done.losses)
+            losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
+            step, rate = number * steps + index + 1, training.learning_rate * share
+            fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
+            self._told(fact, total / (index + 1))
+            if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
+                self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
+        return total / max(steps, 1)
+
+    def _note(self, mean_loss: float, score: float | None, seconds: float) -> None:
+        """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
+            raise NotFinite(f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip")
+        scored = {} if score is None else {"score": score}
+        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **scored, "seconds": seconds})
+        score = 0.0 if score is None else score
+        if self.last or score > self.best_score:
+            self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)
+
+    def save(self) -> None:
+        """Writes the checkpoint after an epoch."""
+        self._save(None)
+
+    def save_inside(self, begun: _Begun) -> None:
+        """Writes the checkpoint inside an epoch."""
+        self._save(begun)
+
+    def _save(self, begun: _Begun | None) -> None:
+        """Not more often than SAVE_SECONDS and SAVE_COST let it; the first process writes."""
+        if self.checkpoint is None:
+            return
+        devices, started = self.devices, time.monotonic()
+        if not from_first(devices.place, started - self._saved >= SAVE_SECONDS * max(1, self._cost / SAVE_COST)):
+            return
+        state = {
+            "module": devices.whole(learned_state(self.module)),
+            "optimizer": devices.whole_optimizer(self.optimizer),
+            "feed": begun.feed if begun else self.feed.state(),
+            "history": self.history,
+            "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
+        }
+        if begun is not None:
+            seconds = self._spent + started - self._epoch_began
+            random = gathered(devices.place, generator_state(devices.place.device))
+            state["begun"] = [begun.updates, begun.total, seconds, random]
+        if devices.place.is_first:
+            write_checkpoint(self.checkpoint, state)
+        self._saved = time.monotonic()
+        self._cost = self._saved - started
+
+    def _resume(self) -> None:
+        """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
+        if self.checkpoint is not None and self.checkpoint.exists():
+            state, devices = read_checkpoint(self.checkpoint), self.devices
+            restore(self.module, devices.split(state["module"]))
+            self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
+            self.feed.restore(state["feed"])
+            self.history = state["history"]
+            best, self.best_score, self.best_epoch = state["best"]
+            self.best_state = devices.split(best)
+            if "begun" in state:
+                updates, total, self._spent, random = state["begun"]
+                self._begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
+        check_same(self.devices.place, self.done, self._begun.updates if self._begun else 0)
+
+    def _stream(self, *numbers: int) -> int:
+        """The seed of what this process draws there."""
+        place = self.devices.place
+        return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
+
+    def _told(self, update: Update, mean_loss: float) -> None:
         """Long epochs show where they stand."""
         self._meter.update(update)
-        if time.monotonic() - started > STEP_SECONDS:
+        if time.monotonic() - self._epoch_began > STEP_SECONDS:
             tokens = self._meter.tokens_a_second
             note = f"loss {mean_loss:.4f}" + (f", {tokens:,.0f} tokens a second" if tokens else "")
-            self._progress.update(update.step, self.most * self._run.feed.steps, note)
+            self._progress.update(update.step, self.most * self.steps, note)
 
 
 class Course(Curriculum):
@@ -212,141 +311,6 @@ class Course(Curriculum):
             label=label,
             last=last,
         )
-
-
-class _Run:
-    """State of one training run; everything that a resumed run needs is in `state`."""
-
-    def __init__(
-        self,
-        devices: Devices,
-        feed: Feed,
-        training: Training,
-        schedule: Schedule,
-        rate: Callable[[str], float],
-        checkpoint: Path | None,
-        epsilon: float,
-        last: bool,
-    ) -> None:
-        module, self.schedule, self.last = devices.module, schedule, last
-        self.devices, self.module, self.feed = devices, module, feed
-        self.training, self.checkpoint = training, checkpoint
-        self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.optimizer = adamw(module, training, rate, epsilon=epsilon)
-        self.history: list[dict[str, float]] = []
-        self.best_state = copied(module)
-        self.best_score, self.best_epoch = -float("inf"), 0
-        self.begun: _Begun | None = None  # where a resumed run stands inside an epoch
-        self.saved, self.cost = time.monotonic(), 0.0  # the last checkpoint, and the seconds it took
-        self.epoch_began, self.spent = time.monotonic(), 0.0  # this epoch: here, and seconds of it before
-
-    @property
-    def done(self) -> int:
-        return len(self.history)
-
-    @property
-    def is_over(self) -> bool:
-        stale = not self.last and self.done - self.best_epoch >= self.schedule.patience
-        return self.done >= self.schedule.rounds or (self.done > 0 and stale)
-
-    def epoch(self, told: Callable[[Update, float], None], skipped: Callable[[list[str]], None]) -> float:
-        """One epoch of updates; gives the mean loss over them.
-
-        `told` hears each update and the mean loss so far, `skipped` the tasks of those that were made before.
-        """
-        training, number, steps = self.training, self.done, self.feed.steps
-        begun, self.begun = self.begun, None
-        if begun is None:
-            begun = _Begun(feed=self.feed.state())
-            torch.manual_seed(self._stream(number))
-        total = begun.total
-        self.module.train()
-        for index, update in enumerate(self.feed.updates(number)):
-            tasks = [task for task, _ in update]
-            if index < begun.updates:
-                skipped(tasks)
-                continue
-            if index == begun.updates > 0:
-                torch.manual_seed(self._stream(number, index))
-                draw_on(begun.random, self.devices.place)  # unless there are more or fewer processes now
-            share = rate_at(number * steps + index, self.schedule.rounds * steps, training.warmup)
-            for group in self.optimizer.param_groups:
-                group["lr"] = training.learning_rate * share * group["scale"]
-            self.optimizer.zero_grad(set_to_none=True)
-            done = self.devices.learn(update)
-            when = f"epoch {number + 1}, step {index + 1}"
-            done.check(tasks, when=when)
-            clipped(self.parameters, training.clip, when=when)
-            self.optimizer.step()
-            total += sum(done.losses)
-            losses = tuple((task, value * len(tasks)) for task, value in zip(tasks, done.losses, strict=True))
-            step, rate = number * steps + index + 1, training.learning_rate * share
-            fact = Update(step=step, losses=losses, learning_rate=rate, tokens=done.tokens)
-            told(fact, total / (index + 1))
-            if index + 1 < steps and (self.devices.place.world == 1 or (index + 1) % ASKED_EVERY == 0):
-                self.save_inside(_Begun(feed=begun.feed, updates=index + 1, total=total))
-        return total / max(steps, 1)
-
-    def note(self, mean_loss: float, score: float | None, seconds: float) -> None:
-        """Writes the epoch down, and keeps the weights if it is the best so far (ties: the earlier epoch)."""
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.parameters):
-            raise NotFinite(f"a weight is not finite after epoch {self.done + 1}", do="lower learning_rate, or clip")
-        scored = {} if score is None else {"score": score}
-        self.history.append({"epoch": self.done + 1, "loss": mean_loss, **scored, "seconds": seconds})
-        score = 0.0 if score is None else score
-        if self.last or score > self.best_score:
-            self.best_score, self.best_epoch, self.best_state = score, self.done, copied(self.module)
-
-    def save(self) -> None:
-        """Writes the checkpoint after an epoch."""
-        self._save(None)
-
-    def save_inside(self, begun: _Begun) -> None:
-        """Writes the checkpoint inside an epoch."""
-        self._save(begun)
-
-    def _save(self, begun: _Begun | None) -> None:
-        """Not more often than SAVE_SECONDS and SAVE_COST let it; the first process writes."""
-        if self.checkpoint is None:
-            return
-        devices, started = self.devices, time.monotonic()
-        if not from_first(devices.place, started - self.saved >= SAVE_SECONDS * max(1, self.cost / SAVE_COST)):
-            return
-        state = {
-            "module": devices.whole(learned_state(self.module)),
-            "optimizer": devices.whole_optimizer(self.optimizer),
-            "feed": begun.feed if begun else self.feed.state(),
-            "history": self.history,
-            "best": [devices.whole(self.best_state), self.best_score, self.best_epoch],
-        }
-        if begun is not None:
-            seconds = self.spent + started - self.epoch_began
-            random = gathered(devices.place, generator_state(devices.place.device))
-            state["begun"] = [begun.updates, begun.total, seconds, random]
-        if devices.place.is_first:
-            write_checkpoint(self.checkpoint, state)
-        self.saved = time.monotonic()
-        self.cost = self.saved - started
-
-    def resume(self) -> None:
-        """Goes on from the checkpoint, if there is a readable one; all processes from the same."""
-        if self.checkpoint is not None and self.checkpoint.exists():
-            state, devices = read_checkpoint(self.checkpoint), self.devices
-            restore(self.module, devices.split(state["module"]))
-            self.optimizer.load_state_dict(devices.split_optimizer(self.optimizer, state["optimizer"]))
-            self.feed.restore(state["feed"])
-            self.history = state["history"]
-            best, self.best_score, self.best_epoch = state["best"]
-            self.best_state = devices.split(best)
-            if "begun" in state:
-                updates, total, self.spent, random = state["begun"]
-                self.begun = _Begun(feed=state["feed"], updates=updates, total=total, random=random)
-        check_same(self.devices.place, self.done, self.begun.updates if self.begun else 0)
-
-    def _stream(self, *numbers: int) -> int:
-        """The seed of what this process draws there."""
-        place = self.devices.place
-        return stream(self.training.seed, "dropout", *numbers, *(() if place.world == 1 else (place.rank,)))
 
 
 class _Begun(msgspec.Struct, frozen=True, kw_only=True):
