@@ -12,6 +12,7 @@ from polyhead.cli.options import names_in, tasks_option
 from polyhead.cli.output import Printer, check_apart, check_writable, json_option, stoppable
 
 if TYPE_CHECKING:
+    from polyhead.train.loop.devices import Place
     from polyhead.train.loop.events import Events
 
 
@@ -76,11 +77,9 @@ def command(
     """
     import msgspec
 
-    from polyhead.errors import ConfigError
     from polyhead.project.tables import data_files, read_project, with_seed
-    from polyhead.train.loop.devices import place_in
     from polyhead.train.loop.events import Events
-    from polyhead.train.run import REPLACING, train_project
+    from polyhead.train.run import train_project
 
     printer, only = Printer(json_to), names_in(tasks)
     if events is not None:
@@ -91,14 +90,7 @@ def command(
         plan = with_seed(plan, seed)
     if bundle is not None:
         plan = msgspec.structs.replace(plan, bundle=str(Path(bundle).resolve()))
-    kind = str(plan.recipe.__struct_config__.tag)
-    if (device or tensorboard) and kind in REPLACING:
-        raise ConfigError(
-            "--device and --tensorboard are for recipes by which a trunk learns",
-            got=f"recipe '{kind}'",
-            do="leave them out, or set another recipe.kind",
-        )
-    place = place_in(os.environ, "cpu" if kind in REPLACING else device or "auto")
+    place = _place(str(plan.recipe.__struct_config__.tag), device, is_watched=tensorboard is not None)
     again = names_in(retrain, "--retrain")
     with stoppable("the same command goes on from there"):
         outcome = train_project(
@@ -113,6 +105,21 @@ def command(
         )
     if place.is_first:
         printer.json(outcome)
+
+
+def _place(kind: str, device: str | None, *, is_watched: bool) -> Place:
+    """The process and device for a recipe of this kind; a frozen trunk is read on the processor."""
+    from polyhead.errors import ConfigError
+    from polyhead.train.loop.devices import place_in
+    from polyhead.train.run import REPLACING
+
+    if (device or is_watched) and kind in REPLACING:
+        raise ConfigError(
+            "--device and --tensorboard are for recipes by which a trunk learns",
+            got=f"recipe '{kind}'",
+            do="leave them out, or set another recipe.kind",
+        )
+    return place_in(os.environ, "cpu" if kind in REPLACING else device or "auto")
 
 
 def _events(printer: Printer, events: str | None, tensorboard: str | None) -> Events:
