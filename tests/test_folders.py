@@ -7,6 +7,7 @@ import pytest
 
 from disk import fsync
 from outside import PLANTS, listed, make_others, plant, untouched
+from polyhead.bundle.whole import remove_workspace
 from polyhead.cli.output import writing
 from polyhead.errors import PolyheadError, StoreError, TrainError
 from polyhead.files import (
@@ -28,7 +29,7 @@ from polyhead.store.corpus.plain import PlainStore
 from polyhead.store.features import FeatureStore
 from polyhead.train.data.extract import Journal
 from polyhead.train.loop.checkpoint import cache_folder, read_checkpoint, write_checkpoint
-from polyhead.train.recipes.learned import alone, clean
+from polyhead.train.recipes.learned import alone, building_of, remove_checkpoint
 from studies.results import Results, write_results
 
 LINKS = PLANTS[:3]
@@ -230,7 +231,8 @@ def test_what_a_killed_run_left_of_a_checkpoint_goes_with_it(tmp_path):
     (place.parent / "b.checkpoint").write_text("another run's")
     (tmp_path / ".learned.learning").mkdir()
     (tmp_path / ".learned.learning" / "mine.txt").write_text("mine")
-    clean(root, place)
+    remove_workspace(building_of(root))
+    remove_checkpoint(place)
     assert listed(tmp_path / "joint").keys() == {"b.checkpoint"}
     assert (tmp_path / ".learned.learning" / "mine.txt").exists()
 
