@@ -1,4 +1,4 @@
-"""A task's declaration from a look at its data: what is found is written down, never assumed later."""
+"""A task's declaration from its data: labels and ranges are written down here, never assumed later."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MOST_LABELS = 1000
 
 
 class InitOptions(Value):
-    """What `polyhead init` was told: files and columns."""
+    """The files and columns that `polyhead init` was given."""
 
     data: str
     kind: str
     name: str | None = None
     text: str | None = None
     text_b: str | None = None
-    pair: str | None = None  # None: as a project file that does not say it reads a pair
+    pair: str | None = None  # None: the default of a project file
     label: str | None = None
     tokens: str | None = None
     spans: str | None = None
@@ -50,7 +50,7 @@ class InitOptions(Value):
 
     @property
     def column(self) -> str:
-        """Where the labels are."""
+        """The column of the labels."""
         key = self.known_kind.label_key
         if key != "label":
             return getattr(self, key) or key
@@ -58,7 +58,7 @@ class InitOptions(Value):
 
     @property
     def question(self) -> str:
-        """Where the texts are, or the questions."""
+        """The column of the texts or questions."""
         return self.text or self.known_kind.text_column
 
     @property
@@ -68,16 +68,16 @@ class InitOptions(Value):
 
 
 class Declared(Value):
-    """A `[[tasks]]` table, and what its files hold."""
+    """A `[[tasks]]` table, and counts of its files."""
 
     entry: dict[str, Any]
-    counts: dict[str, int]  # how often train has each label (of spans: each name), in their order
+    counts: dict[str, int]  # rows of train by label (of spans: by name), in the order of labels
     unseen: tuple[str, ...]  # labels of validation or test that train does not have
     reports: dict[str, ReadReport]  # by split
 
 
 def declare(options: InitOptions, folder: Path) -> Declared:
-    """The table, with paths relative to `folder` where they can be; the files were read as `train` reads them."""
+    """The table, with paths relative to `folder` if they lie in it; reads the files as `train` reads them."""
     kind = options.known_kind
     if options.column in (options.question, options.text_b) and not options.tokens:
         option = "spans" if options.spans else kind.label_key
@@ -87,31 +87,32 @@ def declare(options: InitOptions, folder: Path) -> Declared:
             do=f"name two columns with --text and --{option}",
         )
     is_declared = "labels" in kind.uses or "range" in kind.uses  # others answer by the input
-    found = [list(_labels_in(options, name)) for name in options.files] if is_declared else []
+    values = [list(_labels_in(options, name)) for name in options.files] if is_declared else []  # by file
     entry: dict[str, Any] = {"name": options.name or _name_of(options.data), "kind": options.kind}
     counts: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
     if "range" in kind.uses:
-        entry["range"] = _range(options, [float(str(v)) for values in found for v in values])
+        entry["range"] = _range(options, [float(str(value)) for part in values for value in part])
     elif "null_answers" in kind.uses and any(_has_unanswered(options, name) for name in options.files):
         entry["null_answers"] = True
     elif is_declared:
-        labels = _ordered(options, {str(v) for values in found for v in values})
-        seen = Counter(str(v) for v in found[0])
+        labels = _ordered(options, {str(value) for part in values for value in part})
+        seen = Counter(map(str, values[0]))
         counts = {label: seen[label] for label in (sorted(seen) if options.spans else labels)}
-        unseen = tuple(v for v in sorted({str(v) for values in found[1:] for v in values}) if not seen[v])
+        unseen = tuple(sorted({str(value) for part in values[1:] for value in part} - set(seen)))
         entry["labels"] = labels
     if kind.empty_is_none:
         entry["empty"] = "none"
     if options.model is not None:
         entry["model"] = _place(options.model, folder) if Path(options.model).is_dir() else options.model
-    entry |= {key: _place(name, folder) for key, name in _splits(options).items()} | _columns(options)
+    files = {"train": options.data, "validation": options.validation, "test": options.test}
+    entry |= {key: _place(name, folder) for key, name in files.items() if name} | _columns(options)
     reports = _checked(to_value(entry, TaskEntry, source="the task"), folder)
     return Declared(entry=entry, counts=counts, unseen=unseen, reports=reports)
 
 
 def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
-    """TOML for the entry, after a commented head where it is the first of its file."""
+    """TOML for the entry, after a commented head if it is the first of its file."""
     import tomli_w
 
     head = (
@@ -123,19 +124,14 @@ def project_text(entry: dict[str, Any], *, is_first: bool) -> str:
     return head + body if is_first else body
 
 
-def _splits(options: InitOptions) -> dict[str, str]:
-    files = {"train": options.data, "validation": options.validation, "test": options.test}
-    return {key: name for key, name in files.items() if name}
-
-
 def _columns(options: InitOptions) -> dict[str, str]:
     separator = {"separator": options.separator} if options.separator else {}
-    given = {key: name for key in ("choices", "answers") if (name := getattr(options, key))}
+    own = {key: name for key in ("choices", "answers") if (name := getattr(options, key))}
     kind = options.known_kind
     if kind.context_column is not None:
-        columns = {"text": options.question, **_defaults_of(options), **given, **separator}
-        given = {"text_b": options.text_b, "label": options.label, "tokens": options.tokens, "spans": options.spans}
-        return columns | {key: name for key, name in given.items() if name}
+        columns = {"text": options.question, **_defaults_of(options), **own, **separator}
+        more = {key: getattr(options, key) for key in ("text_b", "label", "tokens", "spans")}
+        return columns | {key: name for key, name in more.items() if name}
     if options.tokens:
         columns = {"tokens": options.tokens, "tags": options.column}
     else:
@@ -143,7 +139,7 @@ def _columns(options: InitOptions) -> dict[str, str]:
     if options.text_b:
         default = "separate" if kind.separate_pairs else "joined"
         columns |= {"text_b": options.text_b, "pair": options.pair or default}
-    return columns | given | separator
+    return columns | own | separator
 
 
 def _defaults_of(options: InitOptions) -> dict[str, str]:
@@ -165,7 +161,7 @@ def _has_unanswered(options: InitOptions, path: str) -> bool:
 
 
 def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
-    """Reads every split, and tries to hold some of train out where training will."""
+    """Reads every split, and tries to hold out a share of train if training will."""
     task, reports = entry.task(), {}
     for name, file in (("train", entry.train), ("validation", entry.validation), ("test", entry.test)):
         if isinstance(file, str):
@@ -177,27 +173,23 @@ def _checked(entry: TaskEntry, folder: Path) -> dict[str, ReadReport]:
 
 
 def _labels_in(options: InitOptions, path: str) -> Iterator[object]:
-    """Every label of the file, once for each time it is there."""
-    rows, found, any_row = Rows(path, (options.column,)), False, False
+    """Every label of the file, as often as it occurs."""
+    rows, has_label, has_row = Rows(path, (options.column,)), False, False
     for row in rows:
-        any_row = True
+        has_row = True
         value = row.values.get(options.column)
-        if value is not None and value != "" and not _says_none(options, value):
-            found = True
+        # A cell without visible text may say that no label applies.
+        is_none = options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
+        if value is not None and value != "" and not is_none:
+            has_label = True
             yield from _labels_of(options, value, from_cells=rows.has_cells, where=f"{path} row {row.number}")
-    if found:
+    if has_label:
         return
-    there = list(rows.columns)
-    if not any_row:
+    if not has_row:
         raise EmptyData(f"no rows in {path}", do="give a file with rows, and with a header if it is CSV")
-    if options.column in there:
+    if options.column in rows.columns:
         raise EmptyData(f"{path}: no row has a value in column '{options.column}'", do="name another column")
-    raise no_column(path, options.column, there, by="Name it with --label, or --spans or --tokens")
-
-
-def _says_none(options: InitOptions, value: object) -> bool:
-    """Whether a cell without visible text says that no label applies."""
-    return options.known_kind.empty_is_none and isinstance(value, str) and not value.strip()
+    raise no_column(path, options.column, list(rows.columns), by="Name it with --label, or --spans or --tokens")
 
 
 def _labels_of(options: InitOptions, value: object, *, from_cells: bool, where: str) -> list[object]:

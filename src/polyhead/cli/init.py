@@ -51,7 +51,7 @@ DATA = click.Path(dir_okay=False)
 @click.option("--test", type=DATA, help="File of the reported split.")
 @click.option("--output", "-o", metavar="FILE", default="polyhead.toml", show_default=True, help="Project file.")
 @json_option
-def command(output: str, json_to: str | None, **asked: Any) -> None:
+def command(output: str, json_to: str | None, **options: Any) -> None:
     """Write a project file for DATA, with the labels found in it for you to check.
 
     DATA is a file (.jsonl, .csv, .tsv, each also .gz, or .parquet) or datasets:ID[/config][:split]. The command reads
@@ -60,16 +60,16 @@ def command(output: str, json_to: str | None, **asked: Any) -> None:
     from polyhead.cli.declare import InitOptions, declare
 
     printer, target = Printer(json_to), Path(output)
-    if KINDS[asked["kind"]].owns_model != (asked["model"] is not None):
+    if KINDS[options["kind"]].owns_model != (options["model"] is not None):
         names = kinds_with("owns_model")
         raise click.UsageError(f"--model belongs to --kind {names}, which needs one to start from")
     check_writable(output)
     before = _before(target)
-    declared = declare(InitOptions(**asked), target.resolve().parent)
+    declared = declare(InitOptions(**options), target.resolve().parent)
     after = _after(before, declared, output)
     with writing(output) as file:
         file.write(after.encode())
-    printer.lines(_told(declared, output))
+    printer.lines(_lines(declared, output))
     facts = {"counts": declared.counts, "unseen": declared.unseen, "rows": declared.reports}
     printer.json({"file": output, "task": declared.entry, **facts})
 
@@ -101,7 +101,7 @@ def _after(before: str, declared: Declared, output: str) -> str:
     return after
 
 
-def _told(declared: Declared, output: str) -> list[str]:
+def _lines(declared: Declared, output: str) -> list[str]:
     entry = declared.entry
     lines = [f"{output}: task '{entry['name']}' ({entry['kind']})"]
     lines += [f"{split}: {_rows(report)}" for split, report in declared.reports.items()]

@@ -122,9 +122,8 @@ def _place(kind: str, device: str | None, *, is_watched: bool) -> Place:
     return place_in(os.environ, "cpu" if kind in REPLACING else device or "auto")
 
 
-def _events(printer: Printer, events: str | None, tensorboard: str | None) -> Events:
-    from polyhead.train.loop import events as telling
+def _events(printer: Printer, file: str | None, tensorboard: str | None) -> Events:
+    from polyhead.train.loop import events
 
-    heard = [telling.tensorboard(Path(tensorboard))] if tensorboard else []
-    file = Path(events) if events else None
-    return telling.Events(say=printer.line, show=printer.show, file=file, listeners=heard)
+    listeners = [events.tensorboard(Path(tensorboard))] if tensorboard else []
+    return events.Events(say=printer.line, show=printer.show, file=Path(file) if file else None, listeners=listeners)
