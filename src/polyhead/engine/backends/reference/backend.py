@@ -102,7 +102,6 @@ class ReferenceBackend:
             yield step.tasks, pooled, failed
 
     def _states(self, plan: Plan, index: int, batch: TokenBatch, states: dict[int, _States]) -> _States:
-        """The states of a step's own path, kept in `states` for others."""
         if index not in states:
             step = plan.steps[index]
             match step.node:
