@@ -657,10 +657,10 @@ def test_flops_and_parameters_of_a_delta_equal_what_torch_counts(delta):
     trunk, shape, ids, mask = small_trunk()
     from torch.utils.flop_counter import FlopCounterMode
 
-    from polyhead.nn.deltas import Deltas
+    from one_delta import OneDelta
 
     node = Delta(part="task:a", **delta)
-    made = Deltas(node, (0, 1), width=24, heads=4, feed_forward=40).train()
+    made = OneDelta(node, (0, 1), width=24, heads=4, feed_forward=40).train()
     path = Path(nodes=(Embed(trunk="plain"), Layers(start=0, stop=2, delta=node), Pool(), head("a", hidden=0)))
     of_head = 2 * 24 * 2
     with FlopCounterMode(display=False) as counter:

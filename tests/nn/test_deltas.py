@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
+from one_delta import OneDelta
 from polyhead.cost import part_arrays
 from polyhead.errors import PlanError
-from polyhead.nn import delta_kinds
-from polyhead.nn.deltas import Deltas, LayerDelta, SideBySide, ends_of
-from polyhead.nn.layer import Layer
+from polyhead.nn.deltas import Kind, SideBySide
+from polyhead.nn.layer import Layer, LayerDelta
 from polyhead.plan import Delta, Embed, Head, Layers, Path, Pool
 from polyhead.trunk.shape import Architecture
 
@@ -55,7 +55,7 @@ def filled(module, seed=0):
 def made(kind, seed=1, layers=(0, 1), **options):
     """Deltas with every array filled, as after some training."""
     sizes = {"width": WIDTH, "heads": HEADS, "feed_forward": INNER}
-    return filled(Deltas(node_of(kind), layers, **sizes, **options), seed)
+    return filled(OneDelta(node_of(kind), layers, **sizes, **options), seed)
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_prefix_with_the_keys_and_values_of_tokens_stands_for_these_tokens(lay
 def started(kind, **options):
     generator = torch.Generator().manual_seed(5)
     sizes = {"width": WIDTH, "heads": HEADS, "feed_forward": INNER}
-    return Deltas(node_of(kind), (0, 1), **sizes, generator=generator, **options)
+    return OneDelta(node_of(kind), (0, 1), **sizes, generator=generator, **options)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.replace(" ", "-"))
@@ -206,7 +206,7 @@ def test_the_papers_start_draws_every_matrix_and_leaves_biases_at_zero():
     node = Delta(kind="projected_attention", part="task:a", size=96, heads=6, tied=True)
     sizes = {"width": 192, "heads": 4, "generator": torch.Generator().manual_seed(0)}
     for init in ("zero", "normal"):
-        for name, value in Deltas(node, range(3), init=init, **sizes).state_dict().items():
+        for name, value in OneDelta(node, range(3), init=init, **sizes).state_dict().items():
             if name.endswith("bias") or (name == "decoder.weight" and init == "zero"):
                 assert not value.any()
             else:
@@ -217,7 +217,7 @@ def test_the_papers_start_draws_every_matrix_and_leaves_biases_at_zero():
 def test_a_serial_norm_starts_at_one_or_as_in_the_released_code(norm_init):
     node = Delta(kind="low_rank", part="task:a", size=4, serial=True)
     sizes = {"width": 4000, "heads": 4, "generator": torch.Generator().manual_seed(0)}
-    own = Deltas(node, [0], norm_init=norm_init, **sizes).state_dict()
+    own = OneDelta(node, [0], norm_init=norm_init, **sizes).state_dict()
     for name, whole in (("weight", 1.0), ("bias", 0.0)):
         value = own[f"0.norm.{name}"]
         if norm_init == "one":
@@ -228,14 +228,14 @@ def test_a_serial_norm_starts_at_one_or_as_in_the_released_code(norm_init):
 
 def test_a_prefix_starts_as_small_noise():
     node = Delta(kind="prefix", part="task:a", size=16)
-    made = Deltas(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0))
+    made = OneDelta(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0))
     assert all(value.std() == pytest.approx(0.02, rel=0.05) for value in made.state_dict().values())
 
 
 def test_a_prefix_loses_some_of_its_numbers_while_it_learns():
     """As the released code of P-Tuning v2 has it: a share is 0, the rest larger by as much; not when it answers."""
     node = Delta(kind="prefix", part="task:a", size=64)
-    made = Deltas(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0), dropout=0.25).at(0)
+    made = OneDelta(node, [0], width=256, heads=4, generator=torch.Generator().manual_seed(0), dropout=0.25).at(0)
     whole = made.eval().prefix(2).keys.key
     torch.manual_seed(1)
     learning = made.train().prefix(2).keys.key
@@ -290,12 +290,9 @@ def test_a_tied_encoder_and_decoder_are_one_parameter_over_layers():
 def ends_that_are_shared(kind, layers=(0, 1)):
     """The node, what owns its encoders and decoders, and the deltas of two tasks over them."""
     node, sizes = node_of(kind, ends="family:adapters"), {"width": WIDTH, "heads": HEADS}
-    family = filled(Deltas(node, layers, ends_alone=True, **sizes), seed=7)
-
-    def ends(index):
-        return ends_of(family if node.tied else family.get_submodule(str(index)))
-
-    return node, family, [filled(Deltas(node, layers, ends=ends, **sizes), seed) for seed in (8, 9)]
+    family = filled(OneDelta(node, layers, owner="family:adapters", **sizes), seed=7)
+    shared = {"family:adapters": family}
+    return node, family, [filled(OneDelta(node, layers, shared=shared, **sizes), seed) for seed in (8, 9)]
 
 
 @pytest.mark.parametrize("kind", ["projected attention", "untied"])
@@ -317,11 +314,6 @@ def test_ends_that_tasks_share_are_used_and_not_owned(kind, layer, hidden, mask)
 def test_a_layer_without_a_delta_is_named_with_those_that_have_one():
     with pytest.raises(PlanError, match=r"7.*Allowed: 0, 1"):
         made("scale").at(7)
-
-
-def test_lora_on_the_feed_forward_half_needs_its_width():
-    with pytest.raises(PlanError, match=r"feed_forward\.inner"):
-        Deltas(node_of("lora everywhere"), (0,), width=WIDTH, heads=HEADS)
 
 
 # what else a layer promises
@@ -430,7 +422,7 @@ def test_deltas_of_all_kinds_stand_side_by_side(layer, hidden, mask):
 def test_prefixes_of_other_lengths_stand_side_by_side(layer, hidden, mask):
     sizes = {"width": WIDTH, "heads": HEADS}
     nodes = [Delta(kind="prefix", part="task:a", size=size) for size in (1, 4, 4, 2)]
-    deltas = [filled(Deltas(node, [0], **sizes), seed).at(0) for seed, node in enumerate(nodes)]
+    deltas = [filled(OneDelta(node, [0], **sizes), seed).at(0) for seed, node in enumerate(nodes)]
     assert_each_its_own(layer, [*deltas, None], hidden, mask)
 
 
@@ -475,7 +467,7 @@ def test_rows_that_are_no_equal_groups_are_refused(layer, hidden, mask):
 
 
 def test_a_kind_that_cannot_be_made_or_computed_together_is_refused_at_once():
-    class Halfway(delta_kinds.Kind):
+    class Halfway(Kind):
         @classmethod
         def made(cls, node, sizes, tied, dropout):
             return cls(node)

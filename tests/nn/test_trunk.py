@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 
+from one_delta import OneDelta
 from polyhead.errors import PlanError, TrunkError
-from polyhead.nn.deltas import Deltas, LayerDelta
+from polyhead.nn.layer import LayerDelta
 from polyhead.nn.trunk import States, Trunk
 from polyhead.plan import Delta
 from polyhead.trunk.shape import Architecture, trunk_arrays
@@ -221,7 +222,7 @@ def test_layers_computed_again_have_the_gradients_of_the_deltas_too(data, batch)
         trunk.layers[1].register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
         for again in (False, True):
             generator = torch.Generator().manual_seed(0)
-            deltas = Deltas(node, range(3), width=16, heads=2, dropout=0.5, generator=generator, init="normal")
+            deltas = OneDelta(node, range(3), width=16, heads=2, dropout=0.5, generator=generator, init="normal")
             trunk.checkpointing = again
             torch.manual_seed(1)
             states = trunk.start(ids, mask)

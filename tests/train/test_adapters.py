@@ -361,15 +361,15 @@ def test_answers_that_are_not_those_of_transformers_are_refused(name, tmp_path, 
 
 def test_the_proof_does_not_rest_on_the_code_that_it_proves(tmp_path, monkeypatch):
     """A layer that computed low-rank maps with another scale."""
-    from polyhead.nn import delta_kinds
+    from polyhead.nn import deltas
 
-    right = delta_kinds.KINDS["lora"].dense
+    right = deltas.KINDS["lora"].dense
 
     def faulty(self, name, inputs):
         out = right(self, name, inputs)
         return None if out is None else out * 1.05
 
-    monkeypatch.setattr(delta_kinds.KINDS["lora"], "dense", faulty)
+    monkeypatch.setattr(deltas.KINDS["lora"], "dense", faulty)
     adapters.adapter(tmp_path / "mood")
     refused(tmp_path / "b", tmp_path / "mood", match="would not answer")
 

@@ -1,106 +1,239 @@
-"""Deltas inside the trunk's layers: those of one task, and those of several tasks side by side."""
+"""Deltas inside a layer: the function and the arrays of each kind, and several side by side.
+
+V_E and V_D are an encoder and a decoder, dense maps width -> size -> width. A kind takes its maps built, so that the
+same code runs those of one task, or those of several as one batched product.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
+import msgspec
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from polyhead import plan
 from polyhead.errors import PlanError
-from polyhead.nn.delta_kinds import KINDS, Kind, Sizes
-from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix
+from polyhead.nn.layer import Dense, Half, Keys, LayerDelta, Prefix, attend, by_head, dropped, visible
+from polyhead.trunk.shape import Architecture, dense_ends
 
-__all__ = ["Deltas", "LayerDelta", "SideBySide"]
+Map = Callable[[Tensor], Tensor]
 
 
-class Deltas(nn.Module):
-    """The deltas of one node, by layer; array names below `delta.` are those of `polyhead.cost`.
+class Kind(LayerDelta, ABC):
+    """A delta of one kind in one layer."""
 
-    With a generator, encoders and all between them start as N(0, 0.02), biases at 0, and decoders at 0 (`init` "zero":
-    a layer gives what it gives without the delta, bit for bit; a prefix and a serial norm change it at once) or as
-    N(0, 0.02) too ("normal", as in the code of Stickland and Murray 2019); norms at 1 and 0, or wholly as N(0, 0.02)
-    (`norm_init` "legacy", as their code has it by mistake). Without a generator matrices start at zero, to be filled.
-
-    A tied encoder and decoder are one module for all layers. `ends` gives those of a layer that are another owner's:
-    they replace this one's. With `ends_alone` the module holds only encoders and decoders for the deltas of others.
-    """
-
-    encoder: Dense
-    decoder: Dense
-
-    def __init__(
-        self,
-        node: plan.Delta,
-        layers: Iterable[int],
-        *,
-        width: int,
-        heads: int,
-        feed_forward: int = 0,
-        norm_epsilon: float = 1e-12,
-        dropout: float = 0.0,
-        generator: torch.Generator | None = None,
-        init: Literal["zero", "normal"] = "zero",
-        norm_init: Literal["one", "legacy"] = "one",
-        ends: Callable[[int], Mapping[str, Dense]] | None = None,
-        ends_alone: bool = False,
-    ) -> None:
+    def __init__(self, node: plan.Delta) -> None:
         super().__init__()
-        tied: Mapping[str, Dense] = {}
-        if node.tied and ends is None:
-            self.encoder, self.decoder = Dense(width, node.size), Dense(node.size, width)
-            tied = ends_of(self)
-        sizes = Sizes(width=width, heads=heads, feed_forward=feed_forward, norm_epsilon=norm_epsilon)
-        for index in () if ends_alone and node.tied else layers:
-            delta = (
-                nn.ModuleDict({"encoder": Dense(width, node.size), "decoder": Dense(node.size, width)})
-                if ends_alone
-                else KINDS[node.kind].made(node, sizes, tied if ends is None else ends(index), dropout)
-            )
-            self.add_module(str(index), delta)
-        if generator is not None:
-            _fill(self, generator, init=init, norm_init=norm_init)
+        # Shapes and function without the owners of the arrays: equal forms can be computed together.
+        self.form = msgspec.structs.replace(node, part="", ends=None, tied=False)
 
-    def at(self, index: int) -> LayerDelta:
-        """The delta of layer `index`; raises PlanError where there is none."""
-        delta = self._modules.get(str(index))
-        if not isinstance(delta, LayerDelta):
-            raise PlanError("no delta in that layer", got=index, allowed=sorted(self.layers))
+    @classmethod
+    @abstractmethod
+    def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
+        """A delta with its own arrays, except the `tied` maps."""
+
+    @classmethod
+    @abstractmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        """A delta that computes the whole group, of one form, on as many equal groups of rows."""
+
+
+class _Mapped(Kind):
+    """A kind whose arrays are dense maps, by their names in the state dict, and perhaps a norm."""
+
+    bias = True
+
+    def __init__(self, node: plan.Delta, maps: Mapping[str, Map], dropout: float) -> None:
+        super().__init__(node)
+        self.maps, self.dropout = dict(maps), dropout
+
+    @classmethod
+    @abstractmethod
+    def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of the maps, by name."""
+
+    @classmethod
+    def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
+        own: dict[str, nn.Module] = {
+            name: Dense(*shape, bias=cls.bias) for name, shape in cls.shapes(node, shape).items() if name not in tied
+        }
+        if node.serial:
+            own["norm"] = nn.LayerNorm(shape.width, eps=shape.norm_epsilon)
+        delta = cls(node, {**own, **tied}, dropout)
+        for name, part in own.items():
+            *above, leaf = name.split(".")
+            place: nn.Module = delta
+            for step in above:
+                if not hasattr(place, step):
+                    place.add_module(step, nn.Module())
+                place = place.get_submodule(step)
+            place.add_module(leaf, part)
         return delta
 
-    @property
-    def layers(self) -> list[int]:
-        """Indices of the layers that have a delta."""
-        return [int(name) for name, module in self._modules.items() if isinstance(module, LayerDelta)]
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        first = group[0]
+        maps = {name: _together([delta.maps[name] for delta in group]) for name in first.maps}
+        return cls(first.form, maps, first.dropout)
 
 
-def ends_of(owner: nn.Module) -> dict[str, Dense]:
-    """The encoder and decoder that are this module's."""
-    modules = {name: owner.get_submodule(name) for name in ("encoder", "decoder")}
-    return {name: part for name, part in modules.items() if isinstance(part, Dense)}
+class _TaskFunction(_Mapped):
+    """`TS(h) = V_D g(V_E h)` (Stickland and Murray 2019), g the identity: low rank.
+
+    Parallel, `LN2(a + FFN(a) + TS(h))`, h the layer's input; serial, `LN3(h' + TS(h'))`, h' its output. In the
+    released code a GELU follows V_D of projected attention and g of the low-rank kind; the paper has none. Scaled, TS
+    is multiplied by `2 sigmoid(r)`.
+    """
+
+    scale: Tensor | None  # (width,), or (groups, width)
+
+    def __init__(self, node: plan.Delta, maps: Mapping[str, Map], dropout: float) -> None:
+        super().__init__(node, maps, dropout)
+        self.serial, self.scale = node.serial, None
+
+    @classmethod
+    def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
+        delta = super().made(node, shape, tied, dropout)
+        if node.scaled:
+            delta.scale = nn.Parameter(torch.zeros(shape.width))
+        return delta
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        joined, scales = super().together(group), [delta.scale for delta in group if delta.scale is not None]
+        if scales:
+            joined.scale = torch.stack(scales)
+        return joined
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
+        return {"encoder": (shape.width, node.size), "decoder": (node.size, shape.width)}
+
+    def between(self, inner: Tensor, mask: Tensor) -> Tensor:
+        """g, (rows, tokens, size) to the same shape."""
+        return inner
+
+    def function(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """TS, (rows, tokens, width) to the same shape."""
+        inner = self.between(self.maps["encoder"](hidden), mask)
+        out = self.maps["decoder"](functional.gelu(inner) if self.form.gelu == "inside" else inner)
+        out = functional.gelu(out) if self.form.gelu == "after" else out
+        return out if self.scale is None else _scaled(out, self.scale)
+
+    def term(self, hidden: Tensor, mask: Tensor) -> Tensor | None:
+        return None if self.serial else self.function(hidden, mask)
+
+    def after(self, out: Tensor, mask: Tensor) -> Tensor:
+        return self.maps["norm"](out + self.function(out, mask)) if self.serial else out
 
 
-def _fill(deltas: Deltas, generator: torch.Generator, *, init: str, norm_init: str) -> None:
-    for name, value in deltas.named_parameters():
-        zero = name.endswith("decoder.weight") and init == "zero"
-        if (value.dim() > 1 and not zero) or (".norm." in name and norm_init == "legacy"):
-            nn.init.normal_(value, std=0.02, generator=generator)
+class _ProjectedAttention(_TaskFunction):
+    """g is attention of width `size` without an output map; padding is not seen."""
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
+        inner = (node.size, node.size)
+        return {**super().shapes(node, shape), "query": inner, "key": inner, "value": inner}
+
+    def between(self, inner: Tensor, mask: Tensor) -> Tensor:
+        query, key, value = (by_head(self.maps[name](inner), self.form.heads) for name in ("query", "key", "value"))
+        dropout = self.dropout if self.training else 0.0
+        return attend(query, Keys(key=key, value=value), visible(mask), dropout=dropout, learns=self.training)
 
 
-def _form(delta: LayerDelta) -> object:
-    """The key of deltas that can be computed together: equal forms, or the same object."""
-    return delta.form if isinstance(delta, Kind) else id(delta)
+class _FeedForwardFunction(_TaskFunction):
+    """g has one hidden layer of 3/2 `size` with the exact GELU: as many weights as projected attention."""
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
+        hidden = 3 * node.size // 2
+        return {**super().shapes(node, shape), "inner": (node.size, hidden), "outer": (hidden, node.size)}
+
+    def between(self, inner: Tensor, mask: Tensor) -> Tensor:
+        return self.maps["outer"](functional.gelu(self.maps["inner"](inner)))
 
 
-def _together(group: Sequence[LayerDelta]) -> LayerDelta:
-    first = group[0]
-    kinds = [delta for delta in group if isinstance(delta, Kind)]
-    if len(kinds) < 2:
-        return first
-    return type(kinds[0]).together(kinds).train(first.training)
+class _Bottleneck(_Mapped):
+    """`x + V_D gelu(V_E x)` on the output of each half, before it is added (Houlsby et al. 2019)."""
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
+        ends = {"encoder": (shape.width, node.size), "decoder": (node.size, shape.width)}
+        return {f"{half}.{end}": shape for half in ("attention", "feed_forward") for end, shape in ends.items()}
+
+    def within(self, half: Half, out: Tensor) -> Tensor:
+        return out + self.maps[f"{half}.decoder"](functional.gelu(self.maps[f"{half}.encoder"](out)))
+
+
+class _LowRankUpdate(_Mapped):
+    """`W x + (alpha / size) V_D V_E x` for each dense map among the targets, without biases (Hu et al. 2022)."""
+
+    bias = False
+
+    @classmethod
+    def shapes(cls, node: plan.Delta, shape: Architecture) -> dict[str, tuple[int, int]]:
+        shapes: dict[str, tuple[int, int]] = {}
+        for target in node.targets:
+            inputs, outputs = dense_ends(target, shape.width, shape.feed_forward)
+            shapes |= {f"{target}.encoder": (inputs, node.size), f"{target}.decoder": (node.size, outputs)}
+        return shapes
+
+    def dense(self, name: plan.Dense, inputs: Tensor) -> Tensor | None:
+        if name not in self.form.targets:
+            return None
+        low = self.maps[f"{name}.decoder"](self.maps[f"{name}.encoder"](inputs))
+        return low * (self.form.alpha / self.form.size)
+
+
+class _Scale(Kind):
+    """The layer's output times `2 sigmoid(r)`, r at 0 (Swietojanski and Renals 2014, LHUC)."""
+
+    def __init__(self, node: plan.Delta, scale: Tensor) -> None:
+        super().__init__(node)
+        self.scale = scale  # (width,), or (groups, width)
+
+    @classmethod
+    def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
+        return cls(node, nn.Parameter(torch.zeros(shape.width)))
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        return cls(group[0].form, torch.stack([delta.scale for delta in group]))
+
+    def after(self, out: Tensor, mask: Tensor) -> Tensor:
+        return _scaled(out, self.scale)
+
+
+class _Prefixes(Kind):
+    """Learned keys and values that every position sees (Liu et al. 2022, P-Tuning v2)."""
+
+    def __init__(self, node: plan.Delta, key: Tensor, value: Tensor, heads: int, dropout: float) -> None:
+        super().__init__(node)
+        self.key, self.value = key, value  # (size, width), or (groups, size, width)
+        self.heads, self.dropout = heads, dropout
+
+    @classmethod
+    def made(cls, node: plan.Delta, shape: Architecture, tied: Mapping[str, Dense], dropout: float) -> Self:
+        key, value = (nn.Parameter(torch.zeros(node.size, shape.width)) for _ in range(2))
+        return cls(node, key, value, shape.heads, dropout)
+
+    @classmethod
+    def together(cls, group: Sequence[Self]) -> Self:
+        key, value = (torch.stack([getattr(delta, name) for delta in group]) for name in ("key", "value"))
+        return cls(group[0].form, key, value, group[0].heads, group[0].dropout)
+
+    def prefix(self, rows: int) -> Prefix | None:
+        key, value = (
+            dropped(_over_rows(by_head(part.view(-1, *part.shape[-2:]), self.heads), rows), self.dropout, self.training)
+            for part in (self.key, self.value)
+        )
+        seen = torch.ones(rows, key.shape[2], dtype=torch.bool, device=key.device)
+        return Prefix(keys=Keys(key=key, value=value), seen=seen)
 
 
 class SideBySide(LayerDelta):
@@ -116,7 +249,7 @@ class SideBySide(LayerDelta):
         self._runs: list[tuple[LayerDelta, int]] = []
         for _, run in itertools.groupby(alone, key=_form):
             group = list(run)
-            self._runs.append((_together(group), len(group)))
+            self._runs.append((_joined_deltas(group), len(group)))
         self.serial = any(delta.serial for delta in alone)
         self.training = any(delta.training for delta in alone)
 
@@ -169,3 +302,77 @@ class SideBySide(LayerDelta):
             return None
         sized = zip(parts, self._sizes(rows), strict=True)
         return torch.cat([known.new_zeros(n, *known.shape[1:]) if part is None else part for part, n in sized])
+
+
+def _form(delta: LayerDelta) -> object:
+    """The key of deltas that can be computed together: equal forms, or the same object."""
+    return delta.form if isinstance(delta, Kind) else id(delta)
+
+
+def _joined_deltas(group: Sequence[LayerDelta]) -> LayerDelta:
+    first = group[0]
+    kinds = [delta for delta in group if isinstance(delta, Kind)]
+    if len(kinds) < 2:
+        return first
+    return type(kinds[0]).together(kinds).train(first.training)
+
+
+def _scaled(out: Tensor, scale: Tensor) -> Tensor:
+    """`out * 2 sigmoid(r)`, r (width,), or (groups, width) for as many equal groups of rows."""
+    gain = (2 * torch.sigmoid(scale)).to(out.dtype)
+    return out * _over_rows(gain.view(-1, gain.shape[-1]), len(out))[:, None]
+
+
+def _over_rows(groups: Tensor, rows: int) -> Tensor:
+    """Repeats each group's entry for its rows: (groups, ...) to (rows, ...)."""
+    return groups.repeat_interleave(rows // len(groups), dim=0)
+
+
+def _together(maps: Sequence[Map]) -> Map:
+    """One map that applies each of the maps to its own equal group of rows."""
+    first = maps[0]
+    if all(dense_map is first for dense_map in maps):
+        return first
+    if isinstance(first, nn.LayerNorm):
+        return _Norms([dense_map for dense_map in maps if isinstance(dense_map, nn.LayerNorm)])
+    return _Products([dense_map for dense_map in maps if isinstance(dense_map, Dense)])
+
+
+class _Products:
+    """Dense maps of equal shapes as one batched product: (groups * rows, positions, inputs) to outputs."""
+
+    def __init__(self, maps: Sequence[Dense]) -> None:
+        self._weight = torch.stack([dense.weight for dense in maps]).mT  # (groups, inputs, outputs)
+        biases: list[Tensor] = [dense.bias for dense in maps if dense.bias is not None]
+        self._bias = torch.stack(biases)[:, None] if biases else None  # (groups, 1, outputs)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        grouped = inputs.reshape(len(self._weight), -1, inputs.shape[-1])
+        out = grouped @ self._weight if self._bias is None else grouped @ self._weight + self._bias
+        return out.view(*inputs.shape[:-1], out.shape[-1])
+
+
+class _Norms:
+    """Layer norms of one width, each for its group of rows."""
+
+    def __init__(self, norms: Sequence[nn.LayerNorm]) -> None:
+        self._weight = torch.stack([norm.weight for norm in norms])
+        self._bias = torch.stack([norm.bias for norm in norms])
+        self._epsilon = norms[0].eps
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        normed = functional.layer_norm(inputs, inputs.shape[-1:], eps=self._epsilon)
+        gain, bias = (_over_rows(part, len(inputs))[:, None] for part in (self._weight, self._bias))
+        return normed * gain + bias
+
+
+KINDS: Mapping[plan.DeltaKind, type[Kind]] = {
+    "projected_attention": _ProjectedAttention,
+    "low_rank": _TaskFunction,
+    "feed_forward": _FeedForwardFunction,
+    "scale": _Scale,
+    "bottleneck": _Bottleneck,
+    "prefix": _Prefixes,
+    "lora": _LowRankUpdate,
+}
+"""Every kind by its name in a plan."""
