@@ -6,10 +6,9 @@ import numpy as np
 
 from formats.write_v1 import SHAPE, golden_trunk
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft, add_tasks
+from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.cost import part_arrays
 from polyhead.plan import Delta, Embed, Head, Layers, Pool, Prompt
 from polyhead.plan import Path as TaskPath

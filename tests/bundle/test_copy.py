@@ -10,10 +10,10 @@ import pytest
 from bundle.test_write import add, contents
 from formats.write_v1 import golden_trunk
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.lines import all_on_disk
 from polyhead.bundle.manifest import Live, TaskRecord, read_bundle_file, renamed
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import put_back, sweep, unlist
+from polyhead.bundle.versions import all_on_disk
 from polyhead.bundle.write import set_versions
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask

@@ -12,10 +12,10 @@ from disk import FullDisk, fsync, run_forking
 from formats.write_v1 import golden_trunk
 from polyhead.bundle import versions
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.lines import made_with
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import put_back, remove_tasks, sweep, unlist
+from polyhead.bundle.versions import made_with
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BundleError, UnknownTask
 
@@ -312,7 +312,7 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(bundle, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("polyhead.bundle.lines.replace_file", die)
+        patch.setattr("polyhead.bundle.versions.replace_file", die)
         patch.setattr("polyhead.bundle.versions._undo", lambda *_: None)  # nobody cleans up
         with pytest.raises(KeyboardInterrupt):
             add(root, adapters(bundle.digest, names=("new",), called="family:new"))

@@ -12,13 +12,12 @@ from bundle.test_write import add
 from disk import fsync
 from formats.write_v1 import golden_trunk
 from outside import OTHERS, PLANTS, listed, make_others, plant, untouched
-from polyhead.bundle.begun import attempt, finish
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import CERTIFICATES
+from polyhead.bundle.journal import finish, start_operation
 from polyhead.bundle.manifest import read_bundle_file
 from polyhead.bundle.merge import merge_bundles
-from polyhead.bundle.model_write import add_model, remove_models, set_models
-from polyhead.bundle.models import Models
+from polyhead.bundle.models import Models, add_model, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
 from polyhead.bundle.whole import BUILDING, remove_workspace, workspace
@@ -107,7 +106,7 @@ def calibrated(root):
 
 def begun(root):
     lines = read_bundle_file(root).tasks
-    tried = attempt(root, "rollback", ["first"], lines=lines, wanted=lambda: {"first": "v0001"})
+    tried = start_operation(root, "rollback", ["first"], lines=lines, wanted=lambda: {"first": "v0001"})
     finish(root, tried.begun)
 
 

@@ -16,8 +16,7 @@ from polyhead import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
-from polyhead.bundle.model_write import add_model
-from polyhead.bundle.models import Models
+from polyhead.bundle.models import Models, add_model
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
 from polyhead.bundle.whole import BUILDING
@@ -459,7 +458,7 @@ def test_copied_tasks_become_live_all_in_one_step(alone, two, tmp_path, monkeypa
         states.append(list(json.loads(content)["tasks"]))
         files.replace_file(path, content)
 
-    monkeypatch.setattr("polyhead.bundle.lines.replace_file", seen)
+    monkeypatch.setattr("polyhead.bundle.versions.replace_file", seen)
     assert copy_tasks(source, ["a-b.c", "a"], target) == {"a-b.c": "v0001", "a": "v0001"}
     assert copy_tasks(source, [], target) == {} and states == [["a-b.c", "a"]]
     before = contents(target.root)

@@ -10,8 +10,18 @@ import pytest
 from disk import FullDisk
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.merge import copy_models, models_added
-from polyhead.bundle.model_write import ModelDraft, add_model, remove_models, set_models
-from polyhead.bundle.models import HASHED, LIST, MODELS, Models, model_names, old_models_touched
+from polyhead.bundle.models import (
+    HASHED,
+    LIST,
+    MODELS,
+    ModelDraft,
+    Models,
+    add_model,
+    model_names,
+    old_models_touched,
+    remove_models,
+    set_models,
+)
 from polyhead.bundle.read import Bundle
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownFormat, UnknownTask
 from polyhead.seq2seq.data import Seq2SeqData, SummarySettings

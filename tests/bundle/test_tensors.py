@@ -7,7 +7,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyhead.bundle.tensors import read_arrays, release, write_arrays
+from polyhead.bundle.files import read_arrays, release, write_arrays
 from polyhead.errors import BundleError, CorruptFile
 
 ARRAYS = {

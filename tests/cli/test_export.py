@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cli.commands import run
-from polyhead.bundle.model_write import ModelDraft, add_model
+from polyhead.bundle.models import ModelDraft, add_model
 from polyhead.engine.session import Session
 from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
 from polyhead.tasks.task import Task

@@ -11,10 +11,9 @@ from cli.commands import run
 from disk import run_forking
 from engine.test_isolation import BY_NAME, add, make, tree
 from outside import listed
-from polyhead.bundle.begun import StartedOperation, attempt, finish
+from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import Live
-from polyhead.bundle.model_write import add_model
-from polyhead.bundle.models import Models
+from polyhead.bundle.models import Models, add_model
 from polyhead.bundle.read import Bundle
 
 # Forks the command for every n, which dies without any cleaning up right before its n-th step on the disk; then it is
@@ -143,8 +142,8 @@ def test_a_command_that_fails_leaves_no_note(root, tmp_path):
 
 def test_only_what_was_begun_is_forgotten(root, tmp_path):
     bundle, line = shutil.copytree(root, tmp_path / "bundle"), {"a": Live(version="v0002", record="x")}
-    first = attempt(bundle, "rollback", ["a"], lines=line, wanted=lambda: {"a": "v0001"}).begun
-    other = attempt(bundle, "rollback", ["b"], lines=line, wanted=lambda: {"a": "v0001"}).begun
+    first = start_operation(bundle, "rollback", ["a"], lines=line, wanted=lambda: {"a": "v0001"}).begun
+    other = start_operation(bundle, "rollback", ["b"], lines=line, wanted=lambda: {"a": "v0001"}).begun
     finish(bundle, first)
     assert json.loads((bundle / ".begun.json").read_text())["asked"] == ["b"]
     finish(bundle, other)

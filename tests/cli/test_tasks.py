@@ -11,8 +11,7 @@ from cli.commands import SOURCE, run, shell
 from disk import run_forking
 from engine.test_isolation import BY_NAME, add, certificates, flip, make, mood, tree
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.model_write import add_model
-from polyhead.bundle.models import Models, model_names
+from polyhead.bundle.models import Models, add_model, model_names
 from polyhead.bundle.read import Bundle
 from polyhead.engine.pinned import backend_here, has_bfloat16
 from polyhead.engine.session import Session
@@ -341,9 +340,9 @@ def test_a_removal_of_both_sorts_that_was_killed_between_leaves_models_to_remove
 KILLED_AFTER = """
 import os, sys
 from disk import exit_code
-from polyhead.bundle import model_write
+from polyhead.bundle import models
 from polyhead.cli.main import main
-model_write.remove_models = lambda *_, **__: os._exit(9)
+models.remove_models = lambda *_, **__: os._exit(9)
 if os.fork() == 0:
     main(["tasks", "remove", sys.argv[1], "mood", "brief"])
 print(exit_code())

@@ -8,9 +8,9 @@ import pytest
 
 from bundle.test_write import contents
 from polyhead.bundle.create import write_bundle
+from polyhead.bundle.files import write_arrays
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.tensors import write_arrays
 from polyhead.certify import certified, checked
 from polyhead.config import to_json
 from polyhead.engine.backends.reference import ReferenceBackend

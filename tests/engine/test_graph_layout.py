@@ -11,7 +11,7 @@ from polyhead.engine.backends.reference import ReferenceBackend
 from polyhead.engine.compile.layout import Layout, Shape
 from polyhead.errors import BackendError
 from polyhead.testing import tiny_batch, tiny_conditioned, tiny_loaded, tiny_owned, tiny_trunk
-from polyhead.text.packing import few
+from polyhead.text.batch import few
 
 TRUNK = tiny_trunk(max_tokens=90)
 RAGGED = (3, 40, 1, 7, 12, 30, 2, 2, 9, 5, 17, 11)

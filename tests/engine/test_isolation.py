@@ -20,7 +20,7 @@ from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.merge import copy_task
-from polyhead.bundle.probe import Probe
+from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
 from polyhead.certify import Answering, Certificate, certified, checked, verify

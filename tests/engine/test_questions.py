@@ -9,7 +9,7 @@ import pytest
 from polyhead import cost
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.probe import Probe
+from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.certify import Answering, certified
 from polyhead.engine.backends.reference import ReferenceBackend

@@ -9,7 +9,7 @@ import pytest
 
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.model_write import ModelDraft, add_model
+from polyhead.bundle.models import ModelDraft, add_model
 from polyhead.engine import request
 from polyhead.engine.session import Session
 from polyhead.errors import BadName, BadValue, UnknownTask

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import summarizers
 from checkpoints import base
-from polyhead.cost.summary import summary_flops, summary_layers
+from polyhead.cost.work import summary_flops, summary_layers
 from polyhead.errors import BackendError, ConfigError, MissingExtra, TrunkError, TrunkNotFound, WeightsMismatch
 from polyhead.seq2seq.configs import MODEL_TYPES
 from polyhead.seq2seq.model import Seq2Seq, load_seq2seq

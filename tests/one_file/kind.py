@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base, register_kind
-from polyhead.tasks.task import Answer, Decoded, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
 
 class Ordinal(RowKind):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyhead.tasks.example import Example
+from polyhead.tasks.task import Example
 from polyhead.text.question import Question
 from polyhead.text.words import NOWHERE, joined, words_of
 

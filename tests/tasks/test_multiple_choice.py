@@ -10,11 +10,10 @@ from scipy.special import softmax
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples, ReadReport, Source, read
 from polyhead.tasks.split import split
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Question, read_alone, texts_of
 
 TASK = Task(name="quiz", kind="multiple_choice")

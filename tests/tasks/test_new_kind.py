@@ -15,9 +15,8 @@ from polyhead.bundle.read import Bundle
 from polyhead.engine.session import Session
 from polyhead.errors import ConfigError, UnknownLabel
 from polyhead.project.tables import read_project
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import KINDS, register_kind
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.train.run import train_project
 
 with KINDS.temporary():

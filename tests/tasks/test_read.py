@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, MissingColumn, MissingExtra, UnknownLabel
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Source, read
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.text.words import words_of
 
 YES_NO = Task(name="t", kind="single_label", labels=("no", "yes"))

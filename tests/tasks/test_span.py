@@ -10,11 +10,10 @@ import pytest
 
 from polyhead.errors import BadValue, ConfigError, DataError, MissingColumn
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.span import LONGEST, answered, best_span
 from polyhead.tasks.read import Source, read
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.text.words import places_of
 
 TASK = Task(name="where", kind="span")

@@ -11,12 +11,11 @@ from polyhead.project.recipes import Joint
 from polyhead.project.tables import Project, TaskEntry
 from polyhead.seq2seq.data import Summarizer
 from polyhead.tasks.columns import Source
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.summarization import rouge
 from polyhead.tasks.read import read
 from polyhead.tasks.split import split
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 
 TASK = Task(name="brief", kind="summarization")
 KIND = kind_of(TASK)

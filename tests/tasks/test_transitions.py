@@ -7,11 +7,9 @@ import pytest
 
 from polyhead.errors import ConfigError
 from polyhead.project.tables import TaskEntry
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.kinds.tagging import UNREAD, best
-from polyhead.tasks.kinds.transitions import allowed, best_path
-from polyhead.tasks.task import Task
+from polyhead.tasks.kinds.tagging import UNREAD, allowed_transitions, best, best_path
+from polyhead.tasks.task import Example, Task
 
 LABELS = ("O", "B-drug", "I-drug", "B-date", "I-date")
 LAST_O = ("I-x", "B-y", "B-x", "O")  # any order is a task's right; y has no I-
@@ -73,7 +71,7 @@ def test_no_path_is_ever_wrong_and_right_ones_are_left_alone():
 
 
 def test_what_may_follow_what():
-    first, follows = allowed(LABELS)
+    first, follows = allowed_transitions(LABELS)
     assert first.tolist() == [True, True, False, True, False]
     for i, before in enumerate(LABELS):
         assert follows[i].tolist() == [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tiny
-from polyhead.bundle.attempts import FILE, Attempt, keep_attempts, read_attempts
+from polyhead.bundle.journal import FILE, Attempt, keep_attempts, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks

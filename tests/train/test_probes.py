@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from polyhead.bundle.probe import Probe
+from polyhead.bundle.notes import Probe
 from polyhead.project.recipes import Training
 from polyhead.strategies import Pooled
 from polyhead.tasks.read import Examples, ReadReport

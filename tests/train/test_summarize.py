@@ -14,8 +14,7 @@ from transformers.trainer_pt_utils import LabelSmoother
 import summarizers
 import tiny
 from cli.commands import run
-from polyhead.bundle.model_write import remove_models, set_models
-from polyhead.bundle.models import MODELS, Models
+from polyhead.bundle.models import MODELS, Models, remove_models, set_models
 from polyhead.bundle.read import Bundle
 from polyhead.certify import checked
 from polyhead.engine.evaluate import evaluate_bundle

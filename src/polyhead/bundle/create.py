@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import writing
+from polyhead.bundle.files import write_arrays, writing
 from polyhead.bundle.format import BUNDLE, FORMAT, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
 from polyhead.bundle.manifest import BundleFile, TrunkRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.tensors import write_arrays
 from polyhead.config import to_json
 from polyhead.errors import BundleError
 from polyhead.files import (

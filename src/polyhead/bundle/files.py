@@ -1,18 +1,27 @@
-"""Reading untrusted files, and the lock of the process that writes."""
+"""Reading untrusted files, arrays in safetensors files, and the lock of the process that writes.
+
+Arrays are little-endian float32, memory-mapped, with no trust in the header.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import math
+import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path as FilePath
+from typing import BinaryIO
 
-from polyhead.bundle.format import LOCK
+import msgspec
+import numpy as np
+
+from polyhead.bundle.format import LARGEST_JSON, LOCK
 from polyhead.errors import BundleError, CorruptFile
-from polyhead.files import held, open_plain
+from polyhead.files import held, open_plain, write_file
 
 
 def open_inside(root: FilePath, *names: str) -> BufferedReader:
@@ -90,3 +99,99 @@ def _bundle_error(error: OSError, what: str) -> BundleError:
             do="make room on that disk, then run the same command again",
         )
     return BundleError(f"{what}: the system refused", got=error, do="check the folder and its permissions")
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def write_arrays(path: FilePath, arrays: Mapping[str, np.ndarray]) -> str:
+    """Writes a safetensors file, arrays in the order of their names; the file's SHA-256, in hex."""
+    for name, array in arrays.items():
+        if array.dtype != np.float32 or not array.size:
+            raise BundleError(
+                f"array '{name}' cannot be kept", got=f"{array.dtype} {array.shape}", allowed="non-empty float32"
+            )
+    return write_file(path, _chunks(arrays))
+
+
+def read_arrays(root: FilePath, *names: str) -> dict[str, np.ndarray]:
+    """The arrays of a file of the bundle, memory-mapped; raises CorruptFile where header and size disagree.
+
+    Writing into them changes this process's copy alone, never the file.
+    """
+    with open_inside(root, *names) as file:
+        path = root.joinpath(*names)
+        entries, start, size = _read_header(file, path)
+        if not entries:
+            return {}
+        # Copy on write and not read-only: torch warns about arrays that it could not write to.
+        data = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), np.uint8)[start:]
+    return {name: data[slice(*entry.data_offsets)].view("<f4").reshape(entry.shape) for name, entry in entries.items()}
+
+
+def release(arrays: Iterable[np.ndarray]) -> None:
+    """Gives back the memory in which mapped files lie that these arrays are of; what is read again comes from the file.
+
+    What was written into the arrays is lost: for those who only read. Arrays that are not mapped stay as they are.
+    """
+    maps = {id(mapped): mapped for array in arrays if (mapped := _map_of(array)) is not None}
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for mapped in maps.values():
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def _map_of(array: np.ndarray) -> mmap.mmap | None:
+    base: object = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return base if isinstance(base, mmap.mmap) else None
+
+
+def _chunks(arrays: Mapping[str, np.ndarray]) -> Iterator[bytes | memoryview]:
+    entries, end = {}, 0
+    for name in sorted(arrays):
+        start, end = end, end + arrays[name].nbytes
+        entries[name] = _Entry(dtype="F32", shape=arrays[name].shape, data_offsets=(start, end))
+    header = msgspec.json.encode(entries)
+    header += b" " * (-len(header) % 8)  # arrays start at a multiple of 8 bytes
+    yield len(header).to_bytes(8, "little")
+    yield header
+    for name in sorted(arrays):
+        yield np.ascontiguousarray(arrays[name], dtype="<f4").reshape(-1).data.cast("B")
+
+
+def _read_header(file: BinaryIO, path: FilePath) -> tuple[dict[str, _Entry], int, int]:
+    """Entries whose ranges tile the data exactly, where the data starts, and the file's size."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, LARGEST_JSON):
+        raise _corrupt(path, f"a header of {length} bytes in a file of {size}")
+    try:
+        raw = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in raw.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _corrupt(path, str(error)) from None
+    _check_tiling(path, entries, size - 8 - length)
+    return entries, 8 + length, size
+
+
+def _check_tiling(path: FilePath, entries: Mapping[str, _Entry], size: int) -> None:
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        start, stop = entry.data_offsets
+        if entry.dtype != "F32" or len(entry.shape) > 4 or any(n < 1 for n in entry.shape):
+            raise _corrupt(path, f"array '{name}' of type {entry.dtype} and shape {entry.shape}")
+        if start != end or stop - start != 4 * math.prod(entry.shape):
+            raise _corrupt(path, f"array '{name}' at bytes {start} to {stop} for shape {entry.shape}")
+        end = stop
+    if end != size:
+        raise _corrupt(path, f"{size} bytes of data where the header speaks of {end}")
+
+
+def _corrupt(path: FilePath, got: str) -> CorruptFile:
+    return CorruptFile(f"{path} is not a whole safetensors file", got=got, do="restore the file", path=path)

@@ -31,12 +31,11 @@ from polyhead.bundle.format import (
     TRUNK_RECORD,
     WEIGHTS,
 )
-from polyhead.bundle.lines import check_free, live_owned, replace_lines
 from polyhead.bundle.manifest import BundleFile, TaskRecord, read_bundle_file, read_trunk_record, renamed, task_json
-from polyhead.bundle.model_write import new_models, remove_models
-from polyhead.bundle.models import Models, read_models_file
+from polyhead.bundle.models import Models, new_models, read_models_file, remove_models
 from polyhead.bundle.owners import Owned, is_family, listed, new_names, owner_named, place_of, task_names
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.versions import check_free, live_owned, replace_lines
 from polyhead.bundle.whole import check_absent, whole_bundle
 from polyhead.bundle.write import NewVersion, new_versions
 from polyhead.config import Value, to_json

@@ -13,11 +13,8 @@ import numpy as np
 
 from polyhead.arguments import typed
 from polyhead.bundle import write
-from polyhead.bundle.complete import check_read
-from polyhead.bundle.families import FamilyRecord, read_family
-from polyhead.bundle.files import check_hash, hash_inside
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays
 from polyhead.bundle.format import PART, PROBES, SCORES, TASK, TASKS, TOKENIZER, TRUNK, WEIGHTS
-from polyhead.bundle.lines import versions
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
@@ -33,7 +30,8 @@ from polyhead.bundle.models import models_touched
 from polyhead.bundle.notes import Notes
 from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.tensors import read_arrays
+from polyhead.bundle.versions import versions
+from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.tasks.task import Task

@@ -10,18 +10,19 @@ import msgspec
 
 from polyhead.bundle.files import check_no_links, writing
 from polyhead.bundle.format import FAMILIES, TASKS
-from polyhead.bundle.lines import (
+from polyhead.bundle.manifest import BundleFile, read_bundle_file
+from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
+from polyhead.bundle.versions import (
     check_known,
     families_on_disk,
     on_disk,
     owned,
+    remove_folder,
     replace_lines,
+    sweep_section,
     was_trained,
     without_reader,
 )
-from polyhead.bundle.manifest import BundleFile, read_bundle_file
-from polyhead.bundle.owners import check_whole, is_family, listed, owner_at, owner_named, place_of, task_names
-from polyhead.bundle.versions import remove_folder, sweep_section
 from polyhead.bundle.whole import sweep_beside
 from polyhead.errors import BundleError
 

@@ -6,22 +6,27 @@ renamed; the list of live versions is replaced last. A reader, or a kill at any 
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
 
-from polyhead.bundle.files import check_no_links, hash_inside
-from polyhead.bundle.format import FAMILIES, MODELS, TASK, TASKS
-from polyhead.bundle.manifest import Live
-from polyhead.bundle.owners import place_of, titled
-from polyhead.errors import BundleError
+import msgspec
+
+from polyhead.bundle.files import check_no_links, hash_inside, read_inside
+from polyhead.bundle.format import BUNDLE, FAMILIES, FAMILY, LARGEST_JSON, MODELS, TASK, TASKS
+from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
+from polyhead.bundle.owners import Owned, check_whole, is_family, owner_at, owner_named, place_of, titled, unread
+from polyhead.config import to_json
+from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.files import (
     is_temporary,
     make_folder,
     remove_leftovers,
     remove_tree,
     rename_inside,
+    replace_file,
     sync_folder,
     temporary_name,
 )
@@ -147,3 +152,161 @@ def _undo(root: FilePath, versions: Mapping[str, str], read_live: Callable[[], M
         if live is None:
             with suppress(OSError):
                 folder.rmdir()
+
+
+def versions(root: FilePath, name: str) -> list[str]:
+    """Versions of a task on disk, oldest first, the live one included."""
+    return on_disk(root, owner_named(name))
+
+
+def on_disk(root: FilePath, owner: str) -> list[str]:
+    """Versions of a task or family on disk, oldest first, the live one included."""
+    return versions_in(root.joinpath(*place_of(owner)))
+
+
+def families_on_disk(root: FilePath) -> list[str]:
+    """Families that have a folder, whether bundle.json names them or not."""
+    folder = root / FAMILIES
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    return [owner_at(FAMILIES, name) for name in names if not is_temporary(name)]
+
+
+def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
+    """The versions on disk of every owner that bundle.json names."""
+    return {owner: on_disk(root, owner) for owner in bundle.lines}
+
+
+def owned(root: FilePath, owner: str, version: str, record: str | None = None) -> Owned | None:
+    """What a version gives and needs; None if its record cannot be read or has another SHA-256."""
+    try:
+        raw = read_inside(root, *place_of(owner), version, _record(owner), limit=LARGEST_JSON)
+        facts = msgspec.json.decode(raw, type=_Facts)
+    except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if record not in (None, hashlib.sha256(raw).hexdigest()):
+        return None
+    return Owned(arrays=facts.arrays, needs=facts.needs)
+
+
+def was_trained(root: FilePath, owner: str, version: str) -> bool:
+    """Whether `polyhead train` made this version of a task or model; also true where its record cannot be read."""
+    section, name = place_of(owner)
+    try:
+        raw = read_inside(root, section, name, version, TASK, limit=LARGEST_JSON)
+        training = msgspec.json.decode(raw, type=_Made).trained_with
+        return training.fingerprint is not None and training.task.get("name") == name
+    except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True
+
+
+def live_owned(root: FilePath, bundle: BundleFile, owner: str) -> Owned | None:
+    """What the live version gives and needs; None also if there is no live version."""
+    live = bundle.lines.get(owner)
+    return None if live is None else owned(root, owner, live.version, live.record)
+
+
+def version_with(root: FilePath, owner: str, arrays: str) -> Live | None:
+    """The newest version on disk with arrays of this digest."""
+    for version in reversed(on_disk(root, owner)):
+        facts = owned(root, owner, version)
+        if facts is not None and facts.arrays == arrays:
+            return Live(version=version, record=hash_inside(root, *place_of(owner), version, _record(owner)))
+    return None
+
+
+def made_with(root: FilePath, names: Sequence[str], version: str | None = None) -> dict[str, str]:
+    """Versions of these tasks to go back to: of the first one `version`, or the one before its live one.
+
+    Of each other task it is the version that was made with those chosen before it, where one of them needs it, else
+    the one before its live one. Raises UnknownTask, and BundleError where there is no such version.
+    """
+    bundle, chosen, known = read_bundle_file(root), dict[str, str](), dict[str, Owned]()
+    for name in names:
+        check_known(bundle, name)
+        owner, versions_there = owner_named(name), versions(root, name)
+        earlier = (
+            versions_there[: versions_there.index(bundle.tasks[name].version)]
+            if bundle.tasks[name].version in versions_there
+            else []
+        )
+        needed = {facts.needs[owner] for facts in known.values() if owner in facts.needs}
+        if needed:
+            fitting = [v for v in versions_there if _fits(owned(root, owner, v), needed, known)]
+            what = f"task '{name}' has no version that was made with those chosen of {', '.join(chosen)}"
+        else:
+            fitting = [version] if version is not None and not chosen else earlier
+            what = f"task '{name}' has no version before {bundle.tasks[name].version}, the live one"
+        if not fitting:
+            raise BundleError(what, allowed=versions_there)
+        chosen[name] = fitting[-1]
+        chosen_facts = owned(root, owner, fitting[-1]) if fitting[-1] in versions_there else None
+        if chosen_facts is not None:
+            known[owner] = chosen_facts
+    return chosen
+
+
+def _fits(found: Owned | None, needed: Collection[str], known: Mapping[str, Owned]) -> bool:
+    """Whether a version has the arrays that others need, and needs those that they have."""
+    if found is None or any(digest != found.arrays for digest in needed):
+        return False
+    return all(known[o].arrays == digest for o, digest in found.needs.items() if o in known)
+
+
+def without_reader(
+    root: FilePath, bundle: BundleFile, new: Mapping[str, Owned], *, gone: Collection[str] = ()
+) -> list[str]:
+    """Families that no task reads once `new` versions are live and the owners in `gone` are removed.
+
+    Raises BundleError, with the names of a group's members, where the bundle would not be whole then.
+    """
+    before = {owner: live_owned(root, bundle, owner) for owner in bundle.lines}
+    after = {owner: facts for owner, facts in {**before, **new}.items() if owner not in gone}
+    check_whole(before, after, {*new, *gone})
+    return unread(after)
+
+
+def replace_lines(root: FilePath, bundle: BundleFile, lines: Mapping[str, Live]) -> None:
+    """Makes these versions, by owner, the live ones: the one step that readers see."""
+    replace_file(root / BUNDLE, to_json(bundle.of(lines)))
+
+
+def check_known(bundle: BundleFile, name: str) -> None:
+    """Raises UnknownTask where bundle.json does not name the task."""
+    if not isinstance(name, str) or name not in bundle.tasks:
+        raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(bundle.tasks))
+
+
+def check_free(owners: Sequence[str], owner: str, replace: bool) -> None:
+    """Raises BadName for an owner that is among those that are there, unless it is to be replaced, or is like one."""
+    if owner in owners and not replace:
+        raise BadName(f"the bundle has a {titled(owner)} already", got=owner, do="choose another name, or replace it")
+    # Folders of these two would be one on systems that ignore case.
+    same = [other for other in owners if other != owner and other.casefold() == owner.casefold()]
+    if same:
+        raise BadName(
+            f"{titled(owner)} differs from another in case alone", got=owner, allowed=f"not like {titled(same[0])}"
+        )
+
+
+def _record(owner: str) -> str:
+    return FAMILY if is_family(owner) else TASK
+
+
+class _Facts(msgspec.Struct):
+    """The fields of task.json and family.json that bind tasks together; the rest is not looked at."""
+
+    arrays: str
+    needs: dict[str, str] = {}
+
+
+class _Training(msgspec.Struct, frozen=True):
+    """What `polyhead train` notes of each part that it made."""
+
+    fingerprint: object = None
+    task: dict[str, object] = {}
+
+
+class _Made(msgspec.Struct):
+    """How a version came to be."""
+
+    trained_with: _Training = _Training()

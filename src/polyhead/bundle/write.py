@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
@@ -9,23 +10,16 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.complete import OtherOwners, check_all_read, completed
-from polyhead.bundle.families import FamilyDraft, write_family
-from polyhead.bundle.files import check_hash, writing
-from polyhead.bundle.format import PART, TASK, TASKS
-from polyhead.bundle.lines import (
-    check_free,
-    check_known,
-    live_owned,
-    on_disk,
-    replace_lines,
-    version_with,
-    without_reader,
-)
+from polyhead.bundle.files import check_hash, read_arrays, read_inside, write_arrays, writing
+from polyhead.bundle.format import FAMILY, LARGEST_JSON, PART, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
     TaskRecord,
+    check_fit,
+    decoded,
+    foreign_owners,
+    prefix_of,
     read_bundle_file,
     read_task,
     read_trunk_record,
@@ -33,11 +27,141 @@ from polyhead.bundle.manifest import (
 )
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.notes import NotesDraft
-from polyhead.bundle.owners import Owned, is_family, listed, owner_named, task_names, titled
-from polyhead.bundle.versions import Writer, add_versions, version_on_disk
-from polyhead.config import Value
-from polyhead.errors import BundleError
+from polyhead.bundle.owners import Owned, is_family, listed, owner_named, place_of, task_names, titled
+from polyhead.bundle.versions import (
+    Writer,
+    add_versions,
+    check_free,
+    check_known,
+    live_owned,
+    on_disk,
+    replace_lines,
+    version_on_disk,
+    version_with,
+    without_reader,
+)
+from polyhead.config import Value, to_json
+from polyhead.cost import part_arrays
+from polyhead.errors import BundleError, CorruptFile
+from polyhead.files import sync_folder, write_file
 from polyhead.tasks.task import owner_of
+from polyhead.trunk.data import arrays_digest, check_arrays
+from polyhead.trunk.shape import Architecture
+
+
+class FamilyRecord(Value):
+    """family.json: whose arrays these are, and their digests. How they were trained, the tasks that read them say."""
+
+    family: str  # the owner, family:<name>
+    trunk: str  # digest of the trunk that the arrays were trained on
+    arrays: str  # digest of the arrays, `trunk.data.arrays_digest`
+    part: str  # SHA-256 of the file that holds them
+
+
+class FamilyDraft(Value, eq=False):
+    """A family as it is to be written, together with the tasks that read it."""
+
+    family: str
+    arrays: Mapping[str, np.ndarray]
+
+
+def read_family(root: FilePath, owner: str, live: Live, *, trunk: str) -> FamilyRecord:
+    """The family.json of a version, checked against bundle.json and the trunk."""
+    place = (*place_of(owner), live.version)
+    raw, path = read_inside(root, *place, FAMILY, limit=LARGEST_JSON), root.joinpath(*place, FAMILY)
+    check_hash(path, hashlib.sha256(raw).hexdigest(), live.record)
+    record = decoded(raw, FamilyRecord, path)
+    if (record.family, record.trunk) != (owner, trunk):
+        raise CorruptFile(
+            f"{path} belongs to another family or trunk",
+            got=f"{record.family} of trunk {record.trunk}",
+            allowed=f"{owner} of trunk {trunk}",
+            path=path,
+        )
+    return record
+
+
+def write_family(draft: FamilyDraft, trunk: str, folder: FilePath) -> str:
+    """Writes the files of one version; the SHA-256 of its family.json, which is written last."""
+    folder.mkdir()
+    part = write_arrays(folder / PART, draft.arrays)
+    record = FamilyRecord(family=draft.family, trunk=trunk, arrays=arrays_digest(draft.arrays), part=part)
+    hashed = write_file(folder / FAMILY, [to_json(record)])
+    sync_folder(folder)
+    return hashed
+
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class OtherOwners:
+    """Arrays of other owners that the tasks to add may read: added in the same call, else live."""
+
+    def __init__(self, root: FilePath, bundle: BundleFile, given: Mapping[str, Arrays]) -> None:
+        self._root, self._bundle, self._given = root, bundle, given
+        self._digests = {owner: arrays_digest(arrays) for owner, arrays in given.items()}
+
+    def digest(self, owner: str, *, of: str = "") -> str:
+        """Of all arrays of an owner; raises BundleError, which names the task that needs them, where there are none."""
+        if owner not in self._digests:
+            known = live_owned(self._root, self._bundle, owner)
+            if known is None:
+                raise BundleError(
+                    f"task '{of}' needs the arrays of {titled(owner)}",
+                    got="a damaged record" if owner in self._bundle.lines else "none, neither given nor live",
+                    do="add the tasks of a group and the families that they read in one call",
+                )
+            self._digests[owner] = known.arrays
+        return self._digests[owner]
+
+    def arrays(self, owner: str) -> Arrays:
+        """All arrays of an owner whose digest is known."""
+        if owner in self._given:
+            return self._given[owner]
+        return read_arrays(self._root, *place_of(owner), self._bundle.lines[owner].version, PART)
+
+
+def completed(
+    record: TaskRecord, arrays: Arrays, others: OtherOwners, *, trunk: str, shape: Architecture
+) -> TaskRecord:
+    """The record with its empty fields filled in; what was given must agree, and the arrays must be the path's."""
+    given, name = record, record.task.name
+    record = msgspec.structs.replace(record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays))
+    record = msgspec.structs.replace(record, needs=dict.fromkeys(foreign_owners(record), ""))
+    check_fit(record, trunk=trunk, shape=shape)
+    needs = {owner: others.digest(owner, of=name) for owner in record.needs}
+    check_arrays(arrays, part_arrays(record.path, shape, record.owner), owner=f"task '{name}'")
+    for owner in needs:
+        check_read(others.arrays(owner), record, owner, shape)
+    record = msgspec.structs.replace(record, needs=needs)
+    record = msgspec.structs.replace(record, prefix=prefix_of(record))
+    for field in ("prefix", "arrays", "needs"):
+        if getattr(given, field) and getattr(given, field) != getattr(record, field):
+            raise BundleError(
+                f"the record of task '{name}' has another digest of its {field}",
+                got=getattr(given, field),
+                allowed=getattr(record, field),
+                do="leave the field empty",
+            )
+    return record
+
+
+def check_read(arrays: Arrays, record: TaskRecord, owner: str, shape: Architecture) -> dict[str, np.ndarray]:
+    """Those of another owner's arrays that the task reads; WeightsMismatch where one is missing or of another shape."""
+    expected = part_arrays(record.path, shape, owner)
+    read = {name: array for name, array in arrays.items() if name in expected}
+    check_arrays(read, expected, owner=f"{titled(owner)}, as task '{record.task.name}' reads them")
+    return read
+
+
+def check_all_read(family: FamilyDraft, records: Sequence[TaskRecord], shape: Architecture) -> None:
+    """Raises BundleError for a family that none of these tasks reads, WeightsMismatch for such an array."""
+    if all(family.family not in record.needs for record in records):
+        raise BundleError(f"no task that is added reads {titled(family.family)}", do="leave the family out")
+    read: dict[str, tuple[int, ...]] = {}
+    for record in records:
+        read |= part_arrays(record.path, shape, family.family)
+    check_arrays(family.arrays, read, owner=titled(family.family))
 
 
 class Draft(NotesDraft, eq=False):

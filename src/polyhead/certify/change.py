@@ -9,12 +9,12 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle import remove
-from polyhead.bundle.begun import StartedOperation, attempt, finish
 from polyhead.bundle.files import check_no_links, writing
 from polyhead.bundle.format import CERTIFICATES
-from polyhead.bundle.lines import all_on_disk
+from polyhead.bundle.journal import StartedOperation, finish, start_operation
 from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.versions import all_on_disk
 from polyhead.certify.certificate import Certificate, Ledger, Operation, bundle_hash, versions_of
 from polyhead.config import Value
 from polyhead.engine.pinned import AnswerChange, Answered, Answering, changes, numerics
@@ -40,7 +40,7 @@ def certified(
 
 
 class CertifiedChange(Value):
-    """An operation that is asked for once: its proof, and what it set out to do, for `polyhead.bundle.begun.finish`."""
+    """An operation that is asked for once: its proof, and what it set out to do, for `bundle.journal.finish`."""
 
     certificate: Certificate
     begun: StartedOperation
@@ -65,7 +65,7 @@ def certified_once(
     with locked(root, operation):
         remove.sweep(root)
         lines = {name: line for name, line in read_bundle_file(root).tasks.items() if name in changing}
-        tried = attempt(root, operation, asked, lines=lines, wanted=wanted)
+        tried = start_operation(root, operation, asked, lines=lines, wanted=wanted)
         begun = tried.begun
         try:
             if tried.is_done:

@@ -11,11 +11,11 @@ import msgspec
 
 from polyhead.bundle.files import hash_inside
 from polyhead.bundle.format import CERTIFICATES, FAMILIES, FAMILY, MODELS, TASK, TASKS
-from polyhead.bundle.lines import families_on_disk, on_disk
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import old_models_touched
 from polyhead.bundle.owners import owner_at, owner_named, place_of
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.versions import families_on_disk, on_disk
 from polyhead.certify.certificate import Certificate, Ledger, bundle_hash, versions_of
 from polyhead.certify.change import locked
 from polyhead.config import Value

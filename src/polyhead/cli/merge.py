@@ -15,7 +15,7 @@ from polyhead.config import Value
 
 if TYPE_CHECKING:
     from polyhead.bundle.merge import ChosenTasks
-    from polyhead.bundle.probe import Probe
+    from polyhead.bundle.notes import Probe
     from polyhead.bundle.read import Bundle
     from polyhead.certify import Answered, Certificate
     from polyhead.engine.session import Session

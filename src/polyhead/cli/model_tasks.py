@@ -39,8 +39,7 @@ def update_models(printer: Printer, ours: Bundle, theirs: Bundle, called: Mappin
 
 def roll_back_models(printer: Printer, ours: Bundle, names: Sequence[str], version: str | None) -> None:
     """Makes `version` of the first task live, by default the one before its live one; of the others always that one."""
-    from polyhead.bundle.model_write import set_models
-    from polyhead.bundle.models import Models
+    from polyhead.bundle.models import Models, set_models
 
     _change_models(
         printer,
@@ -64,10 +63,10 @@ def _change_models(
     line: Callable[[str, str, str], str],
 ) -> None:
     """Changes tasks that own their models once, also if the command is run again after a kill, and prints it."""
-    from polyhead.bundle.begun import attempt, finish, forgotten_if_it_fails
+    from polyhead.bundle.journal import finish, forgotten_if_it_fails, start_operation
     from polyhead.bundle.models import Models
 
-    tried = attempt(ours.root, operation, asked, lines=Models(ours.root).lines, wanted=wanted)
+    tried = start_operation(ours.root, operation, asked, lines=Models(ours.root).lines, wanted=wanted)
     if not tried.is_done:
         with forgotten_if_it_fails(ours.root, tried.begun):
             act(tried.begun.wanted)

@@ -124,8 +124,8 @@ def update(bundle: str, source: str, names: tuple[str, ...], from_names: tuple[s
     The labels may differ. The command prints which probes get a new answer; the certificate holds all of them. Tasks
     of one prompt group must be updated together; tasks that own their models, in a separate call.
     """
-    from polyhead.bundle.begun import finish
     from polyhead.bundle.format import TASKS
+    from polyhead.bundle.journal import finish
     from polyhead.bundle.merge import copy_tasks
     from polyhead.bundle.read import Bundle
     from polyhead.bundle.versions import next_version
@@ -174,7 +174,7 @@ def remove(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     train` does not train removed tasks again unless `--retrain` names them.
     """
     from polyhead.bundle.merge import taken_of
-    from polyhead.bundle.model_write import remove_models
+    from polyhead.bundle.models import remove_models
     from polyhead.bundle.read import Bundle
     from polyhead.bundle.remove import unlist
     from polyhead.certify import certified
@@ -203,10 +203,10 @@ def rollback(bundle: str, names: tuple[str, ...], json_to: str | None) -> None:
     that own their models need a separate call. A version that is not the newest is pinned: `polyhead train` does not
     replace it unless `--retrain` names the task.
     """
-    from polyhead.bundle.begun import finish
-    from polyhead.bundle.lines import made_with
+    from polyhead.bundle.journal import finish
     from polyhead.bundle.models import model_names
     from polyhead.bundle.read import Bundle
+    from polyhead.bundle.versions import made_with
     from polyhead.bundle.write import set_versions
     from polyhead.certify import certified_once
     from polyhead.certify.certificate import Ledger

@@ -1,4 +1,4 @@
-"""The whole cost of a plan, and what one task adds to it."""
+"""The whole cost of a plan, what one task adds to it, and the bytes that a store keeps for one text."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from polyhead.arguments import typed
 from polyhead.config import Value
-from polyhead.cost.arrays import OwnedArray, arrays_of_path, arrays_of_plan
-from polyhead.cost.place import Place, places
-from polyhead.cost.stored import stored_bytes
+from polyhead.cost.arrays import OwnedArray, Place, arrays_of_path, arrays_of_plan, places
 from polyhead.cost.work import Work, work_of
-from polyhead.plan import TRUNK, Embed, Path, Plan, Pool, Step, owners_of_node
+from polyhead.errors import PlanError
+from polyhead.plan import TRUNK, Codec, Embed, Path, Plan, Pool, Step, owners_of_node
 from polyhead.trunk.shape import Architecture
 
 FLOAT_BYTES = 4  # arrays are kept in float32
@@ -172,3 +171,28 @@ def _along(plan: Plan, task: str) -> Plan:
     """The steps of the task's path, each with all tasks that pass it."""
     steps = [step for step in plan.steps if task in step.tasks]
     return Plan(steps=tuple(Step(node=s.node, parent=index - 1, tasks=s.tasks) for index, s in enumerate(steps)))
+
+
+def row_bytes(codec: Codec, width: int) -> int:
+    """Bytes of one encoded vector."""
+    return codec.format.row_bytes(width)
+
+
+def stored_bytes(
+    pool: Pool, shape: Architecture, tokens: int, *, layers: int | None = None, width: int | None = None
+) -> int:
+    """Bytes kept for one text of `tokens` tokens so that `pool` can be computed from them (Du et al. 2020, Table 2).
+
+    A pool that learns over positions needs all tokens, one that learns over layers all `layers` (default: the
+    trunk's, without the embedding's output). A codec before the mean keeps each of the averaged layers.
+    """
+    if tokens < 1:
+        raise PlanError("a text has at least one token", got=tokens, allowed="1 or more")
+    kept = pool.stored()
+    depth = 1
+    if kept.layers == "all":
+        depth = shape.layers if layers is None else layers
+    elif kept.layers == "mean" and kept.codec.before_mean:
+        depth = kept.of
+    rows = tokens if kept.positions in ("all", "tokens") else 1
+    return rows * depth * row_bytes(kept.codec, width or shape.width)

@@ -12,9 +12,8 @@ from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs
 from polyhead.engine.receipt import Flops, Receipt, Receipts
 from polyhead.errors import UnknownTask, in_words
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
-from polyhead.tasks.task import Answer, Decoded, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
 
 class Result(Value):

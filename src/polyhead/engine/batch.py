@@ -15,9 +15,8 @@ from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.inputs import AnyInput, InputType, Words, input_types_of, plain, types_of_inputs
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task
-from polyhead.text.batch import Cut, cuts, padded
+from polyhead.text.batch import Cut, cuts, padded, together
 from polyhead.text.encodings import Encodings, ranges
-from polyhead.text.packing import together
 from polyhead.text.question import Question, texts_of
 from polyhead.text.tokenize import Input, Tokenizer, windows_of
 from polyhead.text.words import WindowWords, read_words, words_in_each

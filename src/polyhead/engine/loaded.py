@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from polyhead import cost
-from polyhead.bundle.complete import check_read
+from polyhead.bundle.files import release
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.tensors import release
+from polyhead.bundle.write import check_read
 from polyhead.config import Value
 from polyhead.cost import part_arrays
 from polyhead.engine.backends.base import LoadedTask, Runner, Stage, TokenBatch

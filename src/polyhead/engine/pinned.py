@@ -18,7 +18,7 @@ from polyhead._version import __version__
 from polyhead.bundle.files import read_inside, writing
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.manifest import Live, TaskRecord
-from polyhead.bundle.probe import Probe
+from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement, agreement_of, without_scores

@@ -17,7 +17,7 @@ import numpy as np
 from polyhead.bundle.models import Models
 from polyhead.bundle.read import Bundle
 from polyhead.config import Value
-from polyhead.cost.summary import summary_flops, summary_layers
+from polyhead.cost.work import summary_flops, summary_layers
 from polyhead.engine.backends.base import TORCH_POOL
 from polyhead.engine.inputs import AnyInput, plain
 from polyhead.engine.outputs import Outputs

@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 
 from polyhead._version import __version__
-from polyhead.bundle.attempts import keep_attempts
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.format import BUNDLE
-from polyhead.bundle.model_write import ModelDraft, add_model, check_model_name
-from polyhead.bundle.models import Models
+from polyhead.bundle.journal import keep_attempts
+from polyhead.bundle.models import ModelDraft, Models, add_model, check_model_name
 from polyhead.files import remove_tree
 from polyhead.progress import duration
 from polyhead.project.tables import Project, TaskEntry, TrunkChoice

@@ -10,12 +10,11 @@ import numpy as np
 from polyhead.config import Value
 from polyhead.errors import BadValue, EmptyData
 from polyhead.tasks.columns import Columns, Source, columns_of
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.kinds.base import bad_value, listed, spelled
 from polyhead.tasks.kinds.tagging import TaggedSpan, tags_of
 from polyhead.tasks.rows import Row, Rows, no_rows
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.text.question import Given, Question
 from polyhead.text.tokenize import lone_surrogates, repair
 from polyhead.text.words import joined, words_in

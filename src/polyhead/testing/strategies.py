@@ -14,10 +14,10 @@ import numpy as np
 from polyhead import cost, plan
 from polyhead.bundle import write
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import remove_tasks
+from polyhead.bundle.write import FamilyDraft
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.inputs import AnyInput, Passage, input_type_of, input_types_of
 from polyhead.engine.session import Session

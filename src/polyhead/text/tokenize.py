@@ -19,9 +19,8 @@ import tokenizers
 
 from polyhead.config import Value
 from polyhead.errors import ConfigError
-from polyhead.text.encodings import Encodings, joined, starts_of
+from polyhead.text.encodings import Encodings, Template, find_template, joined, starts_of
 from polyhead.text.prefix import SPARE, encoded_beginnings, tokens_beyond
-from polyhead.text.template import Template, find_template
 from polyhead.text.tokenizer_file import failed, open_tokenizer
 from polyhead.trunk.data import TextSettings
 

@@ -10,13 +10,12 @@ from pkgutil import resolve_name
 
 import msgspec
 
-from polyhead.bundle.attempts import keep_attempts
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.format import BUNDLE, LOCK, TOKENIZER, TRUNK, TRUNK_RECORD, WEIGHTS
+from polyhead.bundle.journal import keep_attempts
 from polyhead.bundle.models import check_no_models
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft, add_tasks
+from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.certify import certified
 from polyhead.errors import TrainError, WrongTrunk
 from polyhead.files import remove_files, remove_tree

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
-from polyhead.bundle.tensors import release
+from polyhead.bundle.files import release
 from polyhead.engine.compile.arrangement import (
     Arrangement,
     Group,

@@ -10,7 +10,7 @@ from polyhead.config import Value
 from polyhead.engine.backends.base import TokenBatch
 from polyhead.engine.compile.encoder import HIDDEN
 from polyhead.errors import BackendError
-from polyhead.text.packing import few, packed, work
+from polyhead.text.batch import few, packed, work
 
 
 class Shape(Value):

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import tokenizers
 
-from polyhead.bundle.probe import Probe
+from polyhead.bundle.notes import Probe
 from polyhead.engine.export.graphs import IDS, MASK, SEGMENTS, WORDS
 from polyhead.engine.export.record import Export, ModelFile, TaskFiles
 from polyhead.engine.pinned import Answering

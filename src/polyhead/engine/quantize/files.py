@@ -13,10 +13,9 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, hash_inside, read_inside, writing
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside, write_arrays, writing
 from polyhead.bundle.format import LARGEST_JSON
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.tensors import read_arrays, write_arrays
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.agreement import Agreement
 from polyhead.engine.quantize.scales import Scale, Scales

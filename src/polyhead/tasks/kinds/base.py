@@ -10,8 +10,7 @@ from pathlib import PurePath
 import numpy as np
 
 from polyhead.errors import BadValue, ConfigError, DataError, EmptyData, UnknownLabel
-from polyhead.tasks.example import Example
-from polyhead.tasks.task import Task
+from polyhead.tasks.task import Example, Task
 from polyhead.text.tokenize import lone_surrogates
 
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
 
 class MultiLabel(RowKind):

@@ -12,9 +12,8 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import DataError
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Kind, Task
+from polyhead.tasks.task import Answer, Example, Kind, Task
 from polyhead.text.tokenize import repair
 
 

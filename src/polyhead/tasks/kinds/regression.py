@@ -10,9 +10,8 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
 # Python's float() also takes 1_000, nan, inf, digits of other scripts and blanks around the number.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")

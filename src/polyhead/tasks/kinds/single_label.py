@@ -8,9 +8,8 @@ import numpy as np
 
 from polyhead import metrics
 from polyhead.errors import ConfigError
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Decoded, RowKind, Task
+from polyhead.tasks.task import Answer, Decoded, Example, RowKind, Task
 
 RARE, FREQUENT = 0.8, 0.5  # shares of the most frequent label, of two and of more
 BY_LABEL = ("f1", "macro_f1", "macro_recall", "matthews")

@@ -17,9 +17,8 @@ import numpy as np
 from polyhead import metrics
 from polyhead.config import Value
 from polyhead.errors import ConfigError, DataError
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Kind, Task
+from polyhead.tasks.task import Answer, Example, Kind, Task
 from polyhead.text.tokenize import repair
 
 LONGEST = 30  # words of an answer, as SQuAD scripts have it in tokens

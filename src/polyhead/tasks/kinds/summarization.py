@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyhead.errors import DataError, EmptyData, MissingExtra
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import base
-from polyhead.tasks.task import Answer, Kind, Task
+from polyhead.tasks.task import Answer, Example, Kind, Task
 from polyhead.text.tokenize import repair
 
 

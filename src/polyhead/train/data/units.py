@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from polyhead.bundle.lines import check_free
 from polyhead.bundle.owners import is_family, owner_named, task_names
 from polyhead.bundle.read import Bundle
+from polyhead.bundle.versions import check_free
 from polyhead.errors import BundleError, ConfigError, TrainError
 from polyhead.plan import TRUNK, Path, owners_of
 from polyhead.project.tables import Project, strategy_of

@@ -13,13 +13,12 @@ import msgspec
 
 from polyhead._version import __version__
 from polyhead.bundle.create import write_bundle
-from polyhead.bundle.families import FamilyDraft
 from polyhead.bundle.files import read_inside
 from polyhead.bundle.format import BUNDLE, LARGEST_JSON, LINEAGE, LOCK, TRUNK
 from polyhead.bundle.manifest import TaskRecord
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.whole import remove_workspace, workspace
-from polyhead.bundle.write import Draft, add_tasks
+from polyhead.bundle.write import Draft, FamilyDraft, add_tasks
 from polyhead.config import Value, from_json, to_json
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import msgspec
 import torch
 
-from polyhead.bundle.families import FamilyDraft
+from polyhead.bundle.write import FamilyDraft
 from polyhead.plan import Path
 from polyhead.project.recipes import ONE_TASK
 from polyhead.train.data.prepared import Prepared

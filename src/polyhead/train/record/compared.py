@@ -10,20 +10,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from polyhead.bundle.attempts import Attempt
-from polyhead.bundle.complete import check_read
-from polyhead.bundle.families import FamilyDraft
+from polyhead.bundle.journal import Attempt
 from polyhead.bundle.read import Bundle
-from polyhead.bundle.write import Draft
+from polyhead.bundle.write import Draft, FamilyDraft, check_read
 from polyhead.engine.agreement import without_scores
 from polyhead.engine.backends import TRAINING_BACKEND
 from polyhead.engine.session import Session
 from polyhead.errors import BundleError, PolyheadError
 from polyhead.plan import TRUNK, owners_of
-from polyhead.tasks.example import Example
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.read import Examples
-from polyhead.tasks.task import Task, owner_of
+from polyhead.tasks.task import Example, Task, owner_of
 from polyhead.train.data.prepared import Prepared, Split, rows_of
 from polyhead.train.loop.events import Events
 

@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 
 import msgspec
 
-from polyhead.bundle.attempts import Attempt, read_attempts
+from polyhead.bundle.journal import Attempt, read_attempts
 from polyhead.bundle.manifest import Live
 from polyhead.bundle.models import read_models_file
 from polyhead.bundle.read import Bundle

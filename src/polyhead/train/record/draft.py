@@ -12,8 +12,8 @@ import numpy as np
 from polyhead import cost
 from polyhead._version import __version__
 from polyhead.bundle.manifest import TaskRecord
+from polyhead.bundle.notes import Probe
 from polyhead.bundle.owners import task_names
-from polyhead.bundle.probe import Probe
 from polyhead.bundle.write import Draft
 from polyhead.plan import Path, Plan, merge
 from polyhead.strategies.branch import private_layers

@@ -1,7 +1,8 @@
-"""Commands under way, recorded before they change anything.
+"""Commands under way, and training that lost: two files beside bundle.json that no digest covers.
 
 A command may be killed after its change is live and before it reports so. When it is repeated, it finds its record and
-does not make the change twice: a second rollback would go back by two versions.
+does not make the change twice: a second rollback would go back by two versions. Versions that were trained and lost to
+the live one are listed in `attempts.json`, so that they are not trained again; without it they are trained once more.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path as FilePath
 
 from polyhead.bundle.files import read_inside, writing
 from polyhead.bundle.format import BEGUN, LARGEST_JSON
-from polyhead.bundle.manifest import Live
+from polyhead.bundle.manifest import Live, decoded, read_bundle_file
+from polyhead.bundle.models import read_models_file
 from polyhead.config import Value, from_json, to_json
-from polyhead.errors import PolyheadError
+from polyhead.errors import CorruptFile, PolyheadError
 from polyhead.files import replace_file
 
 
@@ -32,40 +34,40 @@ class StartedOperation(Value):
         return live == self.wanted != {name: line.version for name, line in self.before.items()}
 
 
-class Attempt(Value):
+class OperationStart(Value):
     """A command, and whether it had made its change before it was killed."""
 
     begun: StartedOperation
     is_done: bool
 
 
-def attempt(
+def start_operation(
     root: FilePath,
     operation: str,
     asked: Sequence[str],
     *,
     lines: Mapping[str, Live],
     wanted: Callable[[], Mapping[str, str]],
-) -> Attempt:
+) -> OperationStart:
     """Records what the command is going to do, unless the same command was killed after it had done that.
 
     `lines` are the live versions of the tasks; `wanted` finds the versions to make live. Call `finish` afterwards.
     """
-    previous = _read(root)
+    previous = _read_begun(root)
     is_same = previous is not None and (previous.operation, previous.asked) == (operation, tuple(asked))
     if previous is not None and is_same and previous.is_done(lines):
-        return Attempt(begun=previous, is_done=True)
+        return OperationStart(begun=previous, is_done=True)
     versions = dict(wanted())
     before = {name: lines[name] for name in versions if name in lines}
     begun = StartedOperation(operation=operation, asked=tuple(asked), before=before, wanted=versions)
     with writing(root, f"'{operation}' on {root} failed, and nothing was changed"):
         replace_file(root / BEGUN, to_json(begun), root=root)
-    return Attempt(begun=begun, is_done=False)
+    return OperationStart(begun=begun, is_done=False)
 
 
 def finish(root: FilePath, begun: StartedOperation) -> None:
     """Removes the record: the command has reported its end, or it failed and changed nothing."""
-    if _read(root) == begun:
+    if _read_begun(root) == begun:
         with suppress(OSError):
             (root / BEGUN).unlink(missing_ok=True)
 
@@ -80,8 +82,59 @@ def forgotten_if_it_fails(root: FilePath, begun: StartedOperation) -> Iterator[N
         raise
 
 
-def _read(root: FilePath) -> StartedOperation | None:
+def _read_begun(root: FilePath) -> StartedOperation | None:
     try:
         return from_json(read_inside(root, BEGUN, limit=LARGEST_JSON), StartedOperation, source=str(root / BEGUN))
     except (PolyheadError, RecursionError):
         return None
+
+
+FILE = "attempts.json"
+
+
+class Attempt(Value):
+    """A way of training that lost, and the record (SHA-256 of task.json) of the live version that it lost to."""
+
+    fingerprint: str
+    record: str
+    metric: str
+    live: float  # what the live version scored on the rows that were compared
+    tried: float  # what the attempt scored on the same
+
+    def line(self) -> str:
+        """`accuracy 0.9100 against 0.9200`."""
+        return f"{self.metric} {self.tried:.4f} against {self.live:.4f}"
+
+
+class _File(Value):
+    attempts: dict[str, Attempt] = {}  # by task
+
+
+def read_attempts(root: FilePath) -> dict[str, Attempt]:
+    """The last attempt of each task that lost to the version that is live; raises CorruptFile for a damaged file."""
+    return _in_force(root, _read_attempts(root))
+
+
+def keep_attempts(root: FilePath, new: Mapping[str, Attempt]) -> None:
+    """Notes attempts, by task; those that no longer count go."""
+    with writing(root, f"{FILE} cannot be written in {root}"):
+        replace_file(root / FILE, to_json(_File(attempts=_in_force(root, {**_read_attempts(root), **new}))))
+
+
+def _in_force(root: FilePath, attempts: Mapping[str, Attempt]) -> dict[str, Attempt]:
+    lines: dict[str, Live] = {**read_bundle_file(root).tasks, **read_models_file(root).models}
+    return {
+        name: attempt for name, attempt in attempts.items() if name in lines and lines[name].record == attempt.record
+    }
+
+
+def _read_attempts(root: FilePath) -> dict[str, Attempt]:
+    path = root / FILE
+    if not (path.is_file() or path.is_symlink()):
+        return {}
+    try:
+        return decoded(read_inside(root, FILE, limit=LARGEST_JSON), _File, path).attempts
+    except PolyheadError as error:
+        raise CorruptFile(
+            f"{path} cannot be read", got=error, do="delete it: what lost once is then trained once more", path=path
+        ) from None
