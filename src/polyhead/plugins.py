@@ -3,7 +3,7 @@
 A package names its module as an entry point of the group `polyhead.plugins`:
 
     [project.entry-points."polyhead.plugins"]
-    ordinal = "my_package.ordinal"
+    graded = "my_package.graded"
 
 Importing that module registers what is in it. Only packages that somebody installed are asked: no module is ever
 imported because a bundle, a project file or a data file names it.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -18,13 +19,11 @@ from polyhead.bundle.format import (
     LARGEST_JSON,
     LARGEST_TEXT,
     MOST_TASKS,
-    TASK,
-    TASKS,
     TOKENIZER,
     TRUNK,
     TRUNK_RECORD,
 )
-from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, titled
+from polyhead.bundle.owners import TASK_OF, check_family, is_family, owner_named, place_of, record_file, titled
 from polyhead.config import Value, ValueT, changed_fields, from_json, to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, PolyheadError, UnknownFormat, WrongTrunk, told
 from polyhead.plan import TRUNK as TRUNK_OWNER
@@ -33,6 +32,8 @@ from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, check_name, owner_of
 from polyhead.trunk.data import TextSettings, trunk_digest
 from polyhead.trunk.shape import Architecture
+
+VERSION = re.compile(r"v\d{4,9}")  # the name of a version's folder
 
 
 class Live(Value, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,21 +115,73 @@ def read_bundle_file(root: FilePath) -> BundleFile:
     path = root / BUNDLE
     if not root.is_dir() or not (path.is_file() or path.is_symlink()):
         raise BundleError(f"there is no bundle at {root}", do="give the folder that holds bundle.json")
-    raw = read_inside(root, BUNDLE, limit=LARGEST_JSON)
-    number = decoded(raw, _Numbered, path).format
-    if number == FORMAT:
-        content = decoded(raw, BundleFile, path)
-    else:
-        if number not in OLD_READERS:
-            raise UnknownFormat(
-                f"{path} was written by another version of polyhead",
-                got=f"format {number}",
-                allowed=[f"format {n}" for n in (*sorted(OLD_READERS), FORMAT)],
-                do="install the version that wrote it, or write the bundle again",
-            )
-        content = OLD_READERS[number](raw, str(path))
-    _check_bundle_file(content, path)
+    content = read_list(path, BundleFile, number=FORMAT, old=OLD_READERS, again="write the bundle again")
+    for owner in content.families:
+        check_family(owner)
+    check_lines(path, content.lines, content.removed)
+    check_digest(path, content.trunk)
     return content
+
+
+def read_list(
+    path: FilePath,
+    kind: type[ValueT],
+    *,
+    number: int,
+    again: str,
+    old: Mapping[int, Callable[[bytes, str], ValueT]] = MappingProxyType({}),
+) -> ValueT:
+    """A list of live versions, its format number looked at first; raises UnknownFormat for one that nothing reads.
+
+    `old` reads older formats, `again` says how the list is made anew.
+    """
+    raw = read_inside(path.parent, path.name, limit=LARGEST_JSON)
+    found = decoded(raw, _Numbered, path).format
+    if found == number:
+        return decoded(raw, kind, path)
+    if found not in old:
+        raise UnknownFormat(
+            f"{path} was written by another version of polyhead",
+            got=f"format {found}",
+            allowed=[f"format {n}" for n in (*sorted(old), number)],
+            do=f"install the version that wrote it, or {again}",
+        )
+    return old[found](raw, str(path))
+
+
+def check_lines(path: FilePath, lines: Mapping[str, Live], removed: Collection[str]) -> None:
+    """Raises CorruptFile for live versions, by owner, that are too many or none, BadName for the name of a task."""
+    count = len(lines) + len(removed)
+    if count > MOST_TASKS:
+        raise CorruptFile(
+            f"{path} lists too many tasks",
+            got=f"{count:,} live versions",
+            allowed=f"at most {MOST_TASKS:,}",
+            do="split the bundle",
+            path=path,
+        )
+    for name in removed:
+        check_name(name)
+    for owner, live in lines.items():
+        if not is_family(owner):
+            check_name(owner.partition(":")[2])
+        if not VERSION.fullmatch(live.version):
+            raise CorruptFile(f"{path}: {titled(owner)} has no version", got=live.version, allowed="v0001 and up")
+        check_digest(path, live.record)
+
+
+def check_digest(path: FilePath, value: str) -> None:
+    """Raises CorruptFile for what is no SHA-256 in hex."""
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise CorruptFile(f"{path} holds something that is no digest", got=value)
+
+
+def read_record(root: FilePath, owner: str, live: Live, kind: type[ValueT]) -> tuple[ValueT, FilePath]:
+    """The record of a version, task.json or family.json, of the SHA-256 that its line names; and its path."""
+    place = (*place_of(owner), live.version, record_file(owner))
+    raw, path = read_inside(root, *place, limit=LARGEST_JSON), root.joinpath(*place)
+    check_hash(path, hashlib.sha256(raw).hexdigest(), live.record)
+    return decoded(raw, kind, path), path
 
 
 def read_tokenizer(root: FilePath, record: TrunkRecord) -> bytes:
@@ -165,10 +218,7 @@ def check_trunk(root: FilePath, record: TrunkRecord, tokenizer: bytes, expected:
 
 def read_task(root: FilePath, name: str, live: Live, *, trunk: str, shape: Architecture) -> TaskRecord:
     """The live task.json of a task, checked against bundle.json and the trunk."""
-    raw = read_inside(root, TASKS, name, live.version, TASK, limit=LARGEST_JSON)
-    path = root / TASKS / name / live.version / TASK
-    check_hash(path, hashlib.sha256(raw).hexdigest(), live.record)
-    record = decoded(raw, TaskRecord, path)
+    record, path = read_record(root, owner_named(name), live, TaskRecord)
     if record.task.name != name:
         raise CorruptFile(f"{path} belongs to another task", got=record.task.name, allowed=name, path=path)
     try:
@@ -304,29 +354,3 @@ class _Numbered(msgspec.Struct):
     """The one field that every format has."""
 
     format: int
-
-
-def check_number(lines: int, path: FilePath) -> None:
-    """Raises CorruptFile for a list of more live versions than a bundle may have."""
-    if lines > MOST_TASKS:
-        raise CorruptFile(
-            f"{path} lists too many tasks",
-            got=f"{lines:,} live versions",
-            allowed=f"at most {MOST_TASKS:,}",
-            do="split the bundle",
-            path=path,
-        )
-
-
-def _check_bundle_file(content: BundleFile, path: FilePath) -> None:
-    check_number(len(content.tasks) + len(content.families) + len(content.removed), path)
-    for name in (*content.tasks, *content.removed):
-        check_name(name)
-    for owner in content.families:
-        check_family(owner)
-    for owner, live in content.lines.items():
-        if not re.fullmatch(r"v\d{4,9}", live.version):
-            raise CorruptFile(f"{path}: {titled(owner)} has no version", got=live.version, allowed="v0001 and up")
-    for value in (content.trunk, *(live.record for live in content.lines.values())):
-        if not re.fullmatch(r"[0-9a-f]{64}", value):
-            raise CorruptFile(f"{path} holds something that is no digest", got=value)

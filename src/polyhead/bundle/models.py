@@ -6,8 +6,6 @@ comes and goes without a change to anything that certificates prove, and readers
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
@@ -15,25 +13,17 @@ from typing import Any
 
 import msgspec
 
-from polyhead.bundle.files import check_hash, hash_inside, read_arrays, read_inside, writing
-from polyhead.bundle.format import LARGEST_JSON, LIST, MODEL, MODELS, PROBES, SCORES, TASK, TOKENIZER
-from polyhead.bundle.manifest import Live, check_number, decoded, read_bundle_file
+from polyhead.bundle.files import check_hash, hash_inside, read_arrays, writing
+from polyhead.bundle.format import LIST, MODEL, MODELS, PROBES, SCORES, TASK, TOKENIZER
+from polyhead.bundle.manifest import Live, check_lines, read_bundle_file, read_list, read_record
 from polyhead.bundle.notes import Notes, NotesDraft
 from polyhead.bundle.owners import MODEL_OF, listed, model_owner
-from polyhead.bundle.versions import (
-    VERSION,
-    Writer,
-    add_versions,
-    sweep_section,
-    version_on_disk,
-    versions_in,
-    was_trained,
-)
+from polyhead.bundle.versions import Writer, add_versions, sweep_section, version_on_disk, versions_in, was_trained
 from polyhead.config import Value, to_json
-from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownFormat, UnknownTask, WeightsMismatch
+from polyhead.errors import BadName, CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
 from polyhead.files import replace_file
 from polyhead.seq2seq.data import Seq2SeqData, SummarySettings
-from polyhead.tasks.task import Task, check_name
+from polyhead.tasks.task import Task
 from polyhead.trunk.data import arrays_digest
 
 FORMAT = 1
@@ -86,20 +76,16 @@ class Models(Notes):
 
     def version(self, name: str) -> str:
         """The live version of a task, such as v0001."""
-        return self._place(name)[2]
+        return self._live(name).version
 
     def versions(self, name: str) -> list[str]:
         """All versions of a task on disk, oldest first."""
-        self._place(name)
         return versions_in(self.root.joinpath(*self._place(name)[:2]))
 
     def record(self, name: str) -> ModelRecord:
         """The live task.json of a task."""
         if name not in self._records:
-            path = self.root.joinpath(*self._place(name), TASK)
-            raw = read_inside(self.root, *self._place(name), TASK, limit=LARGEST_JSON)
-            check_hash(path, hashlib.sha256(raw).hexdigest(), self.lines[name].record)
-            record = decoded(raw, ModelRecord, path)
+            record, path = read_record(self.root, model_owner(name), self._live(name), ModelRecord)
             if record.task.name != name or set(record.files) != set(HASHED):
                 raise CorruptFile(
                     f"{path} contradicts itself",
@@ -164,10 +150,13 @@ class Models(Notes):
                 except PolyheadError as error:
                     yield error
 
-    def _place(self, name: str) -> tuple[str, str, str]:
+    def _live(self, name: str) -> Live:
         if name not in self.lines:
             raise UnknownTask(f"the bundle has no model of a task '{name}'", allowed=sorted(self.lines))
-        return MODELS, name, self.lines[name].version
+        return self.lines[name]
+
+    def _place(self, name: str) -> tuple[str, str, str]:
+        return MODELS, name, self._live(name).version
 
     def _declared(self, name: str) -> Task:
         return self.record(name).task
@@ -226,29 +215,9 @@ def read_models_file(root: FilePath) -> ModelsFile:
     path = root / LIST
     if not (path.is_file() or path.is_symlink()):
         return ModelsFile(format=FORMAT, models={})
-    raw = read_inside(root, LIST, limit=LARGEST_JSON)
-    number = decoded(raw, _Numbered, path).format
-    if number != FORMAT:
-        raise UnknownFormat(
-            f"{path} was written by another version of polyhead",
-            got=f"format {number}",
-            allowed=f"format {FORMAT}",
-            do="install the version that wrote it, or train the models again",
-        )
-    content = decoded(raw, ModelsFile, path)
-    check_number(len(content.models) + len(content.removed), path)
-    for name in (*content.models, *content.removed):
-        check_name(name)
-    for name, line in content.models.items():
-        if not VERSION.fullmatch(line.version) or not re.fullmatch(r"[0-9a-f]{64}", line.record):
-            raise CorruptFile(f"{path}: task '{name}' has no version or digest", got=line, path=path)
+    content = read_list(path, ModelsFile, number=FORMAT, again="train the models again")
+    check_lines(path, {model_owner(name): line for name, line in content.models.items()}, content.removed)
     return content
-
-
-class _Numbered(msgspec.Struct):
-    """The one field that every format has."""
-
-    format: int
 
 
 class ModelDraft(NotesDraft, eq=False):

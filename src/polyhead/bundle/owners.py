@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from polyhead.bundle.format import FAMILIES, MODELS, TASKS
+from polyhead.bundle.format import FAMILIES, FAMILY, MODELS, TASK, TASKS
 from polyhead.config import Value
 from polyhead.errors import BadName, BundleError
 
@@ -54,6 +54,11 @@ def place_of(owner: str) -> tuple[str, str]:
     """The folder of an owner's versions, as steps: tasks/<name>, models/<name>, families/<name> with '+' for ':'."""
     kind, _, name = owner.partition(":")
     return _SECTIONS[kind], name.replace(":", "+")
+
+
+def record_file(owner: str) -> str:
+    """The name of the file that says what a version of the owner is."""
+    return FAMILY if is_family(owner) else TASK
 
 
 def owner_at(section: str, folder: str) -> str:

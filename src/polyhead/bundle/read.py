@@ -30,7 +30,7 @@ from polyhead.bundle.models import models_touched
 from polyhead.bundle.notes import Notes
 from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.versions import versions
+from polyhead.bundle.versions import check_known, versions
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
@@ -328,8 +328,7 @@ class Bundle(Notes):
         return arrays
 
     def _live(self, name: str) -> Live:
-        if not isinstance(name, str) or name not in self._content.tasks:
-            raise UnknownTask(f"the bundle has no task '{name}'", got=name, allowed=sorted(self._content.tasks))
+        check_known(self._content, name)
         return self._content.tasks[name]
 
     def _task(self, name: str) -> TaskRecord:

@@ -7,7 +7,6 @@ renamed; the list of live versions is replaced last. A reader, or a kill at any 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path as FilePath
@@ -15,9 +14,9 @@ from pathlib import Path as FilePath
 import msgspec
 
 from polyhead.bundle.files import check_no_links, hash_inside, read_inside
-from polyhead.bundle.format import BUNDLE, FAMILIES, FAMILY, LARGEST_JSON, MODELS, TASK, TASKS
-from polyhead.bundle.manifest import BundleFile, Live, read_bundle_file
-from polyhead.bundle.owners import Owned, check_whole, is_family, owner_at, owner_named, place_of, titled, unread
+from polyhead.bundle.format import BUNDLE, FAMILIES, LARGEST_JSON, MODELS, TASK, TASKS
+from polyhead.bundle.manifest import VERSION, BundleFile, Live, read_bundle_file
+from polyhead.bundle.owners import Owned, check_whole, owner_at, owner_named, place_of, record_file, titled, unread
 from polyhead.config import to_json
 from polyhead.errors import BadName, BundleError, CorruptFile, UnknownTask
 from polyhead.files import (
@@ -31,7 +30,6 @@ from polyhead.files import (
     temporary_name,
 )
 
-VERSION = re.compile(r"v\d{4,9}")
 Writer = Callable[[FilePath], str]  # fills a new folder with a version's files; returns the SHA-256 of its record
 
 
@@ -179,7 +177,7 @@ def all_on_disk(root: FilePath, bundle: BundleFile) -> dict[str, list[str]]:
 def owned(root: FilePath, owner: str, version: str, record: str | None = None) -> Owned | None:
     """What a version gives and needs; None if its record cannot be read or has another SHA-256."""
     try:
-        raw = read_inside(root, *place_of(owner), version, _record(owner), limit=LARGEST_JSON)
+        raw = read_inside(root, *place_of(owner), version, record_file(owner), limit=LARGEST_JSON)
         facts = msgspec.json.decode(raw, type=_Facts)
     except (CorruptFile, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
@@ -210,7 +208,7 @@ def version_with(root: FilePath, owner: str, arrays: str) -> Live | None:
     for version in reversed(on_disk(root, owner)):
         facts = owned(root, owner, version)
         if facts is not None and facts.arrays == arrays:
-            return Live(version=version, record=hash_inside(root, *place_of(owner), version, _record(owner)))
+            return Live(version=version, record=hash_inside(root, *place_of(owner), version, record_file(owner)))
     return None
 
 
@@ -286,10 +284,6 @@ def check_free(owners: Sequence[str], owner: str, replace: bool) -> None:
         raise BadName(
             f"{titled(owner)} differs from another in case alone", got=owner, allowed=f"not like {titled(same[0])}"
         )
-
-
-def _record(owner: str) -> str:
-    return FAMILY if is_family(owner) else TASK
 
 
 class _Facts(msgspec.Struct):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path as FilePath
@@ -10,17 +9,17 @@ from pathlib import Path as FilePath
 import msgspec
 import numpy as np
 
-from polyhead.bundle.files import check_hash, read_arrays, read_inside, write_arrays, writing
-from polyhead.bundle.format import FAMILY, LARGEST_JSON, PART, TASK, TASKS
+from polyhead.bundle.files import check_hash, read_arrays, write_arrays, writing
+from polyhead.bundle.format import FAMILY, PART, TASK, TASKS
 from polyhead.bundle.manifest import (
     BundleFile,
     Live,
     TaskRecord,
     check_fit,
-    decoded,
     foreign_owners,
     prefix_of,
     read_bundle_file,
+    read_record,
     read_task,
     read_trunk_record,
     task_json,
@@ -67,10 +66,7 @@ class FamilyDraft(Value, eq=False):
 
 def read_family(root: FilePath, owner: str, live: Live, *, trunk: str) -> FamilyRecord:
     """The family.json of a version, checked against bundle.json and the trunk."""
-    place = (*place_of(owner), live.version)
-    raw, path = read_inside(root, *place, FAMILY, limit=LARGEST_JSON), root.joinpath(*place, FAMILY)
-    check_hash(path, hashlib.sha256(raw).hexdigest(), live.record)
-    record = decoded(raw, FamilyRecord, path)
+    record, path = read_record(root, owner, live, FamilyRecord)
     if (record.family, record.trunk) != (owner, trunk):
         raise CorruptFile(
             f"{path} belongs to another family or trunk",
