@@ -66,12 +66,12 @@ def hash_inside(root: FilePath, *names: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_hash(path: FilePath, found: str, expected: str) -> None:
+def check_hash(path: FilePath, actual: str, expected: str) -> None:
     """Raises CorruptFile that names the file when its SHA-256 is not the one written down."""
-    if found != expected:
+    if actual != expected:
         raise CorruptFile(
             f"{path} was changed since it was written",
-            got=f"SHA-256 {found}",
+            got=f"SHA-256 {actual}",
             allowed=expected,
             do="restore the file, or write it again",
             path=path,

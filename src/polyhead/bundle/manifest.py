@@ -136,17 +136,17 @@ def read_list(
     `old` reads older formats, `again` says how the list is made anew.
     """
     raw = read_inside(path.parent, path.name, limit=LARGEST_JSON)
-    found = decoded(raw, _Numbered, path).format
-    if found == number:
+    written = decoded(raw, _Numbered, path).format
+    if written == number:
         return decoded(raw, kind, path)
-    if found not in old:
+    if written not in old:
         raise UnknownFormat(
             f"{path} was written by another version of polyhead",
-            got=f"format {found}",
+            got=f"format {written}",
             allowed=[f"format {n}" for n in (*sorted(old), number)],
             do=f"install the version that wrote it, or {again}",
         )
-    return old[found](raw, str(path))
+    return old[written](raw, str(path))
 
 
 def check_lines(path: FilePath, lines: Mapping[str, Live], removed: Collection[str]) -> None:
@@ -321,8 +321,8 @@ def renamed(record: TaskRecord, owners: Mapping[str, str]) -> TaskRecord:
     task = msgspec.structs.replace(record.task, name=owner.removeprefix(TASK_OF))
     path = Path(nodes=tuple(_owned(node, owners) for node in record.path.nodes))
     needs = {owners.get(other, other): needed for other, needed in record.needs.items()}
-    found = msgspec.structs.replace(record, task=task, path=path, owner=owner, needs=needs)
-    return msgspec.structs.replace(found, prefix=prefix_of(found))
+    moved = msgspec.structs.replace(record, task=task, path=path, owner=owner, needs=needs)
+    return msgspec.structs.replace(moved, prefix=prefix_of(moved))
 
 
 def _owned(value: Any, owners: Mapping[str, str]) -> Any:

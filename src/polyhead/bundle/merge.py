@@ -67,7 +67,7 @@ def merge_bundles(
     root = FilePath(root).resolve()
     _check_sources(root, sources)
     chosen = _chosen(sources, tasks or {})
-    standing = [one.tasks for one in chosen if one.tasks.lines or not one.models.lines] or [chosen[0].tasks]
+    standing = [choice.tasks for choice in chosen if choice.tasks.lines or not choice.models.lines] or [chosen[0].tasks]
     _check_trunks(standing)
     _check_all(chosen, standing[0])
     with whole_bundle(root) as made:

@@ -156,8 +156,8 @@ class Notes(ABC):
         return read_inside(self.root, *self._place(name), file, limit=LARGEST_TEXT)
 
     def _hashed(self, name: str, file: str) -> None:
-        found = hash_inside(self.root, *self._place(name), file)
-        check_hash(self._path(name, file), found, self._hashes(name).get(file, ""))
+        digest = hash_inside(self.root, *self._place(name), file)
+        check_hash(self._path(name, file), digest, self._hashes(name).get(file, ""))
 
 
 class _Scores(msgspec.Struct):

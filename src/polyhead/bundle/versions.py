@@ -243,11 +243,11 @@ def made_with(root: FilePath, names: Sequence[str], version: str | None = None) 
     return chosen
 
 
-def _fits(found: Owned | None, needed: Collection[str], known: Mapping[str, Owned]) -> bool:
+def _fits(facts: Owned | None, needed: Collection[str], known: Mapping[str, Owned]) -> bool:
     """Whether a version has the arrays that others need, and needs those that they have."""
-    if found is None or any(digest != found.arrays for digest in needed):
+    if facts is None or any(digest != facts.arrays for digest in needed):
         return False
-    return all(known[o].arrays == digest for o, digest in found.needs.items() if o in known)
+    return all(known[o].arrays == digest for o, digest in facts.needs.items() if o in known)
 
 
 def without_reader(

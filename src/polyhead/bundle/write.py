@@ -93,9 +93,9 @@ Arrays = Mapping[str, np.ndarray]
 class OtherOwners:
     """Arrays of other owners that the tasks to add may read: added in the same call, else live."""
 
-    def __init__(self, root: FilePath, bundle: BundleFile, given: Mapping[str, Arrays]) -> None:
-        self._root, self._bundle, self._given = root, bundle, given
-        self._digests = {owner: arrays_digest(arrays) for owner, arrays in given.items()}
+    def __init__(self, root: FilePath, bundle: BundleFile, added: Mapping[str, Arrays]) -> None:
+        self._root, self._bundle, self._added = root, bundle, added
+        self._digests = {owner: arrays_digest(arrays) for owner, arrays in added.items()}
 
     def digest(self, owner: str, *, of: str = "") -> str:
         """Of all arrays of an owner; raises BundleError, which names the task that needs them, where there are none."""
@@ -112,8 +112,8 @@ class OtherOwners:
 
     def arrays(self, owner: str) -> Arrays:
         """All arrays of an owner whose digest is known."""
-        if owner in self._given:
-            return self._given[owner]
+        if owner in self._added:
+            return self._added[owner]
         return read_arrays(self._root, *place_of(owner), self._bundle.lines[owner].version, PART)
 
 
@@ -121,7 +121,7 @@ def completed(
     record: TaskRecord, arrays: Arrays, others: OtherOwners, *, trunk: str, shape: Architecture
 ) -> TaskRecord:
     """The record with its empty fields filled in; what was given must agree, and the arrays must be the path's."""
-    given, name = record, record.task.name
+    draft, name = record, record.task.name
     record = msgspec.structs.replace(record, owner=record.owner or owner_of(record.task), arrays=arrays_digest(arrays))
     record = msgspec.structs.replace(record, needs=dict.fromkeys(foreign_owners(record), ""))
     check_fit(record, trunk=trunk, shape=shape)
@@ -132,10 +132,10 @@ def completed(
     record = msgspec.structs.replace(record, needs=needs)
     record = msgspec.structs.replace(record, prefix=prefix_of(record))
     for field in ("prefix", "arrays", "needs"):
-        if getattr(given, field) and getattr(given, field) != getattr(record, field):
+        if getattr(draft, field) and getattr(draft, field) != getattr(record, field):
             raise BundleError(
                 f"the record of task '{name}' has another digest of its {field}",
-                got=getattr(given, field),
+                got=getattr(draft, field),
                 allowed=getattr(record, field),
                 do="leave the field empty",
             )
@@ -247,8 +247,8 @@ def _to_write(
     """What is to be written, by owner, families first; families that are live with the same arrays are left out."""
     shape = read_trunk_record(root).architecture
     versions: dict[str, NewVersion] = {}
-    given = {owner_of(draft.record.task): draft.arrays for draft in drafts}
-    others = OtherOwners(root, bundle, given | {family.family: family.arrays for family in families})
+    added = {owner_of(draft.record.task): draft.arrays for draft in drafts}
+    others = OtherOwners(root, bundle, added | {family.family: family.arrays for family in families})
     records = [completed(draft.record, draft.arrays, others, trunk=bundle.trunk, shape=shape) for draft in drafts]
     for family in families:
         owned = Owned(arrays=others.digest(family.family))

@@ -60,31 +60,33 @@ class LeaveOut(Value, tag="leave_out", tag_field="kind"):
                 allowed=sorted(tasks),
                 do="put each task into one group of [recipe.groups]",
             )
-        found = [
+        rounds = [
             Round(name=name, tasks=several, learned=tuple(task for task in tasks if task not in several))
             for name, several in groups.items()
         ]
-        for left in found:
+        for left in rounds:
             if not (left.tasks and left.learned):
                 raise ConfigError(
                     f"with '{left.name}' left out there must be tasks that remain, and some that are left out",
                     got=f"left out {list(left.tasks)}, remaining {list(left.learned)}",
                     do="declare more tasks, or other groups",
                 )
-        return tuple(found)
+        return tuple(rounds)
 
-    def learn_in(self, one: Round) -> TrunkOnly:
+    def learn_in(self, trunk_round: Round) -> TrunkOnly:
         """How a round's trunk learns: weights and shares that are given by task, without those that are left out."""
         weighting, sampling = self.learn.weighting, self.learn.sampling
         if weighting.fixed:
-            fixed = {task: weight for task, weight in weighting.fixed.items() if task in one.learned}
+            fixed = {task: weight for task, weight in weighting.fixed.items() if task in trunk_round.learned}
             weighting = Weighting(kind="fixed" if fixed else "none", fixed=fixed, scaled=weighting.scaled)
         if sampling.schedule:
-            shares = [{t: share for t, share in epoch.items() if t in one.learned} for epoch in sampling.schedule]
+            shares = [
+                {t: share for t, share in epoch.items() if t in trunk_round.learned} for epoch in sampling.schedule
+            ]
             try:
                 sampling = Sampling(kind="schedule", cap=sampling.cap, schedule=tuple(shares))
             except ConfigError as error:
-                raise error.at(f"recipe.learn without {list(one.tasks)}") from None
+                raise error.at(f"recipe.learn without {list(trunk_round.tasks)}") from None
         return msgspec.structs.replace(self.learn, weighting=weighting, sampling=sampling)
 
     def unknown(self, tasks: Sequence[str]) -> list[str]:
