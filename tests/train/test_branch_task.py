@@ -30,7 +30,7 @@ from polyhead.train.branch.task import (
     depths_of,
     grow,
     grown_lines,
-    kept_grove,
+    kept_search,
     write_options,
 )
 from polyhead.train.data.features import wanted_taps
@@ -130,7 +130,7 @@ def test_a_teacher_and_its_students_are_grown_and_kept(home, kept, tmp_path):
     assert [len(private_layers(one.path)) for one in grove.kept] == [3, 1, 2]
     assert {tap_of(one.path) for one in grove.kept} == {0} and grove.candidates == ()
     assert sorted(f.name for f in tmp_path.iterdir()) == [
-        "grove.json", "student-1.safetensors", "student-2.safetensors", "teacher.safetensors"
+        "branches.json", "student-1.safetensors", "student-2.safetensors", "teacher.safetensors"
     ]  # fmt: skip
     branches = branches_of(home, kept, "mood", strategy=FIXED, depths=())
     teacher = branches.teacher(3)
@@ -211,7 +211,7 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
         patched.setattr(fitting.Curriculum, "save", saved)
         with pytest.raises(KeyboardInterrupt):
             grown(home, kept, tmp_path / "cut")
-    assert kept_grove(tmp_path / "cut") is None
+    assert kept_search(tmp_path / "cut") is None
     _, grove = grown(home, kept, tmp_path / "cut")
     assert len(trained) == 9  # no epoch twice
     for one in whole.kept:
@@ -223,9 +223,9 @@ def test_growing_that_was_interrupted_goes_on_and_ends_in_the_same_bytes(
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("grove.json", b"{"),
-        ("grove.json", b"[]"),
-        ("grove.json", b'{"task": "mood", "kept": [{"name": "teacher"}]}'),
+        ("branches.json", b"{"),
+        ("branches.json", b"[]"),
+        ("branches.json", b'{"task": "mood", "kept": [{"name": "teacher"}]}'),
         ("teacher.safetensors", b"\x08\x00"),
         ("teacher.safetensors", b""),
         ("teacher.safetensors", None),
@@ -261,7 +261,7 @@ def full_disk(*_args, **_kwargs):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("name", ["teacher.safetensors", "grove.json"])
+@pytest.mark.parametrize("name", ["teacher.safetensors", "branches.json"])
 def test_a_full_disk_while_branches_are_kept_is_a_training_error_and_leaves_no_half_file(
     home, kept, tmp_path, monkeypatch, name
 ):
@@ -296,8 +296,8 @@ def test_a_full_disk_while_branches_are_kept_is_a_training_error_and_leaves_no_h
         with pytest.raises(TrainError, match="cannot keep the trained branches of task 'mood'") as caught:
             grown(home, kept, folder, Branch(layers=1, hidden=8))
     assert "No space left" in str(caught.value) and "disk space" in caught.value.do
-    left = {"teacher.safetensors"} if name == "grove.json" else set()
-    assert {file.name for file in folder.iterdir()} == left and kept_grove(folder) is None
+    left = {"teacher.safetensors"} if name == "branches.json" else set()
+    assert {file.name for file in folder.iterdir()} == left and kept_search(folder) is None
     _, grove = grown(home, kept, folder, Branch(layers=1, hidden=8))
     assert [one.name for one in grove.kept] == ["teacher"]
 

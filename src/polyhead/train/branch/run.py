@@ -298,5 +298,5 @@ def _searched(ended: Mapping[Key, tuple[TrainedBranch, Candidate]], fallen: Sequ
     return DepthSearch(
         best=ended[ranked[0]][0],
         ended=tuple(ended[of_depth[layers]][0] for layers in sorted(of_depth)),
-        candidates=tuple(sorted(candidates, key=lambda one: (one.layers, one.seed))),
+        candidates=tuple(sorted(candidates, key=lambda candidate: (candidate.layers, candidate.seed))),
     )

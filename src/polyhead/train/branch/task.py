@@ -32,7 +32,7 @@ from polyhead.train.record.draft import Trained
 from polyhead.trunk.data import arrays_digest
 from polyhead.trunk.shape import Architecture
 
-GROVE = "grove.json"  # the list of a task's kept branches, beside them
+KEPT = "branches.json"  # the list of a task's kept branches, beside them
 
 
 class ChosenBranch(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ class Branched(Trainer):
                 searches[name] = grow(p, extractor, precision=precision, folder=folder, events=job.events)
                 for line in grown_lines(searches[name]):
                     job.events.line(line)
-            elif (known := kept_grove(folder)) is not None:
+            elif (known := kept_search(folder)) is not None:
                 searches[name] = known
         others = {name for name, strategy in job.declared.items() if strategy.is_allocated}
         left = others - {p.task.name for p in self.prepared}
@@ -127,7 +127,7 @@ def depths_of(prepared: Prepared, shape: Architecture) -> list[int]:
 
 def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: FilePath, events: Events) -> BranchSearch:
     """Trains the task's branches, or finds them in `folder`, where each is written as soon as all are trained."""
-    known = kept_grove(folder)
+    known = kept_search(folder)
     if known is not None:
         return known
     strategy = as_branch(prepared.strategy)
@@ -139,8 +139,8 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
         teacher = branches.teacher(depths[0])
     else:
         first = prepared.training.seed
-        search = halving if strategy.search == "halving" else grid
-        result = search(branches, depths, range(first, first + strategy.seeds))
+        find = halving if strategy.search == "halving" else grid
+        result = find(branches, depths, range(first, first + strategy.seeds))
         teacher, candidates = result.best, result.candidates
         others = tuple(branch for branch in result.ended if branch.layers != teacher.layers)
     grown = {"teacher": teacher} | {f"branch-{branch.layers}": branch for branch in others}
@@ -150,7 +150,7 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
         else:
             reason = f"no student of {layers} layers: the teacher has {teacher.layers}"
             events.line(f"{prepared.task.name}: {reason}")
-    grove = BranchSearch(
+    search = BranchSearch(
         task=prepared.task.name,
         kept=tuple(
             ChosenBranch(name=name, path=branch.path, fitted=branch.fitted, arrays=arrays_digest(branch.arrays))
@@ -158,15 +158,15 @@ def grow(prepared: Prepared, extractor: Extractor, *, precision: str, folder: Fi
         ),
         candidates=candidates,
     )
-    _write(folder, grove, grown)
+    _write(folder, search, grown)
     for checkpoint in folder.glob(f"*{SUFFIX}"):
         checkpoint.unlink(missing_ok=True)
-    return grove
+    return search
 
 
-def kept_grove(folder: FilePath) -> BranchSearch | None:
+def kept_search(folder: FilePath) -> BranchSearch | None:
     """The branches that `grow` left in `folder`, None where it has not finished; raises TrainError where damaged."""
-    file = folder / GROVE
+    file = folder / KEPT
     return _read(file) if file.exists() else None
 
 
@@ -176,28 +176,28 @@ def branch_paths(prepared: Prepared, extractor: Extractor) -> list[Path]:
     return [branches.path(layers) for layers in depths_of(prepared, extractor.data.architecture)]
 
 
-def grown_lines(grove: BranchSearch) -> list[str]:
+def grown_lines(search: BranchSearch) -> list[str]:
     """What a task's search found and what its branches scored on validation, for people."""
     depths = [
         f"{layers} layers {of['max']:.4f}"
         + (f" (mean {of['mean']:.4f}, median {of['median']:.4f}, spread {of['spread']:.4f})" if several else "")
-        for several in [len({branch.seed for branch in grove.candidates}) > 1]
-        for layers, of in spread(grove.candidates).items()
+        for several in [len({branch.seed for branch in search.candidates}) > 1]
+        for layers, of in spread(search.candidates).items()
     ]
-    searched = [f"{grove.task}: depths searched: {', '.join(depths)}"] if depths else []
+    searched = [f"{search.task}: depths searched: {', '.join(depths)}"] if depths else []
     branches = ", ".join(
         f"{branch.name} ({len(private_layers(branch.path))} layers above tap {tap_of(branch.path)}) "
         f"{branch.fitted.score:.4f}"
-        for branch in grove.kept
+        for branch in search.kept
     )
-    return [*searched, f"{grove.task}: {branches}, on validation"]
+    return [*searched, f"{search.task}: {branches}, on validation"]
 
 
 def write_options(
-    file: FilePath, groves: Sequence[BranchSearch], shape: Architecture, left: Collection[str] = ()
+    file: FilePath, searches: Sequence[BranchSearch], shape: Architecture, left: Collection[str] = ()
 ) -> None:
     """Every branch to choose from, as `polyhead allocate` reads it; of tasks that are `left` what the file has."""
-    options = tuple(option for grove in groves for option in grove.options())
+    options = tuple(option for search in searches for option in search.options())
     if left and file.exists():
         with suppress(ConfigError):  # it is written anew
             before = from_json(file.read_bytes(), OptionsFile, source=str(file))
@@ -208,9 +208,9 @@ def write_options(
         replace_file(file, msgspec.json.encode(OptionsFile(options=options, trunk=shape)))
 
 
-def choose(groves: Sequence[BranchSearch], choice: Choice, shape: Architecture) -> dict[str, Option]:
+def choose(searches: Sequence[BranchSearch], choice: Choice, shape: Architecture) -> dict[str, Option]:
     """The branch of each task that the project's `[allocation]` keeps."""
-    options = [option for grove in groves for option in grove.options()]
+    options = [option for search in searches for option in search.options()]
     if choice.rule == "budget":
         assert choice.budget is not None
         return best_under(options, choice.budget, price_of(choice.unit, shape)).chosen
@@ -218,10 +218,10 @@ def choose(groves: Sequence[BranchSearch], choice: Choice, shape: Architecture) 
 
 
 def chosen_part(
-    prepared: Prepared, grove: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
+    prepared: Prepared, search: BranchSearch, option: Option, extractor: Extractor, *, precision: str, folder: FilePath
 ) -> Trained:
     """The chosen branch with its scores; the test split is read once, by this branch alone."""
-    kept = next(branch for branch in grove.kept if branch.name == option.name)
+    kept = next(branch for branch in search.kept if branch.name == option.name)
     file = folder / f"{kept.name}.safetensors"
     arrays = _arrays(file)
     if arrays_digest(arrays) != kept.arrays:
@@ -229,22 +229,22 @@ def chosen_part(
     branches = Branches(prepared, as_branch(prepared.strategy), extractor, precision=precision)
     grown = branches.restored(kept.path, arrays)
     scores = {s.name: branches.evaluate(grown, s) for s in prepared.splits if s.name != "train"}
-    tried = {branch.name: branch.fitted.score for branch in grove.kept}
-    for branch in grove.candidates:
+    tried = {branch.name: branch.fitted.score for branch in search.kept}
+    for branch in search.candidates:
         tried[f"{branch.layers} layers, seed {branch.seed}, {branch.epochs} epochs"] = branch.score
     return Trained(
         path=kept.path, arrays=arrays, scores=scores, fitted=kept.fitted, tried=tried if len(tried) > 1 else {}
     )
 
 
-def _write(folder: FilePath, grove: BranchSearch, grown: Mapping[str, TrainedBranch]) -> None:
+def _write(folder: FilePath, search: BranchSearch, grown: Mapping[str, TrainedBranch]) -> None:
     """The parts first, the list of them last: a kill leaves the list out, and training goes on from checkpoints."""
-    with _writing(f"cannot keep the trained branches of task '{grove.task}' in {folder}"):
+    with _writing(f"cannot keep the trained branches of task '{search.task}' in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         for name, branch in grown.items():
             replace_file(folder / f"{name}.safetensors", save(branch.arrays))
-        replace_file(folder / GROVE, msgspec.json.encode(grove))
+        replace_file(folder / KEPT, msgspec.json.encode(search))
 
 
 @contextmanager

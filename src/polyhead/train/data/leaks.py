@@ -65,15 +65,16 @@ class LeakReport(Value):
         """For printing, one fact a line."""
         if not self.leaks:
             return ["no text that a task is evaluated on is among the training texts of another task"]
-        found = [
-            f"{one.evaluated} {one.split}: {_rows(one.rows)} ({one.share:.1%}) with a text that {one.trained} trains on"
-            for one in self.leaks
+        leaked = [
+            f"{leak.evaluated} {leak.split}: {_rows(leak.rows)} ({leak.share:.1%}) "
+            f"with a text that {leak.trained} trains on"
+            for leak in self.leaks
         ]
         lost = [
-            f"{one.task}: {one.rows:,} of {one.of:,} training rows dropped, with texts of {_named(one.reasons)}"
-            for one in self.dropped
+            f"{loss.task}: {loss.rows:,} of {loss.of:,} training rows dropped, with texts of {_named(loss.reasons)}"
+            for loss in self.dropped
         ]
-        return found + lost
+        return leaked + lost
 
 
 def without_leaks(

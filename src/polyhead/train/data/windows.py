@@ -70,9 +70,9 @@ def windowed(task: Task, examples: Examples, tokenizer: Tokenizer) -> WindowedEx
     return WindowedExamples(task, tokenizer.encode(read_alone(examples.inputs), windows=windows), examples.words)
 
 
-def _whole(one: Encoded, words: np.ndarray, *, last: bool) -> np.ndarray:
+def _whole(window: Encoded, words: np.ndarray, *, last: bool) -> np.ndarray:
     """Which words neither begin before the window nor end after it; the text's own ends cut none."""
-    offsets = one.offsets[one.sequence == one.texts - 1]
+    offsets = window.offsets[window.sequence == window.texts - 1]
     begun = words[:, 0] >= offsets[:, 0].min(initial=np.iinfo(np.int32).max)
     ended = words[:, 1] <= offsets[:, 1].max(initial=0)
-    return np.asarray((begun | (one.window == 0)) & (ended | last))
+    return np.asarray((begun | (window.window == 0)) & (ended | last))

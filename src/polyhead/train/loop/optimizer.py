@@ -90,8 +90,8 @@ class Tables:
             elif table not in own:
                 self._sums.pop(table, None)
 
-    def _summed(self, table: nn.Embedding, found: Tensor) -> Tensor:
-        (rows,), values = found._indices(), found._values()
+    def _summed(self, table: nn.Embedding, gradient: Tensor) -> Tensor:
+        (rows,), values = gradient._indices(), gradient._values()
         total, before = self._sums.get(table) or (torch.zeros_like(table.weight), rows)
         total.index_fill_(0, before, 0.0).index_add_(0, rows, values)
         self._sums[table] = (total, rows)

@@ -102,9 +102,9 @@ def symmetric_kl(loss: LossName, outputs: Tensor, noisy: Tensor, targets: Tensor
             raise ValueError("a regression's answer is no distribution")
 
 
-def _apart(one: Tensor, other: Tensor) -> Tensor:
+def _apart(plain: Tensor, noisy: Tensor) -> Tensor:
     """Of two softmaxes over the last axis; what has no share in either adds nothing."""
-    p, q = functional.log_softmax(one, dim=-1), functional.log_softmax(other, dim=-1)
+    p, q = functional.log_softmax(plain, dim=-1), functional.log_softmax(noisy, dim=-1)
     return ((p.exp() - q.exp()) * (p - q)).sum(dim=-1)
 
 

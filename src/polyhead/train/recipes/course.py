@@ -301,10 +301,10 @@ def _start_prompts(course: JointCourse, checkpoint: FilePath | None) -> None:
 def frequent_tokens(prepared: Prepared, tokenizer: Tokenizer, rows: int) -> np.ndarray:
     """Ids of `rows` random tokens among the most frequent of the task's training texts, special tokens left out."""
     counts: Counter[int] = Counter()
-    special = {one for e in tokenizer.encode([("",)]) for one in e.ids}
+    special = {token for e in tokenizer.encode([("",)]) for token in e.ids}
     for encoded in tokenizer.encode(read_alone(prepared.train.examples.inputs)):
-        counts.update(int(one) for one in encoded.ids if one not in special)
-    known = [token for token, _ in sorted(counts.items(), key=lambda one: (-one[1], one[0]))[:FREQUENT]]
+        counts.update(int(token) for token in encoded.ids if token not in special)
+    known = [token for token, _ in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))[:FREQUENT]]
     generator = np.random.default_rng(stream(prepared.training.seed, "prompt", prepared.task.name))
     return generator.choice(np.array(known), size=rows, replace=len(known) < rows)
 

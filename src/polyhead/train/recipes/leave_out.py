@@ -29,17 +29,17 @@ class LeavingOut(Bundles):
 
     def __init__(self, run: Run, recipe: LeaveOut) -> None:
         rounds = recipe.rounds([entry.name for entry in run.project.tasks])
-        self.rounds = [one for one in rounds if not run.only or not set(run.only).isdisjoint(one.tasks)]
+        self.rounds = [r for r in rounds if not run.only or not set(run.only).isdisjoint(r.tasks)]
         prepared = {p.task.name: p for p in run.prepared}
-        super().__init__(run, {one.name: LeftOut(run.part(one.name), recipe, one, prepared) for one in self.rounds})
+        super().__init__(run, {r.name: LeftOut(run.part(r.name), recipe, r, prepared) for r in self.rounds})
 
     def begin(self) -> list[str]:
         """What each trunk learns from."""
         return [
             f"{len(self.rounds)} trunks, each with a bundle in {self.run.project.bundle}:",
             *(
-                f"  {one.name}: learns from {len(one.learned)} tasks, then frozen for {_listed(one.tasks)}"
-                for one in self.rounds
+                f"  {r.name}: learns from {len(r.learned)} tasks, then frozen for {_listed(r.tasks)}"
+                for r in self.rounds
             ),
         ]
 
@@ -62,17 +62,17 @@ class LeftOut(Stage):
     No row on which a task of the round is evaluated is among those that its trunk learned from.
     """
 
-    def __init__(self, run: Run, recipe: LeaveOut, one: Round, prepared: Mapping[str, Prepared]) -> None:
-        self.run, self._round = msgspec.structs.replace(run, cache=cache_folder(run.cache, one.name)), one
+    def __init__(self, run: Run, recipe: LeaveOut, left_out: Round, prepared: Mapping[str, Prepared]) -> None:
+        self.run, self._round = msgspec.structs.replace(run, cache=cache_folder(run.cache, left_out.name)), left_out
         project, entries = run.project, {entry.name: entry for entry in run.project.tasks}
         seed = (project.training or JOINT_TRAINING).seed
         training = recipe.training or msgspec.structs.replace(JOINT_TRAINING, seed=seed)
-        taught = [msgspec.structs.replace(prepared[name], training=training) for name in one.learned]
-        self._held = [prepared[name] for name in one.tasks]
-        self._learns = LearnsTogether(self.run, recipe.learn_in(one), taught, held=self._held)
+        taught = [msgspec.structs.replace(prepared[name], training=training) for name in left_out.learned]
+        self._held = [prepared[name] for name in left_out.tasks]
+        self._learns = LearnsTogether(self.run, recipe.learn_in(left_out), taught, held=self._held)
         self._project = msgspec.structs.replace(
             project,
-            tasks=tuple(entries[name] for name in one.tasks),
+            tasks=tuple(entries[name] for name in left_out.tasks),
             trunk=TrunkChoice(name=f"./{project.bundle}" if project.bundle.startswith("~") else project.bundle),
             recipe=Frozen(),
         )

@@ -98,10 +98,10 @@ class Mixture:
             " for each task:"
         ]
         width = max(map(len, self.tasks))
-        for one in self.expected():
+        for share in self.expected():
             lines.append(
-                f"{one.task:<{width}}  {one.examples:>9} examples  {one.micro_batches:>10.1f} micro-batches"
-                f"  {one.micro_batches / updates:>6.2f} an update  {one.passes:>8.2f} passes"
+                f"{share.task:<{width}}  {share.examples:>9} examples  {share.micro_batches:>10.1f} micro-batches"
+                f"  {share.micro_batches / updates:>6.2f} an update  {share.passes:>8.2f} passes"
             )
         return lines
 

@@ -188,7 +188,7 @@ def beside(
         rows=len(examples.targets),
         of=len(split.examples.targets),
         split=split.name,
-        changed=sum(_differ(one, other, close) for one, other in zip(before, after, strict=True)),
+        changed=sum(_differ(old, new, close) for old, new in zip(before, after, strict=True)),
         held_out=held_out,
         close=close,
     )
@@ -232,7 +232,7 @@ def _answers(task: Task, outputs: Outputs, examples: Examples) -> list[object]:
     return [without_scores(answer) for answer in kind.decode_all(task, outputs, _examples(examples))]
 
 
-def _differ(one: object, other: object, close: float | None) -> bool:
-    if close is None or not isinstance(one, dict) or not isinstance(other, dict):
-        return one != other
-    return not abs(one["value"] - other["value"]) <= close
+def _differ(old: object, new: object, close: float | None) -> bool:
+    if close is None or not isinstance(old, dict) or not isinstance(new, dict):
+        return old != new
+    return not abs(old["value"] - new["value"]) <= close
