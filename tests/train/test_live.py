@@ -316,7 +316,7 @@ def refused(home, root, monkeypatch, strategy, *names, error=BundleError):
 
     before = (root / "bundle.json").read_bytes()
     with monkeypatch.context() as patched:
-        for what in ("heads.run.feature_paths", "recipes.live.train_unit", "heads.run.train_task", "job._extract"):
+        for what in ("heads.run.feature_paths", "recipes.live.JointCourse", "heads.run.train_task", "job._extract"):
             patched.setattr(f"polyhead.train.{what}", never)
         with pytest.raises(error) as caught:
             trained(home, root, strategy, *names)

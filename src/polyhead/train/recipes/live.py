@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path as FilePath
+from collections.abc import Sequence
 
-import msgspec
 import torch
 
 from polyhead.bundle.write import FamilyDraft
@@ -15,19 +13,10 @@ from polyhead.train.data.prepared import Prepared
 from polyhead.train.data.units import units_of
 from polyhead.train.job import Trainer
 from polyhead.train.loop.checkpoint import SUFFIX
-from polyhead.train.loop.events import Events
 from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.paths import joint_paths
 from polyhead.train.recipes.refine import scores_of
 from polyhead.train.record.draft import Trained
-from polyhead.trunk.data import TrunkData
-
-
-class LiveUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """A trained unit: each task as if it were alone, and the families that they read."""
-
-    trained: dict[str, Trained]
-    families: tuple[FamilyDraft, ...]
 
 
 class LiveUnits(Trainer):
@@ -45,58 +34,42 @@ class LiveUnits(Trainer):
         return [unit for unit in units if not self.job.todo.isdisjoint(unit)]
 
     def train(self) -> None:
-        """Checkpoints of a unit go when it is in the bundle."""
+        """Trains unit by unit."""
         for names in self.steps():
-            unit = [p for p in self.todo if p.task.name in names]
-            folder = self.job.folder("live", unit[0])
-            learned = train_unit(
-                unit,
-                {p.task.name: self.job.paths[p.task.name][0] for p in unit},
-                self.job.extractor.data,
-                precision=self.job.extractor.precision,
-                checkpoint=folder / f"unit{SUFFIX}",
-                events=self.job.events,
-            )
-            trained = [(p, learned.trained[p.task.name]) for p in unit]
-            self.job.commit(trained, learned.families, checkpoints=folder)
+            self._train([p for p in self.todo if p.task.name in names])
 
+    def _train(self, unit: Sequence[Prepared]) -> None:
+        """One task a step, each by its size; the epoch with the best mean of their validation scores is kept for all.
 
-def train_unit(
-    unit: Sequence[Prepared],
-    paths: Mapping[str, Path],
-    data: TrunkData,
-    *,
-    precision: str,
-    checkpoint: FilePath | None,
-    events: Events,
-) -> LiveUnit:
-    """Trains the unit's tasks over the frozen trunk, one task a step, each by its size.
-
-    The epoch with the best mean of their validation scores is kept for all of them (of a task alone, its best).
-    """
-    names = [p.task.name for p in unit]
-    course = JointCourse(
-        unit,
-        {name: paths[name] for name in names},
-        data,
-        ONE_TASK,
-        training=unit[0].training,
-        precision=precision,
-        checkpoint=checkpoint,
-        events=events,
-        frozen=True,
-    )
-    learned = course.learn(", ".join(names))
-    served = course.module.served(getattr(torch, precision))
-    trained = {
-        p.task.name: Trained(
-            path=learned.paths[p.task.name],
-            arrays=learned.arrays[p.task.name],
-            scores=scores_of(course, p, served),
-            fitted=learned.fitted,
-            tried={},
+        Checkpoints go when the unit is in the bundle.
+        """
+        job, precision = self.job, self.job.extractor.precision
+        folder = job.folder("live", unit[0])
+        course = JointCourse(
+            unit,
+            {p.task.name: job.paths[p.task.name][0] for p in unit},
+            job.extractor.data,
+            ONE_TASK,
+            training=unit[0].training,
+            precision=precision,
+            checkpoint=folder / f"unit{SUFFIX}",
+            events=job.events,
+            frozen=True,
         )
-        for p in unit
-    }
-    families = tuple(FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items())
-    return LiveUnit(trained=trained, families=families)
+        learned = course.learn(", ".join(p.task.name for p in unit))
+        served = course.module.served(getattr(torch, precision))
+        trained = [
+            (
+                p,
+                Trained(
+                    path=learned.paths[p.task.name],
+                    arrays=learned.arrays[p.task.name],
+                    scores=scores_of(course, p, served),
+                    fitted=learned.fitted,
+                    tried={},
+                ),
+            )
+            for p in unit
+        ]
+        families = [FamilyDraft(family=owner, arrays=arrays) for owner, arrays in learned.families.items()]
+        job.commit(trained, families, checkpoints=folder)
