@@ -136,8 +136,7 @@ def _untrained(
         recipe=Joint(layer_dropout=strategy.dropout),
         bfloat16=precision == "bfloat16",
     )
-    untrained = Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0)
-    return FullFineTuning(prepared=prepared, extractor=extractor, module=module, fitted=untrained)
+    return FullFineTuning(prepared=prepared, extractor=extractor, module=module, fitted=Fitted())
 
 
 def _examples(

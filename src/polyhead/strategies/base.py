@@ -158,6 +158,17 @@ class Strategy(Open):
         return None
 
 
+class LiveStrategy(Strategy):
+    """A strategy whose tasks change what the trunk's layers read or compute, and so read live states."""
+
+    __slots__ = ()
+
+    trainer: ClassVar[str] = "polyhead.train.recipes.live:LiveUnits"
+    default_training: ClassVar[Training] = LIVE_TRAINING
+    reads_kept_features: ClassVar[bool] = False
+    is_live: ClassVar[bool] = True
+
+
 def kind_of_strategy(strategy: type[Strategy]) -> str:
     """The tag of a strategy's class."""
     assert issubclass(strategy, msgspec.Struct)

@@ -9,12 +9,10 @@ from typing import ClassVar, Literal
 from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import ADDED, Codec, Delta, DeltaKind, Dense, Embed, GeluPlace, Layers, Path
-from polyhead.project.recipes import Training
 from polyhead.strategies.base import (
     LIVE,
-    LIVE_TRAINING,
     DeltaStart,
-    Strategy,
+    LiveStrategy,
     check_dropout,
     check_least,
     head_of,
@@ -111,7 +109,7 @@ class Adapter(Value):
             )
 
 
-class InLayer(Strategy, Value, tag="in_layer", tag_field="kind"):
+class InLayer(LiveStrategy, Value, tag="in_layer", tag_field="kind"):
     """Strategy `in_layer` (projected attention layers, Stickland and Murray 2019): the trunk's layers, with adapters.
 
     Adapters of different kinds may sit in different ranges of layers.
@@ -122,10 +120,6 @@ class InLayer(Strategy, Value, tag="in_layer", tag_field="kind"):
     hidden: int | None = None  # width of the tanh pooler, 0 for none; None: the trunk's width
     pooler: Literal["private", "shared"] = "private"  # shared: one for all tasks with this strategy, as in the paper
 
-    trainer: ClassVar[str] = "polyhead.train.recipes.live:LiveUnits"
-    default_training: ClassVar[Training] = LIVE_TRAINING
-    reads_kept_features: ClassVar[bool] = False
-    is_live: ClassVar[bool] = True
     reaches_inside: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

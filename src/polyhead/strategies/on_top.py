@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path
-from polyhead.project.recipes import Training
-from polyhead.strategies.base import (
-    LIVE,
-    LIVE_TRAINING,
-    Strategy,
-    check_dropout,
-    check_least,
-    head_of,
-    last_state,
-    narrowed,
-)
+from polyhead.strategies.base import LIVE, LiveStrategy, check_dropout, check_least, head_of, last_state, narrowed
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
 
 
-class OnTop(Strategy, Value, tag="on_top", tag_field="kind"):
+class OnTop(LiveStrategy, Value, tag="on_top", tag_field="kind"):
     """Strategy `on_top` (Stickland and Murray 2019): layers of the task's own above the whole trunk.
 
     `attention`: projected attention, narrow layers between an encoder and a decoder. `feed_forward`: the same with the
@@ -43,11 +33,6 @@ class OnTop(Strategy, Value, tag="on_top", tag_field="kind"):
     pooler: Literal["private", "shared"] = "private"
     norm_init: Literal["one", "legacy"] = "one"  # gains N(0, 0.02), as the released code has them by mistake
     dropout: float = 0.1  # inside the layers, while training
-
-    trainer: ClassVar[str] = "polyhead.train.recipes.live:LiveUnits"
-    default_training: ClassVar[Training] = LIVE_TRAINING
-    reads_kept_features: ClassVar[bool] = False
-    is_live: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_least(self, {"layers": 1, "width": 1, "heads": 1, "feed_forward": 1, "hidden_layers": 1, "hidden": 0})

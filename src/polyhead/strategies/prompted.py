@@ -13,7 +13,7 @@ from polyhead.config import Value, check_unused
 from polyhead.errors import ConfigError
 from polyhead.plan import Codec, Embed, Layers, Path, Pool, Prompt
 from polyhead.project.recipes import Training
-from polyhead.strategies.base import LIVE, LIVE_TRAINING, Strategy, check_least, head_of
+from polyhead.strategies.base import LIVE, LiveStrategy, Strategy, check_least, head_of
 from polyhead.tasks.kinds import kind_of
 from polyhead.tasks.task import Task, owner_of
 from polyhead.trunk.shape import Architecture
@@ -24,7 +24,7 @@ DONATED = {"prompt.weight": "init", "head.hidden": "pooler_init"}
 _GROUP = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Prompted(Strategy, Value, tag="prompted", tag_field="kind"):
+class Prompted(LiveStrategy, Value, tag="prompted", tag_field="kind"):
     """Strategy `prompted` (concatenated task prompts, MTOP): trained rows before the text, and a pooler reading them.
 
     The tasks of one `group` stand in one input and see each other: they are one unit and are trained together. With
@@ -44,10 +44,6 @@ class Prompted(Strategy, Value, tag="prompted", tag_field="kind"):
     donor_epochs: int = 5
     donor_learning_rate: float = 3e-3
 
-    trainer: ClassVar[str] = "polyhead.train.recipes.live:LiveUnits"
-    default_training: ClassVar[Training] = LIVE_TRAINING
-    reads_kept_features: ClassVar[bool] = False
-    is_live: ClassVar[bool] = True
     reaches_inside: ClassVar[bool] = True
     group_fields: ClassVar[tuple[str, ...]] = ("rows", "shared", "shift")
     donor_fields: ClassVar[tuple[str, ...]] = (

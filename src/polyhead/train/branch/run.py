@@ -104,8 +104,7 @@ class Branches:
         """A branch that was trained before, from its arrays; how training went is not kept."""
         module = self._module(path, None, arrays, head=True)
         module.eval()
-        untrained = Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0)
-        return TrainedBranch(path=path, module=module, arrays=dict(arrays), fitted=untrained)
+        return TrainedBranch(path=path, module=module, arrays=dict(arrays), fitted=Fitted())
 
     def grown(self, path: Path, module: OnTap, course: Course) -> TrainedBranch:
         """The course's end: the module with its best weights."""

@@ -46,9 +46,9 @@ class FeatureExamples(LengthSorted):
         """
         self._features, self._second, self.windows = features, second, windows
         self._targets = targets if windows is None else windows.targets(targets)
-        self._unread, self.options = unread, options
+        self._unread = unread
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-        super().__init__(lengths if options is None else longest_option(lengths, options))
+        super().__init__(lengths, options=options)
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""
@@ -86,13 +86,13 @@ class TextExamples(LengthSorted):
 
         `windowed` is the task, where each window of a text is an example (`train.windows`); it needs `words`.
         """
-        self._soft, self.options = soft, options_in(inputs)
+        self._soft = soft
         self.kept: Callable[[np.ndarray], States] | None = None  # what is known of texts, by their indices
         windows = None if windowed is None else windows_of(tokenizer.max_tokens)
         self._encoded, self._targets = tokenizer.encode(read_alone(inputs), windows=windows), targets
         self._pad_id = tokenizer.pad_id
         lengths = np.array([len(e.ids) for e in self._encoded])
-        super().__init__(lengths if self.options is None else longest_option(lengths, self.options))
+        super().__init__(lengths, options=options_in(inputs))
         self._words: list[np.ndarray] | None = None
         if windowed is not None and words is not None:
             self.windows = WindowedExamples(windowed, self._encoded, words)
@@ -156,11 +156,6 @@ def option_rows(members: np.ndarray, options: np.ndarray) -> np.ndarray:
     """The rows of these examples' options, in a list that holds every example's options one after the other."""
     stops = np.cumsum(options)
     return np.concatenate([np.arange(stops[i] - options[i], stops[i]) for i in members])
-
-
-def longest_option(lengths: np.ndarray, options: np.ndarray) -> np.ndarray:
-    """The largest length among each example's options: (examples,) of (options of all,)."""
-    return np.asarray(np.maximum.reduceat(lengths, np.cumsum(options) - options))
 
 
 def batch_targets(

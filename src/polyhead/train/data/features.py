@@ -22,7 +22,6 @@ from polyhead.text.words import first_subtokens
 from polyhead.train.data.examples import (
     FeatureExamples,
     batch_targets,
-    longest_option,
     option_rows,
     options_in,
     padded_words,
@@ -97,9 +96,9 @@ class TapExamples(LengthSorted):
     ) -> None:
         self._features, self._second, self._words, self.windows = features, second, words, windows
         self._targets = targets if windows is None else windows.targets(targets)
-        self._soft, self._teacher, self.options = soft, teacher, options
+        self._soft, self._teacher = soft, teacher
         lengths = features.lengths if second is None else np.maximum(features.lengths, second.lengths)
-        super().__init__(lengths if options is None else longest_option(lengths, options))
+        super().__init__(lengths, options=options)
 
     def unread(self, member: int) -> np.ndarray | None:
         """For each word of an example whether no token stands for it; None for tasks that do not read words."""

@@ -188,7 +188,7 @@ class Trials:
             offset=None,
             setting=best[1][0].penalty,
             losses=best[0],
-            fitted=Fitted(best_epoch=0, score=0.0, history=(), examples_seen=0, seconds=0.0),
+            fitted=Fitted(),
             module=None if self._folds else module,
         )
 

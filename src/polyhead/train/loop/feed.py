@@ -102,12 +102,14 @@ class LengthSorted(ABC):
     Of texts that are read in windows each window is an example: `count`, `steps` and members are in windows.
     """
 
-    options: np.ndarray | None = None  # how many each example has (examples,), where a pair is read for each
     windows: WindowedExamples | None = None  # where texts are read in windows
 
-    def __init__(self, lengths: np.ndarray) -> None:
-        self._lengths = lengths
-        self.count = len(lengths)
+    def __init__(self, lengths: np.ndarray, *, options: np.ndarray | None = None) -> None:
+        """`options` (examples,): how many each has; `lengths` are then of all options, and the longest one counts."""
+        self._lengths, self.options = lengths, options
+        if options is not None:
+            self._lengths = np.asarray(np.maximum.reduceat(lengths, np.cumsum(options) - options))
+        self.count = len(self._lengths)
 
     def steps(self, batch: int) -> int:
         """Batches in one pass."""

@@ -40,11 +40,11 @@ EPSILON = 1e-8  # of Adam
 class Fitted(msgspec.Struct, frozen=True, kw_only=True):
     """What a training run did."""
 
-    best_epoch: int
-    score: float  # best validation score
-    history: tuple[dict[str, float], ...]  # one row an epoch: epoch, loss, score, seconds
-    examples_seen: int
-    seconds: float
+    best_epoch: int = 0
+    score: float = 0.0  # best validation score
+    history: tuple[dict[str, float], ...] = ()  # one row an epoch: epoch, loss, score, seconds
+    examples_seen: int = 0
+    seconds: float = 0.0
     steps: int = 0  # updates an epoch
 
     @property
