@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from polyhead.tasks.task import Task
     from polyhead.text.question import Question
     from polyhead.train.loop.events import Events
-    from polyhead.train.stage import Outcome
+    from polyhead.train.training import Outcome
 
 
 def train_project(

@@ -37,7 +37,7 @@ from polyhead.train.record.compared import VersionComparison, beside
 from polyhead.train.record.decided import Decisions, TrainOptions, choices, left_line
 from polyhead.train.record.draft import probes_of, score_table
 from polyhead.train.record.lines import skipped
-from polyhead.train.stage import Outcome
+from polyhead.train.training import Outcome
 
 TRAINER = 1  # counted up when the same declaration and data would train another model
 

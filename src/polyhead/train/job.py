@@ -35,14 +35,14 @@ from polyhead.train.record.compared import VersionComparison, rivals, unit_is_be
 from polyhead.train.record.decided import Decisions, choices, fingerprints_of, left_line, rescored, tag, untrained
 from polyhead.train.record.draft import Trained, drafts_of
 from polyhead.train.record.lines import outlook, task_lines
-from polyhead.train.stage import Outcome, Run, Scores, Stage
+from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
 from polyhead.trunk.data import TrunkData
 
 
-class FrozenTrunk(Stage):
+class FrozenTrunk(BundleTraining):
     """Trains tasks over the frozen trunk and writes each into the bundle as soon as it is done."""
 
-    def __init__(self, run: Run, prepared: Sequence[Prepared]) -> None:
+    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared]) -> None:
         self.run, self.prepared = run, prepared
 
     def check(self) -> None:
@@ -87,7 +87,7 @@ class FrozenTrunk(Stage):
 class Job:
     """Bundle, cache, trunk and tasks of one run, and what it has trained so far."""
 
-    def __init__(self, run: Run, prepared: Sequence[Prepared], extractor: Extractor) -> None:
+    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], extractor: Extractor) -> None:
         self.root, self.cache, self.events = run.root, run.cache, run.events
         self.prepared, self.extractor, self.allocation = prepared, extractor, run.project.allocation
         self.bundle = opened(run.root, extractor.data, [p.task.name for p in prepared])

@@ -22,7 +22,7 @@ from polyhead.train.recipes.joint import LearnsTogether
 from polyhead.train.recipes.learned import load_any_trunk
 from polyhead.train.recipes.leave_out import LeavingOut
 from polyhead.train.record.decided import TrainOptions
-from polyhead.train.stage import Outcome, Run, Stage
+from polyhead.train.training import BundleTraining, Outcome, TrainingRun
 
 REPLACING = ("frozen", "donors")  # recipes by which tasks of a bundle get new versions, over a trunk that stays
 
@@ -60,7 +60,7 @@ def train_project(
             train_project, project, folder=folder, cache=kept, events=events, only=only, wish=options
         )
     root = (folder / project.bundle).resolve()
-    run = Run(
+    run = TrainingRun(
         project=project,
         prepared=prepare(_read(project, only), folder),
         data=load_any_trunk(project, folder),
@@ -72,10 +72,10 @@ def train_project(
         only=only,
         options=options,
     )
-    return _stage(run).train()
+    return _bundle_training(run).train()
 
 
-def _stage(run: Run) -> Stage:
+def _bundle_training(run: TrainingRun) -> BundleTraining:
     """What the project's recipe makes."""
     recipe = run.project.recipe
     chosen = [p for p in run.prepared if not run.only or p.task.name in run.only]

@@ -10,10 +10,10 @@ from polyhead.project.tables import strategy_of
 from polyhead.train.data.leaks import without_leaks
 from polyhead.train.data.prepare import alone
 from polyhead.train.job import FrozenTrunk
-from polyhead.train.stage import Run
+from polyhead.train.training import TrainingRun
 
 
-def donors(run: Run) -> FrozenTrunk:
+def donors(run: TrainingRun) -> FrozenTrunk:
     """The donor stage of paper 002 (section 3, single-task prompts over a frozen backbone) as a bundle of its own.
 
     Each task learns prompt, pooler and head in an input of its own, for its strategy's `donor_epochs` at its

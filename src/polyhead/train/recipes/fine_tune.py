@@ -25,7 +25,7 @@ from polyhead.train.recipes.learned import Learned, LearnedTrunk
 from polyhead.train.recipes.paths import fingerprint_of, joint_paths
 from polyhead.train.recipes.refine import refine
 from polyhead.train.record.lines import outlook
-from polyhead.train.stage import Bundles, Outcome, Run
+from polyhead.train.training import Bundles, Outcome, TrainingRun
 from polyhead.trunk.data import arrays_digest
 
 
@@ -35,15 +35,16 @@ class FineTuning(Bundles):
     Tasks that share rows hold out the same ones, as under the joint recipe with the same tasks and seed.
     """
 
-    def __init__(self, run: Run, recipe: FineTune, prepared: Sequence[Prepared]) -> None:
+    def __init__(self, run: TrainingRun, recipe: FineTune, prepared: Sequence[Prepared]) -> None:
         super().__init__(run, {p.task.name: TunedTrunk(run.part(p.task.name), recipe, p) for p in prepared})
         self.recipe = recipe
 
     def begin(self) -> list[str]:
         """How many trainings there will be."""
+        most = len(self.recipe.search.candidates)
         return [
-            f"{len(self.stages)} tasks, each fine-tunes the trunk {len(self.recipe.search.candidates)} times at most "
-            f"and keeps the best on validation, in a bundle of its own in {self.run.project.bundle}"
+            f"{len(self.trainings)} tasks, each fine-tunes the trunk {most} times at most and keeps the best "
+            f"on validation, in a bundle of its own in {self.run.project.bundle}"
         ]
 
     def end(self, outcomes: Mapping[str, Outcome], seconds: float) -> list[str]:
@@ -54,7 +55,7 @@ class FineTuning(Bundles):
 class TunedTrunk(LearnedTrunk):
     """One task's search and its bundle; a search that was stopped goes on in the candidate where it stopped."""
 
-    def __init__(self, run: Run, recipe: FineTune, prepared: Prepared) -> None:
+    def __init__(self, run: TrainingRun, recipe: FineTune, prepared: Prepared) -> None:
         super().__init__(run, [prepared], recipe.joint, keeps_heads=True)
         self.declared = self.recipe = recipe
         task = prepared.task

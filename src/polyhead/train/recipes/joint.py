@@ -17,7 +17,7 @@ from polyhead.train.recipes.course import JointCourse
 from polyhead.train.recipes.learned import Learned, LearnedTrunk, remove_checkpoint
 from polyhead.train.recipes.paths import fingerprint_of, joint_paths
 from polyhead.train.record.lines import outlook
-from polyhead.train.stage import Run
+from polyhead.train.training import TrainingRun
 
 
 class LearnsTogether(LearnedTrunk):
@@ -27,7 +27,9 @@ class LearnsTogether(LearnedTrunk):
     stopped goes on after its last epoch.
     """
 
-    def __init__(self, run: Run, recipe: Joint, prepared: Sequence[Prepared], *, held: Sequence[Prepared] = ()) -> None:
+    def __init__(
+        self, run: TrainingRun, recipe: Joint, prepared: Sequence[Prepared], *, held: Sequence[Prepared] = ()
+    ) -> None:
         clean, leaks = without_leaks(prepared, others=held)
         super().__init__(run, clean, recipe, keeps_heads=recipe.heads == "keep")
         self.recipe = self.declared = recipe

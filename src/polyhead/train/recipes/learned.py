@@ -42,7 +42,7 @@ from polyhead.train.recipes.paths import joint_paths, with_owner
 from polyhead.train.recipes.refine import CandidateResult, said
 from polyhead.train.record.draft import Trained, card_of, probes_of
 from polyhead.train.record.lines import scores_shown, warnings_of
-from polyhead.train.stage import Outcome, Run, Scores, Stage
+from polyhead.train.training import BundleTraining, Outcome, Scores, TrainingRun
 from polyhead.trunk.data import TrunkData
 
 
@@ -99,7 +99,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     tried: tuple[CandidateResult, ...] = ()
 
 
-class LearnedTrunk(Stage):
+class LearnedTrunk(BundleTraining):
     """A bundle whose trunk learns: found again under its fingerprint, or learned, scored and written as a whole.
 
     A bundle of other tasks or another trunk is never touched. `recipe` is how the tasks learn.
@@ -109,7 +109,7 @@ class LearnedTrunk(Stage):
     fingerprint: str  # of what decides the learned trunk
     first_lines: Sequence[str] = ()
 
-    def __init__(self, run: Run, prepared: Sequence[Prepared], recipe: Joint, *, keeps_heads: bool) -> None:
+    def __init__(self, run: TrainingRun, prepared: Sequence[Prepared], recipe: Joint, *, keeps_heads: bool) -> None:
         self.run, self.prepared = run, prepared
         self.data = run.data
         self._joint, self._keeps_heads = recipe, keeps_heads

@@ -17,7 +17,7 @@ from polyhead.train.job import FrozenTrunk
 from polyhead.train.loop.checkpoint import cache_folder
 from polyhead.train.recipes.joint import LearnsTogether
 from polyhead.train.recipes.learned import load_any_trunk
-from polyhead.train.stage import Bundles, Outcome, Run, Stage
+from polyhead.train.training import Bundles, BundleTraining, Outcome, TrainingRun
 
 
 class LeavingOut(Bundles):
@@ -27,7 +27,7 @@ class LeavingOut(Bundles):
     rounds read the same split of the files, so that what one task holds out none of them learns.
     """
 
-    def __init__(self, run: Run, recipe: LeaveOut) -> None:
+    def __init__(self, run: TrainingRun, recipe: LeaveOut) -> None:
         rounds = recipe.rounds([entry.name for entry in run.project.tasks])
         self.rounds = [r for r in rounds if not run.only or not set(run.only).isdisjoint(r.tasks)]
         prepared = {p.task.name: p for p in run.prepared}
@@ -56,13 +56,13 @@ class LeavingOut(Bundles):
         return [*lines, f"{len(outcomes)} trunks in {duration(seconds)}"]
 
 
-class LeftOut(Stage):
+class LeftOut(BundleTraining):
     """A round as two stages of one bundle: of the tasks that teach the trunk, and of those that stand on it.
 
     No row on which a task of the round is evaluated is among those that its trunk learned from.
     """
 
-    def __init__(self, run: Run, recipe: LeaveOut, left_out: Round, prepared: Mapping[str, Prepared]) -> None:
+    def __init__(self, run: TrainingRun, recipe: LeaveOut, left_out: Round, prepared: Mapping[str, Prepared]) -> None:
         self.run, self._round = msgspec.structs.replace(run, cache=cache_folder(run.cache, left_out.name)), left_out
         project, entries = run.project, {entry.name: entry for entry in run.project.tasks}
         seed = (project.training or JOINT_TRAINING).seed

@@ -1,4 +1,4 @@
-"""One run of `train`: what it was asked for, the stages that it goes through, and its outcome."""
+"""One run of `train`: what it was asked for, the bundles that it makes, and its outcome."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is asked for: a project, the tasks that it reads, what is written where, and who hears of it."""
 
     project: Project
@@ -59,31 +59,31 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     only: tuple[str, ...]
     options: TrainOptions
 
-    def part(self, name: str) -> Run:
+    def part(self, name: str) -> TrainingRun:
         """The same for one bundle of a folder of bundles."""
         project = msgspec.structs.replace(self.project, bundle=f"{self.project.bundle}/{name}")
         return msgspec.structs.replace(self, project=project, root=self.root / name, events=self.events.within(name))
 
 
-class Stage(ABC):
+class BundleTraining(ABC):
     """Makes a bundle, or several; what is there of it is kept."""
 
-    run: Run
+    run: TrainingRun
 
     @abstractmethod
     def check(self) -> None:
-        """Raises what training would, as far as that is known before: of several stages none is then trained."""
+        """Raises what training would, as far as that is known before: of several bundles none is then trained."""
 
     @abstractmethod
     def train(self) -> Outcome:
         """Finds out what is trained already, trains the rest, and writes it."""
 
 
-class Bundles(Stage):
-    """Several bundles in one folder, each a stage of its own."""
+class Bundles(BundleTraining):
+    """Several bundles in one folder, each a training of its own."""
 
-    def __init__(self, run: Run, stages: Mapping[str, Stage]) -> None:
-        self.run, self.stages = run, stages
+    def __init__(self, run: TrainingRun, trainings: Mapping[str, BundleTraining]) -> None:
+        self.run, self.trainings = run, trainings
         if (run.root / BUNDLE).exists():
             raise BundleError(
                 f"{run.root} is a bundle, and this recipe makes a folder of several",
@@ -93,17 +93,17 @@ class Bundles(Stage):
 
     def check(self) -> None:
         """Checks all of them."""
-        for stage in self.stages.values():
-            stage.check()
+        for training in self.trainings.values():
+            training.check()
 
     def train(self) -> Outcome:
         """Trains one after the other, once it is known that none is refused."""
         began, outcomes = time.monotonic(), dict[str, Outcome]()
         self.check()
         self.say(self.begin())
-        for number, (name, stage) in enumerate(self.stages.items(), 1):
-            self.say([f"{number} of {len(self.stages)}: {name}"])
-            outcomes[name] = stage.train()
+        for number, (name, training) in enumerate(self.trainings.items(), 1):
+            self.say([f"{number} of {len(self.trainings)}: {name}"])
+            outcomes[name] = training.train()
         seconds = time.monotonic() - began
         self.say(self.end(outcomes, seconds))
         return Outcome(bundle=str(self.run.root), bundles=outcomes, seconds=seconds)
