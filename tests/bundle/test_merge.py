@@ -15,7 +15,7 @@ from disk import FullDisk, run_forking
 from polyhead import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
+from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.models import Models, add_model
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import sweep
@@ -117,7 +117,7 @@ def one_by_one(folder, bundles):
     target = write_bundle(folder / "made", TRUNK)
     for bundle in bundles:
         (name,) = bundle.tasks
-        assert copy_task(bundle, name, target) == "v0001"
+        assert copy_tasks(bundle, [name], target) == {name: "v0001"}
     return Bundle.open(target.root)
 
 
@@ -229,7 +229,7 @@ def test_different_trunks_are_refused_and_both_are_named(two, tmp_path):
         other = single(tmp_path / str(place), "a-b", trunk=trunk)
         for act in (
             lambda other=other: merge_bundles(tmp_path / "made", [two[0], other]),
-            lambda other=other: copy_task(two[0], "a", other),
+            lambda other=other: copy_tasks(two[0], ["a"], other),
         ):
             with pytest.raises(WrongTrunk, match=words.replace("48 and 32", "(48 and 32|32 and 48)")) as caught:
                 act()
@@ -263,7 +263,7 @@ def deepened(root):
 
 def test_a_tap_deeper_than_the_trunk_is_refused_and_both_sides_are_named(two, tmp_path):
     deep = deepened(tmp_path / "deep")
-    for act in (lambda: merge_bundles(tmp_path / "made", [two[0], deep]), lambda: copy_task(deep, "a-b", two[0])):
+    for act in (lambda: merge_bundles(tmp_path / "made", [two[0], deep]), lambda: copy_tasks(deep, ["a-b"], two[0])):
         with pytest.raises(BundleError, match="deeper than its trunk") as caught:
             act()
         said = str(caught.value)
@@ -276,7 +276,7 @@ def test_clashing_names_are_refused_and_both_bundles_are_named(two, tmp_path, na
     other = single(tmp_path / "other", "a-b", called=name)
     for act in (
         lambda: merge_bundles(tmp_path / "made", [two[0], other]),
-        lambda: copy_task(other, name, two[0], replace=name == "A"),
+        lambda: copy_tasks(other, [name], two[0], replace=name == "A"),
     ):
         with pytest.raises(BadName, match="tasks add --as") as caught:
             act()
@@ -359,7 +359,7 @@ def test_a_target_that_is_a_source_or_inside_one_or_taken_is_refused(two, tmp_pa
     with pytest.raises(BundleError, match="twice"):
         merge_bundles(tmp_path / "made", [two[0], Bundle.open(tmp_path / "link")])
     with pytest.raises(BundleError, match="itself"):
-        copy_task(two[0], "a", Bundle.open(tmp_path / "link"), replace=True)
+        copy_tasks(two[0], ["a"], Bundle.open(tmp_path / "link"), replace=True)
     assert [contents(bundle.root) for bundle in two] == before
     assert not list(tmp_path.glob(".new-*"))
 
@@ -382,7 +382,7 @@ def test_one_changed_bit_of_any_source_file_is_found_and_the_file_is_named(two, 
         target = merge_bundles(tmp_path / f"target{looked_at}", [two[0]])
         if "tasks" in file.parts:
             with pytest.raises(CorruptFile, match=file.name):
-                copy_task(Bundle.open(source.root, verify=False), "a-b.c", target)
+                copy_tasks(Bundle.open(source.root, verify=False), ["a-b.c"], target)
         assert list(Bundle.open(target.root).tasks) == ["a"]
         assert not (target.root / "tasks/a-b.c").exists() and not (tmp_path / "made").exists()
         file.write_bytes(raw)
@@ -410,7 +410,7 @@ def test_a_part_that_is_not_its_own_records_is_refused(two, tmp_path):
     source = rewritten(single(tmp_path / "source", "a-b").root, lambda record: record.update(arrays="0" * 64))
     for act in (
         lambda: merge_bundles(tmp_path / "made", [two[0], source]),
-        lambda: copy_task(source, "a-b", merge_bundles(tmp_path / "target", [two[0]])),
+        lambda: copy_tasks(source, ["a-b"], merge_bundles(tmp_path / "target", [two[0]])),
     ):
         with pytest.raises(CorruptFile, match="source/tasks/a-b/v0001/part"):
             act()
@@ -434,9 +434,9 @@ def test_a_copied_task_can_replace_one_and_be_rolled_back(two, tmp_path):
     add(other, task, tap, own, shift=5)
     other = Bundle.open(other.root)
     with pytest.raises(BadName):
-        copy_task(other, "a", target)
+        copy_tasks(other, ["a"], target)
     before = contents(target.root)
-    assert copy_task(other, "a", target, replace=True) == "v0002"
+    assert copy_tasks(other, ["a"], target, replace=True) == {"a": "v0002"}
     opened = Bundle.open(target.root)
     opened.verify()
     assert contents(target.root / "tasks/a/v0002") == contents(other.root / "tasks/a/v0001")
@@ -446,7 +446,7 @@ def test_a_copied_task_can_replace_one_and_be_rolled_back(two, tmp_path):
     opened.set_version("a", "v0001")
     assert answers(Bundle.open(target.root), "reference")["a"] == answers(two[0], "reference")["a"]
     with pytest.raises(UnknownTask, match="nobody"):
-        copy_task(other, "nobody", target)
+        copy_tasks(other, ["nobody"], target)
 
 
 def test_copied_tasks_become_live_all_in_one_step(alone, two, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from formats.write_v1 import golden_trunk
 from polyhead import plan
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import read_bundle_file, task_json
-from polyhead.bundle.merge import copy_task, copy_tasks, merge_bundles
+from polyhead.bundle.merge import copy_tasks, merge_bundles
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.write import add_tasks, set_versions
 from polyhead.errors import BadName, BundleError, CorruptFile
@@ -159,7 +159,7 @@ def test_a_name_that_is_taken_is_refused(bundle, empty, trunk, called):
 def test_a_group_is_updated_as_one_and_its_family_with_it(bundle, trunk, tmp_path):
     theirs = one(tmp_path / "theirs", group(trunk, seed=5))
     with pytest.raises(BundleError, match="stand or fall together"):
-        copy_task(theirs, "sad", bundle, replace=True)
+        copy_tasks(theirs, ["sad"], bundle, replace=True)
     assert set(copy_tasks(theirs, GROUP, bundle, replace=True).values()) == {"v0002"}
     opened = Bundle.open(bundle.root)
     opened.verify()
@@ -177,12 +177,12 @@ def test_a_group_is_updated_as_one_and_its_family_with_it(bundle, trunk, tmp_pat
 
 def test_a_reader_of_a_family_is_updated_alone_by_a_family_of_another_name(bundle, trunk, tmp_path):
     theirs = one(tmp_path / "theirs", adapters(trunk, seed=5))
-    copy_task(theirs, "long", bundle, replace=True)
+    copy_tasks(theirs, ["long"], bundle, replace=True)
     opened = Bundle.open(bundle.root)
     opened.verify()
     assert opened.tasks["long"].needs == {f"{ADAPTERS}-2": theirs.family(ADAPTERS).arrays}
     assert opened.tasks["short"].needs == bundle.tasks["short"].needs
-    copy_task(theirs, "short", opened, replace=True)  # now nobody reads the old one
+    copy_tasks(theirs, ["short"], opened, replace=True)  # now nobody reads the old one
     assert set(Bundle.open(bundle.root).families) == {ROWS, f"{ADAPTERS}-2"}
     prefix_is_right(Bundle.open(bundle.root))
 
@@ -194,7 +194,7 @@ def test_a_changed_bit_of_a_source_family_is_found_and_the_file_is_named(bundle,
         path.write_bytes(raw[:-3] + bytes([raw[-3] ^ 1]) + raw[-2:])
         for act in (
             lambda: merge_bundles(tmp_path / "made", [Bundle.open(bundle.root, verify=False)]),
-            lambda: copy_task(Bundle.open(bundle.root, verify=False), "long", empty),
+            lambda: copy_tasks(Bundle.open(bundle.root, verify=False), ["long"], empty),
         ):
             with pytest.raises(CorruptFile, match=file):
                 act()

@@ -19,7 +19,7 @@ from polyhead import certify as isolation
 from polyhead.bundle import files
 from polyhead.bundle.create import write_bundle
 from polyhead.bundle.manifest import TaskRecord
-from polyhead.bundle.merge import copy_task
+from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.notes import Probe
 from polyhead.bundle.read import Bundle
 from polyhead.bundle.remove import unlist
@@ -90,7 +90,7 @@ def copying(source, *names, root, replace=False):
 
     def act():
         for name in names:
-            copy_task(Bundle.open(source), name, Bundle.open(root), replace=replace)
+            copy_tasks(Bundle.open(source), [name], Bundle.open(root), replace=replace)
 
     return act
 
@@ -634,12 +634,12 @@ import sys
 for name in ("torch", "openvino", "onnxruntime"):
     sys.modules[name] = None
 from pathlib import Path
-from polyhead.bundle.merge import copy_task
+from polyhead.bundle.merge import copy_tasks
 from polyhead.bundle.read import Bundle
 from polyhead.certify import certified
 root, source, names = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 for name in names:
-    certified(root, "add", lambda: copy_task(Bundle.open(source), name, Bundle.open(root)), changing=[name])
+    certified(root, "add", lambda: copy_tasks(Bundle.open(source), [name], Bundle.open(root)), changing=[name])
 """
 
 

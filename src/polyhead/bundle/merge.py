@@ -98,11 +98,6 @@ def taken_of(source: Bundle, names: Sequence[str] | None = None) -> ChosenTasks:
     )
 
 
-def copy_task(source: Bundle, name: str, target: Bundle, *, replace: bool = False) -> str:
-    """Copies one task as `copy_tasks` does; its new version's name."""
-    return copy_tasks(source, [name], target, replace=replace)[name]
-
-
 def copy_tasks(
     source: Bundle,
     names: Sequence[str],
