@@ -16,7 +16,7 @@ import msgspec
 from polyhead.bundle.files import check_hash, hash_inside, read_arrays, writing
 from polyhead.bundle.format import LIST, MODEL, MODELS, PROBES, SCORES, TASK, TOKENIZER
 from polyhead.bundle.manifest import Live, check_lines, read_bundle_file, read_list, read_record
-from polyhead.bundle.notes import Notes, NotesDraft
+from polyhead.bundle.notes import LiveVersions, NotesDraft
 from polyhead.bundle.owners import MODEL_OF, listed, model_owner
 from polyhead.bundle.versions import Writer, add_versions, sweep_section, version_on_disk, versions_in, was_trained
 from polyhead.config import Value, to_json
@@ -51,8 +51,10 @@ class ModelRecord(Value):
     trained_with: dict[str, Any] = {}  # for people and for `train`: seed, data, precision, versions
 
 
-class Models(Notes):
+class Models(LiveVersions):
     """The tasks of a bundle that own their models: a snapshot, with files read and hashed when asked for."""
+
+    section = MODELS
 
     def __init__(self, root: FilePath | str, lines: Mapping[str, Live] | None = None) -> None:
         """`lines` are the versions to read; by default those that models.json says are live."""
@@ -73,14 +75,6 @@ class Models(Notes):
     def view(self, names: Iterable[str]) -> Models:
         """Some of them."""
         return Models(self.root, {name: self.lines[name] for name in names})
-
-    def version(self, name: str) -> str:
-        """The live version of a task, such as v0001."""
-        return self._live(name).version
-
-    def versions(self, name: str) -> list[str]:
-        """All versions of a task on disk, oldest first."""
-        return versions_in(self.root.joinpath(*self._place(name)[:2]))
 
     def record(self, name: str) -> ModelRecord:
         """The live task.json of a task."""
@@ -154,15 +148,6 @@ class Models(Notes):
         if name not in self.lines:
             raise UnknownTask(f"the bundle has no model of a task '{name}'", allowed=sorted(self.lines))
         return self.lines[name]
-
-    def _place(self, name: str) -> tuple[str, str, str]:
-        return MODELS, name, self._live(name).version
-
-    def _declared(self, name: str) -> Task:
-        return self.record(name).task
-
-    def _hashes(self, name: str) -> Mapping[str, str]:
-        return self.record(name).files
 
 
 def model_names(root: FilePath) -> list[str]:

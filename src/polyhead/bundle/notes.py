@@ -1,17 +1,19 @@
-"""What lies beside the arrays of a task's version, of tasks and models alike: scores, pinned inputs and the card."""
+"""Versions of tasks, of those with models of their own too: their records, scores, pinned inputs and cards."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 
 from polyhead.bundle.files import check_hash, hash_inside, read_inside, write_arrays
 from polyhead.bundle.format import CARD, LARGEST_TEXT, PROBES, SCORES, TASK
+from polyhead.bundle.manifest import Live
+from polyhead.bundle.versions import versions_in
 from polyhead.config import Value, to_json
 from polyhead.errors import BundleError, CorruptFile
 from polyhead.files import sync_folder, write_file
@@ -100,10 +102,35 @@ class NotesDraft(Value, eq=False):
         return digest
 
 
-class Notes(ABC):
-    """Reads the notes of live versions by task name; `root` is the bundle's folder."""
+class VersionRecord(Protocol):
+    """What every task.json says."""
+
+    @property
+    def task(self) -> Task:
+        """The task as the version declares it."""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The SHA-256 of each file of the version but task.json and the card."""
+
+
+class LiveVersions(ABC):
+    """Reads the live versions of tasks in one section of a bundle, by name; `root` is the bundle's folder."""
 
     root: FilePath
+    section: ClassVar[str]  # the folder of the tasks' folders
+
+    @abstractmethod
+    def record(self, name: str) -> VersionRecord:
+        """The live task.json of a task."""
+
+    def version(self, name: str) -> str:
+        """The live version of a task, such as v0001."""
+        return self._live(name).version
+
+    def versions(self, name: str) -> list[str]:
+        """All versions of a task on disk, oldest first."""
+        return versions_in(self.root.joinpath(*self._place(name)[:2]))
 
     def scores(self, name: str) -> dict[str, Any]:
         """The scores written with the task: `splits` (split -> metric -> value) and other notes."""
@@ -122,8 +149,8 @@ class Notes(ABC):
 
     def headline(self, name: str) -> tuple[str, float | None]:
         """The task's metric and its value on the test split, else on the last split that has it."""
-        task, splits = self._declared(name), self.split_scores(name)
-        metric = task.metric or kind_of(task).default_metric(task)
+        task, splits = self.record(name).task, self.split_scores(name)
+        metric = kind_of(task).default_metric(task)
         values = {split: scores[metric] for split, scores in splits.items() if metric in scores}
         return metric, values.get("test", next(reversed(values.values()), None))
 
@@ -137,16 +164,11 @@ class Notes(ABC):
         return read_inside(self.root, *self._place(name), CARD, limit=LARGEST_TEXT).decode("utf-8", "replace")
 
     @abstractmethod
+    def _live(self, name: str) -> Live:
+        """The line of a task; raises UnknownTask for a name without one."""
+
     def _place(self, name: str) -> tuple[str, str, str]:
-        """The folder of the task's live version, step by step."""
-
-    @abstractmethod
-    def _declared(self, name: str) -> Task:
-        """The task as its live version declares it."""
-
-    @abstractmethod
-    def _hashes(self, name: str) -> Mapping[str, str]:
-        """The SHA-256 of each file of the task's live version, as its task.json says."""
+        return self.section, name, self._live(name).version
 
     def _path(self, name: str, file: str) -> FilePath:
         return self.root.joinpath(*self._place(name), file)
@@ -157,7 +179,7 @@ class Notes(ABC):
 
     def _hashed(self, name: str, file: str) -> None:
         digest = hash_inside(self.root, *self._place(name), file)
-        check_hash(self._path(name, file), digest, self._hashes(name).get(file, ""))
+        check_hash(self._path(name, file), digest, self.record(name).files.get(file, ""))
 
 
 class _Scores(msgspec.Struct):

@@ -27,21 +27,22 @@ from polyhead.bundle.manifest import (
     read_trunk_record,
 )
 from polyhead.bundle.models import models_touched
-from polyhead.bundle.notes import Notes
+from polyhead.bundle.notes import LiveVersions
 from polyhead.bundle.owners import connected, is_family, owner_named, place_of, task_names, titled
 from polyhead.bundle.remove import remove_tasks
-from polyhead.bundle.versions import check_known, versions
+from polyhead.bundle.versions import check_known
 from polyhead.bundle.write import FamilyRecord, check_read, read_family
 from polyhead.cost import part_arrays
 from polyhead.errors import CorruptFile, PolyheadError, UnknownTask, WeightsMismatch
-from polyhead.tasks.task import Task
 from polyhead.text.tokenizer_file import check_ids
 from polyhead.trunk.data import TrunkData, arrays_digest, check_arrays
 from polyhead.trunk.shape import Architecture
 
 
-class Bundle(Notes):
+class Bundle(LiveVersions):
     """A trunk and its tasks. What changes on disk after `open` is seen by opening again."""
+
+    section = TASKS
 
     def __init__(self, root: FilePath, content: BundleFile, whole: BundleFile | None = None) -> None:
         self.root, self._content = root, content
@@ -110,14 +111,10 @@ class Bundle(Notes):
         ]
         return [frozenset(task_names(owners)) for owners in connected(prompts)]
 
-    def version(self, name: str) -> str:
-        """The live version of a task, such as v0001."""
-        return self._live(name).version
-
-    def versions(self, name: str) -> list[str]:
-        """All versions of a task on disk, oldest first."""
+    def record(self, name: str) -> TaskRecord:
+        """The live task.json of a task."""
         self._live(name)
-        return versions(self.root, name)
+        return self.tasks[name]
 
     def trunk(self) -> TrunkData:
         """The trunk with its arrays, memory-mapped; hashed at the first call (0.1 s for 90 MB)."""
@@ -125,7 +122,7 @@ class Bundle(Notes):
 
     def part(self, name: str) -> dict[str, np.ndarray]:
         """The arrays that a task owns, memory-mapped, hashed and checked against the task's path."""
-        record, path = self._task(name), self.root.joinpath(*self._place(name), PART)
+        record, path = self.record(name), self.root.joinpath(*self._place(name), PART)
         arrays = self._arrays(self._place(name), record.arrays)
         try:
             check_arrays(arrays, part_arrays(record.path, self.architecture, record.owner), owner=f"task '{name}'")
@@ -141,7 +138,7 @@ class Bundle(Notes):
         Raises CorruptFile where they are not those that the task was made with.
         """
         self._check_needs(name)
-        record, arrays = self._task(name), {}
+        record, arrays = self.record(name), {}
         for owner in record.needs:
             try:
                 arrays[owner] = check_read(self._arrays_of(owner), record, owner, self.architecture)
@@ -236,7 +233,7 @@ class Bundle(Notes):
 
     def _check_needs(self, name: str) -> None:
         """Raises CorruptFile unless the live owners have the arrays that the task was made with."""
-        for owner, digest in self._task(name).needs.items():
+        for owner, digest in self.record(name).needs.items():
             present = self._digest_of(owner)
             if present != digest:
                 path = self.root.joinpath(*self._place(name), TASK)
@@ -271,7 +268,7 @@ class Bundle(Notes):
             check_hash(self.root / TRUNK / file, hash_inside(self.root, TRUNK, file), expected)
 
     def _check_names(self, name: str) -> None:
-        for file in self._task(name).files:
+        for file in self.record(name).files:
             _check_file_name(name, file)
 
     @cached_property
@@ -330,19 +327,6 @@ class Bundle(Notes):
     def _live(self, name: str) -> Live:
         check_known(self._content, name)
         return self._content.tasks[name]
-
-    def _task(self, name: str) -> TaskRecord:
-        self._live(name)
-        return self.tasks[name]
-
-    def _place(self, name: str) -> tuple[str, str, str]:
-        return TASKS, name, self._live(name).version
-
-    def _declared(self, name: str) -> Task:
-        return self._task(name).task
-
-    def _hashes(self, name: str) -> Mapping[str, str]:
-        return self._task(name).files
 
 
 def _errors(checks: Iterable[Callable[[], object]]) -> Iterator[PolyheadError]:
