@@ -146,39 +146,17 @@ class TaskEntry(Value):
 
     def task(self) -> Task:
         """The task that the entry declares."""
-        return Task(
-            name=self.name,
-            kind=self.kind,
-            labels=self.labels,
-            pair=self.pair_mode(self.strategy or Pooled(), frozen=True),
-            metric=self.metric,
-            threshold=self.threshold,
-            range=self.range,
-            positive=self.positive,
-            long_texts=self.long_texts,
-            null_answers=self.null_answers,
-            decoder=self.decoder,
-        )
+        shared = {name: getattr(self, name) for name in Task.__struct_fields__ if name != "pair"}
+        return Task(pair=self.pair_mode(self.strategy or Pooled(), frozen=True), **shared)
 
     def source(self, file: str | DataFile, folder: Path) -> Source:
         """Where a split's rows are; paths are relative to the project file's folder."""
         chosen = DataFile(path=file) if isinstance(file, str) else file
-        is_id = chosen.path.startswith(DATASETS)
-        return Source(
-            path=chosen.path if is_id else str((folder / chosen.path).resolve()),
-            text=self.text,
-            text_b=self.text_b,
-            label=self.label,
-            tokens=self.tokens,
-            tags=self.tags,
-            spans=self.spans,
-            choices=self.choices,
-            answers=self.answers,
-            separator=self.separator,
-            empty=self.empty,
-            where=chosen.where,
-            limit=chosen.limit,
-        )
+        path = chosen.path if chosen.path.startswith(DATASETS) else str((folder / chosen.path).resolve())
+        columns = {
+            name: getattr(self, name) for name in Source.__struct_fields__ if name in type(self).__struct_fields__
+        }
+        return Source(path=path, where=chosen.where, limit=chosen.limit, **columns)
 
 
 SUMMARY_TRAINING = Training(epochs=3, patience=3, batch=8, learning_rate=3e-5, warmup=0.025, clip=0.1)
