@@ -80,7 +80,7 @@ def command(
 
 
 def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, ...]) -> dict[Path, tuple[str, ...]]:
-    """Bundles to open, each with the tasks that are asked for; the project's own ones where no other is named."""
+    """Bundles to open, by default the project's, each with the tasks to score."""
     from polyhead.errors import BundleError, UnknownTask
     from polyhead.project.tables import bundles_of
 
@@ -107,7 +107,7 @@ def _homes(project: Project, folder: Path, bundle: str | None, only: tuple[str, 
 
 
 def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
-    """Those of the tasks that the bundle has; one that is not there, or whose training was stopped, has none."""
+    """Which of the tasks the bundle has; a missing bundle, or one whose training was stopped, has none."""
     from polyhead.bundle.format import BUNDLE
     from polyhead.bundle.read import Bundle
 
@@ -118,7 +118,7 @@ def _standing(root: Path, names: list[str]) -> tuple[str, ...]:
 def _scored(
     session: Session, plan: Project, folder: Path, split: str, only: tuple[str, ...], printer: Printer
 ) -> tuple[list[Score], dict[str, dict[str, float]]]:
-    """Tasks that have files, by live answers; the others' scores of training."""
+    """Scores of tasks with files, from live answers; scores of training of the others."""
     from polyhead.engine.evaluate import evaluate_bundle
 
     fileless = _fileless(plan, session, only)
@@ -134,7 +134,7 @@ def _scored(
 
 
 def _home(session: Session, name: str) -> Bundle | Models:
-    """Where the scores of training are kept."""
+    """The keeper of the task's scores of training."""
     return session.summaries.models if name in session.summaries.tasks else session.bundle
 
 

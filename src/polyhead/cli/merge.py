@@ -69,21 +69,21 @@ def command(out: str, bundles: tuple[str, ...], tokens: int, json_to: str | None
     from polyhead.bundle.read import Bundle
 
     printer = Printer(json_to)
-    given = [_source(source) for source in bundles]
+    sources = [_source(argument) for argument in bundles]
     # Not verified here, so that a task that does not fit the common trunk is refused with both sides named.
-    opened = [Bundle.open(source.folder, verify=False) for source in given]
-    chosen = {place: source.tasks for place, source in enumerate(given) if source.tasks is not None}
+    opened = [Bundle.open(source.folder, verify=False) for source in sources]
+    chosen = {place: source.tasks for place, source in enumerate(sources) if source.tasks is not None}
     taken: list[ChosenTasks] = []
     certificates: list[Certificate] = []
 
     def prove(merged: Bundle) -> None:
-        taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(given, opened, strict=True))
+        taken.extend(taken_of(bundle, source.tasks) for source, bundle in zip(sources, opened, strict=True))
         certificates.append(_certificate(merged, [source.tasks for source in taken], printer))
 
     merged = merge_bundles(out, opened, tasks=chosen, prove=prove)
     printer.show("")
     (certificate,) = certificates
-    proofs = _proofs(merged, given, taken, certificate)
+    proofs = _proofs(merged, sources, taken, certificate)
     apart = [_totals(source.tasks, tokens) for source in taken]
     # Bundles that are served apart, each with a merged plan of its own.
     before = Totals(**{name: sum(getattr(totals, name) for totals in apart) for name in Totals.__struct_fields__})
@@ -109,7 +109,7 @@ def _source(argument: str) -> Source:
 
 
 def _certificate(merged: Bundle, taken: Sequence[Bundle], printer: Printer) -> Certificate:
-    """Written into the merged bundle; IsolationError if a task does not answer there as in its own."""
+    """Writes the certificate into the merged bundle; raises IsolationError if a task answers otherwise there."""
     from polyhead.certify import Answering, Certificate, numerics
     from polyhead.certify.certificate import Ledger, bundle_hash
     from polyhead.certify.change import locked
@@ -138,7 +138,7 @@ def _certificate(merged: Bundle, taken: Sequence[Bundle], printer: Printer) -> C
 
 
 def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[str]) -> None:
-    """Equal but for the version, which every bundle counts for itself, and the record where a family is called anew."""
+    """Refuses tasks whose answers differ, or whose records do; those in `moved` read a family under a new name."""
 
     def compared(name: str, answered: Answered) -> tuple[str, int, str]:
         return "" if name in moved else answered.record, answered.probes, answered.sha256
@@ -147,7 +147,7 @@ def _check(before: dict[str, Answered], after: dict[str, Answered], moved: set[s
 
 
 def _check_together(merged: Bundle) -> None:
-    """Some probes answered with the merged plan, all tasks of one precision at once, against each task alone."""
+    """Answers some probes with the merged plan, all tasks of one precision at once, and with each task alone."""
     from polyhead.engine.pinned import Answering, precision_here
     from polyhead.engine.session import Session
 
@@ -187,12 +187,12 @@ def _refuse(names: Sequence[str]) -> None:
 
 
 def _proofs(
-    merged: Bundle, given: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
+    merged: Bundle, sources: Sequence[Source], taken: Sequence[ChosenTasks], certificate: Certificate
 ) -> list[Proof]:
     from polyhead.engine.pinned import backend_here, precision_here
 
     proofs, backend = [], backend_here()
-    for source, choice in zip(given, taken, strict=True):
+    for source, choice in zip(sources, taken, strict=True):
         for name, line in choice.tasks.lines.items():
             record = merged.tasks[name]
             tap = _tap(record.path)
@@ -253,7 +253,7 @@ def _drawn(merged: Bundle) -> list[str]:
 
 
 def _notes(proofs: Sequence[Proof]) -> list[str]:
-    """What the table cannot say: several precisions, tasks without probes, models."""
+    """Notes below the table: several precisions, tasks without probes, models."""
     precisions, notes = sorted({proof.precision for proof in proofs if proof.tap is not None}), []
     if len(precisions) > 1:
         notes.append(

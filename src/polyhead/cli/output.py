@@ -84,7 +84,7 @@ def note(text: str) -> None:
 def check_writable(name: str) -> None:
     """Raises ConfigError unless a file of this name can be written.
 
-    Neither can a file of a bundle, nor one that the command that runs reads, or writes by another option too.
+    Files of a bundle, and files that the running command also reads, or writes by another option, cannot.
     """
     check_kept(name)
     path, do = Path(name), "name a file in a folder that you can write to"
@@ -100,7 +100,7 @@ def check_writable(name: str) -> None:
 
 
 def check_kept(name: str) -> None:
-    """Raises ConfigError where it is a file of a bundle, or the command reads or writes it by another name too."""
+    """Raises ConfigError for a file of a bundle, or one that another argument of the command names too."""
     path = Path(name)
     if bundle := _bundle_of(path):
         reason, do = f"it would be a file of the bundle {bundle}", "name a file outside of it"
@@ -112,7 +112,7 @@ def check_kept(name: str) -> None:
 
 
 def check_apart(written: Iterable[str | None], read: Mapping[Path, str]) -> None:
-    """Raises ConfigError where a file that is to be written is one that is read; `read` says by file what reads it."""
+    """Raises ConfigError if a file to write is also read; `read` says by file what it is."""
     for name in written:
         for path, what in read.items():
             if name not in (None, DASH) and _is_same(Path(str(name)), path):
@@ -120,13 +120,13 @@ def check_apart(written: Iterable[str | None], read: Mapping[Path, str]) -> None
 
 
 def _bundle_of(path: Path) -> Path | None:
-    """The bundle in whose folder the file would be."""
+    """The bundle that the file would lie in, if any."""
     folders = Path(os.path.realpath(path)).parents
     return next((folder for folder in folders if (folder / BUNDLE).is_file() and (folder / TRUNK).is_dir()), None)
 
 
 def _given_as(path: Path) -> list[str]:
-    """The arguments and options of the command that runs whose file this is."""
+    """The arguments and options of the running command that name this file."""
     context = click.get_current_context(silent=True)
     if context is None or (path.exists() and not path.is_file()):
         return []
@@ -150,7 +150,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _check_report(path: Path) -> None:
-    """Raises ConfigError where a report would replace a file that is not JSON, and so not an earlier report."""
+    """Raises ConfigError if a report would replace a file that is not JSON, so no earlier report."""
     if not path.is_file() or not path.stat().st_size:
         return
     try:
@@ -177,11 +177,11 @@ def stoppable(then: str) -> Iterator[None]:
 
 @contextmanager
 def writing(name: str) -> Iterator[IO[bytes]]:
-    """A file to write; it takes its name when it is whole, so that an older file is lost to no failure.
+    """A file to write, which takes its name once it is whole, so that no failure loses an older file.
 
-    What was written before a failure stays as `<name>.partial`, or `<name>.2.partial` where there is one already. Pipes
-    and devices are written as they are; where the name is a symbolic link, the file that it leads to is written. Raises
-    ConfigError where another process writes the same file.
+    What was written before a failure stays as `<name>.partial`, or as `<name>.2.partial` if that name is taken. Pipes
+    and devices are written directly; of a symbolic link, the target is written. Raises ConfigError if another process
+    writes the same file.
     """
     check_writable(name)
     path = Path(os.path.realpath(name))
@@ -201,7 +201,7 @@ def writing(name: str) -> Iterator[IO[bytes]]:
 
 
 def _keep(file: IO[bytes], path: Path) -> None:
-    """Gives what was written a name that is free, and says which."""
+    """Keeps what was written under a free name, and prints it."""
     with suppress(OSError):
         file.flush()
     with suppress(OSError):

@@ -61,10 +61,10 @@ def _shown(scan: Scan) -> list[str]:
 
 
 def _names(scan: Scan) -> dict[str, str]:
-    """Each folder's last part, where these tell the folders apart; else the folders as they were given."""
+    """The last part of each folder if no two are equal; else the folders as the user wrote them."""
     from pathlib import PurePath
 
-    folders = [found.scanned.name for found in scan.models]
+    folders = [model.scanned.name for model in scan.models]
     last = [PurePath(name).name for name in folders]
     return dict(zip(folders, last if len(set(last)) == len(last) and all(last) else folders, strict=True))
 
@@ -157,7 +157,7 @@ def _savings(scan: Scan) -> list[str]:
 
 
 def _next(scan: Scan) -> list[str]:
-    """The command that merges each group; an encoder whose head cannot be read can still be the trunk of others."""
+    """The command that merges each group. An encoder whose head cannot be read can still be the trunk of others."""
     refused = {model.scanned.name for model in scan.models if model.refused}
     base = {scan.base.name} if scan.base is not None else set()
     lines = []

@@ -110,7 +110,7 @@ def _lines(done: Summary) -> list[str]:
 
 
 def _notes(done: Summary) -> None:
-    """Says how many rows have a reason in the column of errors: those without any answer, and those with some."""
+    """Prints how many rows have a reason in the column of errors: rows without any answer, and rows with some."""
     counts, column = done.counts, done.columns[-1]
     if nothing := counts.errors - counts.partly:
         reasons = {

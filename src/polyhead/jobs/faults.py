@@ -1,4 +1,4 @@
-"""Which failures stop a job: retryable failures of the machine. The failure of a row becomes the row's answer."""
+"""Failures that stop a job are retryable failures of the machine; the failure of a row becomes the row's answer."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ def check_machine(session: Session, columns: Columns) -> None:
     is at fault; if none does, every row would fail.
     """
     errors = {name: column.errors for name, column in columns.tasks.items() if column.errors}
-    for error in {id(one): one for by_row in errors.values() for one in by_row.values()}.values():
+    for error in {id(error): error for by_row in errors.values() for error in by_row.values()}.values():
         _check_error(error)
     answered = {row for column in columns.tasks.values() for row in column.rows.tolist()} if errors else set()
     without = [name for name, by_row in errors.items() if not by_row.keys() <= answered]
     if not without:
         return
-    probes = [PROBES[form] for form in PROBES if any(form in input_types_of(session.tasks[name]) for name in without)]
+    types = {input_type for name in without for input_type in input_types_of(session.tasks[name])}
+    probes = [probe for input_type, probe in PROBES.items() if input_type in types]
     try:
         session.columns(probes, tasks=without)
     except (MemoryError, OSError):

@@ -135,8 +135,8 @@ def score(
     Raises DataError and MissingColumn for a file that cannot be read, ConfigError for columns of one name, pieces of
     another job, or tasks that are replaced meanwhile, EmptyData for a file without rows.
     """
-    given = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
-    check_arguments(score, given)
+    arguments = {"session": session, "source": source, "target": target, "wish": wish, "piece_rows": piece_rows}
+    check_arguments(score, arguments)
     if piece_rows < 1:
         raise ConfigError(
             "piece_rows is the number of rows of a piece",
@@ -288,7 +288,7 @@ class _Work:
         )
 
     def _versions(self) -> tuple[str, ...]:
-        """Each task with its version in the bundle; raises ConfigError for one that only the session has."""
+        """Each task with its version in the bundle; raises ConfigError for a task that only the session has."""
         bundle = self.session.bundle
         apart = [n for n in self.answers.tasks if self.records.get(n) != bundle.tasks.get(n)]
         if apart:
@@ -302,7 +302,7 @@ class _Work:
         return tuple(f"{name} {lines[name].version} {lines[name].record}" for name in self.answers.tasks)
 
     def _check_unchanged(self) -> None:
-        """Raises ConfigError where an asked task is no longer what it was at the start."""
+        """Raises ConfigError if a task is no longer what it was at the start."""
         records, models = self.session.records, self.session.summaries.models.lines
         changed = [
             name
@@ -336,7 +336,7 @@ def open_source(path: str) -> Source:
 
 
 def _check_target(file: Source, target: Path, ending: str) -> None:
-    """Raises ConfigError where the target cannot be written, before any work."""
+    """Raises ConfigError, before any work, if the target cannot be written."""
     if not ending:
         raise ConfigError(f"the format of {target} is not known by its name", allowed=OUTPUTS, do="name a file so")
     do = "name a file in a folder that you can write to"
@@ -356,7 +356,7 @@ def _check_target(file: Source, target: Path, ending: str) -> None:
 
 
 def _ending(name: str, endings: Sequence[str]) -> str:
-    """One of these; "" where the name ends otherwise."""
+    """The one of these endings that the name has; "" for none."""
     return next((ending for ending in endings if name.lower().endswith(ending)), "")
 
 

@@ -18,7 +18,7 @@ _SCALES = {
 
 
 class Baseline(Value):
-    """Something to compare with: a mean score over the tasks, and its cost in the price's unit."""
+    """A mean score over the tasks to compare with, and its cost in the price's unit."""
 
     name: str
     score: float
@@ -41,7 +41,7 @@ def plot_frontier(
     offered: Sequence[Option] | None = None,
     baselines: Sequence[Baseline] = (),
 ) -> None:
-    """Draws the frontier of `options` into `path` (.svg, .png or .pdf), the rule's choices, and baselines.
+    """Draws the frontier of `options`, the rule's choices and baselines into `path` (.svg, .png or .pdf).
 
     The rule chooses among `offered` (default: all of them) at each of `rates`. Raises MissingExtra without
     matplotlib.
@@ -90,7 +90,7 @@ def plot_frontier(
 
 
 def _by_choice(options: Sequence[Option], price: Price, rates: Sequence[float]) -> list[tuple[Allocation, str]]:
-    """What the rule chooses, each choice once, with the prices that lead to it."""
+    """The choices of the rule, each once, with the prices that lead to it."""
     choices: dict[int, tuple[Allocation, list[str]]] = {}
     for rate in sorted(rates):
         allocation = allocation_of(by_rule(options, rate), price)

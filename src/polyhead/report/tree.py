@@ -8,10 +8,10 @@ ARROW = " → "
 
 
 def tree(plan: Plan) -> list[str]:
-    """One line for each step that tasks share, and one for the rest of each task's way, with its name first.
+    """A line for each step that tasks share, and a line, with the task's name first, for its other steps.
 
-    Whatever stands on a line of its own is computed once for all the tasks below it. Isolated prompts stand in a group
-    of their own: the text does not see them, so its layers run once for them and for all that reads the plain trunk.
+    A shared step is computed once for all tasks below it. Isolated prompts form a group of their own: the text does not
+    see them, so its layers run once for them and for all tasks that read the plain trunk.
     """
     lines: list[str] = []
     beside = [root for root in plan.children(-1) if _is_isolated(plan.steps[root].node)]
@@ -53,7 +53,7 @@ def _branches(plan: Plan, children: list[int], indent: str, lines: list[str]) ->
 
 
 def _widths(ways: list[list[str]]) -> list[int]:
-    """Widths that put the steps of several tasks under each other; the last step of each way needs none."""
+    """Widths that align the steps of several tasks; the last step of each needs none."""
     longest = max(map(len, ways), default=0)
     return [max((len(way[i]) for way in ways if i < len(way) - 1), default=0) for i in range(longest)]
 
@@ -84,8 +84,8 @@ def describe(node: Node) -> str:
             owner = "" if node.weights == TRUNK else f" of {node.weights}"
             size = f" {node.delta.size}" if node.delta and node.delta.size else ""
             delta = f" with {node.delta.kind}{size} of {node.delta.part}" if node.delta else ""
-            one = node.stop - node.start == 1
-            layers = f"Layer {node.stop}" if one else f"Layers {node.start + 1} to {node.stop}"
+            is_single = node.stop - node.start == 1
+            layers = f"Layer {node.stop}" if is_single else f"Layers {node.start + 1} to {node.stop}"
             return f"{layers}{owner}{delta}"
         case Pool():
             return _pool(node)
