@@ -17,8 +17,9 @@ import search
 KEPT = {"POLYHEAD_DATA"}
 MEMORY, ROOM = "/dev/shm", 4 * 2**30
 LOOPBACK = ("127.", "localhost", "::1")
-SHORT = {"train", "cli", "sharing"}  # folders of tests in which heads are trained by the way
-# Where it is looked at, or where a process of its own must train the same bytes.
+TRAINED = {"train", "cli", "sharing", "tasks", "e2e"}  # folders of tests that train heads
+SHORT = {"train", "cli", "sharing"}  # by the way
+# But where the search is looked at, or where a process of its own must train the same bytes.
 SEARCHES = {"test_heads.py", "test_linear.py", "test_baseline.py", "test_run.py"}
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -81,15 +82,19 @@ def _own_seed(request):
         import torch
     except ImportError:
         return
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # without the other devices, for which a traceback is kept each time
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _short_search(request):
-    """Linear heads are searched for shortly, but where the search is looked at."""
-    if request.path.parent.name not in SHORT or request.path.name in SEARCHES:
+def _quick_search(request):
+    """Linear heads are searched for once, and shortly where the search is not looked at."""
+    folder = request.path.parent.name
+    if folder not in TRAINED:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        search.shorten(patch)
+        if folder in SHORT and request.path.name not in SEARCHES:
+            search.shorten(patch)
+        else:
+            search.remember(patch)
         yield

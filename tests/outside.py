@@ -7,18 +7,19 @@ import shutil
 import stat
 
 PLANTS = ("link to a file", "link to a folder", "dangling link", "folder", "pipe")
+SMALL = 2**16  # bytes of files that are kept to be compared; of larger ones a digest is
 OTHERS = "of others"  # the folder that links lead into
 
 
 def listed(root, *, but=()):
     """Every name below `root`, but what is below the paths `but`, with its kind, and its bytes or where it leads to."""
-    found = {}
+    but, start, found = {str(path) for path in but}, len(str(root)) + 1, {}
     for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if os.path.join(folder, name) not in map(str, but)]
+        folders[:] = [name for name in folders if f"{folder}/{name}" not in but]
         for name in (*folders, *files):
-            path = os.path.join(folder, name)
-            if path not in map(str, but):
-                found[os.path.relpath(path, root)] = _told(path)
+            path = f"{folder}/{name}"
+            if path not in but:
+                found[path[start:]] = _told(path)
     return found
 
 
@@ -72,4 +73,6 @@ def _told(path):
     if not stat.S_ISREG(found.st_mode):
         return (kind,)
     with open(path, "rb") as file:
+        if found.st_size <= SMALL:
+            return kind, found.st_size, file.read()
         return kind, found.st_size, hashlib.file_digest(file, "sha256").hexdigest()

@@ -535,7 +535,7 @@ from polyhead.importing.task import ImportRequest
 torch.set_num_threads(1)
 os.fsync = lambda handle: None
 
-out, folders = Path(sys.argv[1]), tuple(sys.argv[2:])
+outs, folders = map(Path, sys.argv[1:3]), tuple(sys.argv[3:])
 states, commit = [], importing._commit
 
 def state():
@@ -556,30 +556,35 @@ def killed(*given, **options):
         states.append(state())
         assert code == 9, code
         if states[-1] != before:
-            print(" ".join(states))
+            print(" ".join(states), flush=True)
             os._exit(0)
 
 importing._commit = killed
 texts = [(f"order {i} is late",) for i in range(16)]
-importing.import_folders(ImportRequest(folders=folders), out, texts)
+for out in outs:
+    if os.fork() == 0:
+        importing.import_folders(ImportRequest(folders=folders), out, texts)
+    assert exit_code() == 0
 """
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "existing"])
-def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_path, is_new):
-    out = tmp_path / "out" if is_new else grown
+def test_an_import_killed_at_any_step_leaves_no_task_or_all_of_them(grown, tmp_path):
+    """Into a new bundle, and into one that there is."""
+    new = tmp_path / "new" / "out"
+    new.parent.mkdir()
     folders = [checkpoints.trained("mood", frozen=2, seed=s) for s in (11, 12, 13)]
-    printed = run_forking(KILLED, out, *folders)
-    *before, after = printed.split()
-    # A new bundle has its certificate from the start; `tasks verify` writes the one that the other has not.
-    assert (set(before), after) == (({"nothing"}, "3/1") if is_new else ({"4/1"}, "7/1"))
-    assert len(before) >= 20
-    found = checked(out)
-    assert found.findings == () and found.uncertified != is_new
-    left = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
-    assert set(left) == {f".importing-{out.name}", *([f".new-{out.name}"] if is_new else [])}
-    sweep(out)  # as every operation with a certificate does
-    assert not [path for path in out.parent.iterdir() if path.name.startswith(".")]
+    printed = run_forking(KILLED, new, grown, *folders)
+    for out, line, states in zip((new, grown), printed.splitlines(), (("nothing", "3/1"), ("4/1", "7/1")), strict=True):
+        *before, after = line.split()
+        # A new bundle has its certificate from the start; `tasks verify` writes the one that the other has not.
+        assert ({*before}, after) == ({states[0]}, states[1])
+        assert len(before) >= 20
+        found = checked(out)
+        assert found.findings == () and found.uncertified != (out == new)
+        left = [path.name for path in out.parent.iterdir() if path.name.startswith(".")]
+        assert set(left) == {f".importing-{out.name}", *([f".new-{out.name}"] if out == new else [])}
+        sweep(out)  # as every operation with a certificate does
+        assert not [path for path in out.parent.iterdir() if path.name.startswith(".")]
 
 
 def test_what_a_killed_proof_left_is_removed_by_the_next_import(tmp_path):
